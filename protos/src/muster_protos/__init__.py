@@ -1,0 +1,1 @@
+"""Generated stubs of Muster's gRPC services; see protos/ for the sources."""
