@@ -1,0 +1,37 @@
+"""Limits and times of the group protocol, with Kafka's defaults where Kafka has one."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """What an operator may set. All times in ms.
+
+    Attributes:
+        min_session_timeout_ms: lowest session timeout a member may ask for.
+        max_session_timeout_ms: highest one.
+        initial_rebalance_delay_ms: how long an empty group gathers members first (KIP-134).
+        max_size: members per group (KIP-389).
+        max_pending_members: member ids given out and not yet used, per group (KIP-394).
+        new_member_join_timeout_ms: how long a new member may be parked in its first JoinGroup.
+        offset_metadata_max_bytes: length of the metadata string of a commit, in UTF-8.
+        offsets_retention_ms: how long offsets outlive the last member of their group (KIP-211).
+        retention_check_interval_ms: how often expired offsets are looked for.
+        append_timeout_ms: how long a call waits for its records to be stored before it is answered
+            COORDINATOR_NOT_AVAILABLE; the records may still land.
+        history_length: generations that a group remembers.
+        history_moves: moves of partitions that a generation of the history lists.
+    """
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 5_000
+    max_pending_members: int = 1_000
+    new_member_join_timeout_ms: int = 300_000
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 10_080 * 60_000
+    retention_check_interval_ms: int = 600_000
+    append_timeout_ms: int = 5_000
+    history_length: int = 100
+    history_moves: int = 1_000

@@ -1,0 +1,155 @@
+"""What goes into a shard and what comes out: values, no I/O.
+
+The driver hands an event and the time to `Shard.handle` and carries out the effects. It must call
+again with `Tick` at `Effects.next_deadline_ms`, or earlier.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from muster_core.position import Position
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+GroupRequest: TypeAlias = (
+    coordinator_pb2.JoinGroupRequest
+    | coordinator_pb2.SyncGroupRequest
+    | coordinator_pb2.HeartbeatRequest
+    | coordinator_pb2.LeaveGroupRequest
+    | coordinator_pb2.OffsetCommitRequest
+    | coordinator_pb2.OffsetFetchRequest
+    | coordinator_pb2.OffsetDeleteRequest
+    | coordinator_pb2.DescribeGroupsRequest
+    | coordinator_pb2.ListGroupsRequest
+    | coordinator_pb2.DeleteGroupsRequest
+    | coordinator_pb2.GroupHistoryRequest
+)
+"""A call of the group protocol. Those that name several groups name only groups of the shard."""
+
+GroupResponse: TypeAlias = (
+    coordinator_pb2.JoinGroupResponse
+    | coordinator_pb2.SyncGroupResponse
+    | coordinator_pb2.HeartbeatResponse
+    | coordinator_pb2.LeaveGroupResponse
+    | coordinator_pb2.OffsetCommitResponse
+    | coordinator_pb2.OffsetFetchResponse
+    | coordinator_pb2.OffsetDeleteResponse
+    | coordinator_pb2.DescribeGroupsResponse
+    | coordinator_pb2.ListGroupsResponse
+    | coordinator_pb2.DeleteGroupsResponse
+    | coordinator_pb2.GroupHistoryResponse
+)
+"""The answer to a call, of the matching type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call.
+
+    Attributes:
+        call_id: chosen by the driver, not used by another open call of the shard.
+        message: the call. It must have passed the limits of the public API.
+        host: address of the caller.
+        draw: random text of the driver's, 1 to 64 characters, from which a new member's id is made when
+            the call brings no `request_id` of its own.
+    """
+
+    call_id: int
+    message: GroupRequest
+    host: str = ""
+    draw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The caller went away: its parked call must not be answered any more."""
+
+    call_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendDone:
+    """The records of an append are on a majority.
+
+    There is no event for a failure: an append is repeated until it is done, or the shard is unloaded.
+
+    Attributes:
+        append_id: as in the effect.
+        position: place of its first record; the others follow it.
+    """
+
+    append_id: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The owner's own lease deadline has come: parked calls end, state and appends stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The lease was renewed and the claim still stands: every member gets a full session again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """The shard is given up: parked calls are answered NOT_COORDINATOR, all else is dropped.
+
+    Attributes:
+        successor: the new owner if it is known.
+    """
+
+    successor: common_pb2.Coordinator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """The catalog has changed.
+
+    Attributes:
+        topics: names that were created, deleted or got another number of partitions.
+        deleted: those of them that were deleted.
+    """
+
+    topics: frozenset[str]
+    deleted: frozenset[str] = frozenset()
+
+
+Event: TypeAlias = Request | Cancelled | AppendDone | Tick | Suspend | Resume | Unload | TopicsChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a call."""
+
+    call_id: int
+    message: GroupResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Records to be stored, all or nothing, in the order in which appends come out of the shard."""
+
+    append_id: int
+    records: tuple[records_pb2.Record, ...]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the driver has to do after an event.
+
+    Attributes:
+        replies: answers to calls.
+        appends: what to store, in order; several may be open at once.
+        next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting.
+    """
+
+    replies: list[Reply] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    next_deadline_ms: int | None = None
