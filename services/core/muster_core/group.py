@@ -1,0 +1,228 @@
+"""A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from muster_core.group_state import GroupState, check_transition
+from muster_core.history import GenerationEntry
+from muster_core.member import Member, Protocols
+from muster_core.offset_store import OffsetStore
+from muster_core.position import Position
+from muster_core.published import TopicPartition, read_subscription
+from muster_core.timing_wheel import Timer
+from muster_protos.muster.v1 import common_pb2
+
+CONSUMER = "consumer"
+"""Protocol type of groups whose metadata are published subscriptions."""
+
+
+class Group:
+    """One group.
+
+    What the log knows (generation, members of it, assignment, offsets) changes only when a record was
+    acknowledged; what is only in memory (parked calls, members in their first join phase, pending ids)
+    changes at once.
+
+    Attributes:
+        group_id: its id.
+        state: where it stands.
+        state_since_ms: since when, wall clock.
+        generation: its present generation; 0: none yet.
+        protocol_type: kind of the group; empty: simple.
+        protocol_name: protocol of the present generation; empty: none.
+        leader: leader of the present generation, or who will be; empty: none.
+        members: by id, in the order in which they came.
+        static_members: instance id → member id.
+        pending_members: ids given out and not yet used, with their timers (KIP-394).
+        pending_sync: members that got the generation and have not synced.
+        new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
+        cause: why the running rebalance, or the present generation, was started.
+        departure: why a member of the recorded generation is gone, until the next generation.
+        owners: published assignments: partition → (member id, position that gave it).
+        subscribed_topics: topics of published subscriptions; None: not known.
+        offsets: committed offsets.
+        history: the last generations.
+        in_flight: whether a group record is on its way to the log.
+        line: what waits for it, in order.
+    """
+
+    def __init__(self, group_id: str, now_wall_ms: int, history_length: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_since_ms = now_wall_ms
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, Timer] = {}
+        self.pending_sync: set[str] = set()
+        self.new_member_added = False
+        self.cause: common_pb2.RebalanceCause | None = None
+        self.departure: common_pb2.RebalanceCause | None = None
+        self.owners: dict[TopicPartition, tuple[str, Position]] = {}
+        self.subscribed_topics: frozenset[str] | None = frozenset()
+        self.offsets = OffsetStore()
+        self.history: deque[GenerationEntry] = deque(maxlen=history_length)
+        self.in_flight = False
+        self.line: deque[Callable[[], None]] = deque()
+        self._supporters: Counter[str] = Counter()
+        self._parked_joins = 0
+
+    # --- states
+
+    def become(self, state: GroupState, wall_ms: int) -> None:
+        """Moves to a state.
+
+        Raises:
+            IllegalTransition: the table does not have the move.
+        """
+        check_transition(self.group_id, self.state, state)
+        self.state = state
+        self.state_since_ms = wall_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may start (conformance ST-10)."""
+        return self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it only ever held offsets."""
+        return self.protocol_type == ""
+
+    # --- members
+
+    def add(self, member: Member) -> None:
+        """Takes a member in. The first one gives the group its kind and leads it (conformance JG-35).
+
+        Raises:
+            ValueError: its instance id is taken (conformance SM-36).
+        """
+        if member.is_static:
+            if member.group_instance_id in self.static_members:
+                raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
+            self.static_members[member.group_instance_id] = member.member_id
+        self.members[member.member_id] = member
+        self._supporters.update(name for name, _ in member.protocols)
+        if not self.leader:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """Takes a member out; any other one leads if it did (conformance JG-37)."""
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._supporters.subtract(name for name, _ in member.protocols)
+        if self.static_members.get(member.group_instance_id) == member_id:
+            del self.static_members[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        self.unpark_join(member)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), "")
+        return member
+
+    def replace(self, old_member_id: str, new_member_id: str) -> Member:
+        """Gives a static member a new id; leadership and place follow (conformance SM-38).
+
+        Raises:
+            KeyError: there is no such member (conformance SM-37).
+        """
+        member = self.members[old_member_id]
+        was_leader = self.leader == old_member_id
+        self.members = {
+            (new_member_id if key == old_member_id else key): value for key, value in self.members.items()
+        }
+        member.member_id = new_member_id
+        self.static_members[member.group_instance_id] = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
+        if was_leader:
+            self.leader = new_member_id
+        return member
+
+    def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
+        """Runs a change of a member's protocols and keeps the counts of supporters right (ST-16)."""
+        self._supporters.subtract(name for name, _ in member.protocols)
+        change()
+        self._supporters.update(name for name, _ in member.protocols)
+
+    def park_join(self, member: Member, call_id: int) -> None:
+        """Notes that the member waits for the end of the join phase."""
+        if member.join_call is None:
+            self._parked_joins += 1
+        member.join_call = call_id
+
+    def unpark_join(self, member: Member) -> int | None:
+        """Notes that it does not any more; returns its call."""
+        call_id, member.join_call = member.join_call, None
+        if call_id is not None:
+            self._parked_joins -= 1
+        return call_id
+
+    @property
+    def parked_joins(self) -> int:
+        """Number of members that wait for the end of the join phase."""
+        return self._parked_joins
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether everybody is back, those with a pending id included (conformance PM-03)."""
+        return self._parked_joins == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks the others to wait (conformance RT-04)."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # --- protocols
+
+    def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43)."""
+        if not protocol_type or not protocols:
+            return False
+        if not self.members:
+            return True
+        everybody = len(self.members)
+        return protocol_type == self.protocol_type and any(self._supporters[name] == everybody for name, _ in protocols)
+
+    def select_protocol(self, members: Iterable[Member]) -> str:
+        """The protocol that most of these members prefer among those all support (JG-38).
+
+        With equal votes the one that was voted for first wins.
+
+        Raises:
+            ValueError: there are no members (conformance JG-40).
+        """
+        voters = list(members)
+        if not voters:
+            raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
+        support = Counter(name for member in voters for name in {name for name, _ in member.protocols})
+        candidates = {name for name, count in support.items() if count == len(voters)}
+        votes = Counter(member.vote(candidates) for member in voters)
+        return votes.most_common(1)[0][0]
+
+    # --- published subscriptions
+
+    def recompute_subscribed_topics(self) -> None:
+        """Reads the topics from the members' metadata; unknown if any is foreign (conformance LD-17 to LD-19)."""
+        topics: set[str] = set()
+        if self.protocol_type != CONSUMER:
+            self.subscribed_topics = None
+            return
+        for member in self.members.values():
+            subscription = read_subscription(member.metadata_for(self.protocol_name))
+            if subscription is None:
+                self.subscribed_topics = None
+                return
+            topics.update(subscription.topics)
+        self.subscribed_topics = frozenset(topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics
+

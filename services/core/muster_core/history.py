@@ -1,0 +1,50 @@
+"""The timeline of a group: its last generations, with cause and what moved."""
+
+from dataclasses import dataclass, field
+
+from muster_core.position import Position
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+
+@dataclass(slots=True)
+class GenerationEntry:
+    """One generation.
+
+    Attributes:
+        generation: its number.
+        cause: why it was started.
+        started_at_ms: when its join phase ended, wall clock.
+        leader: its leader; empty: the group was empty.
+        protocol_name: its protocol; empty: the group was empty.
+        members: who was in it.
+        position: place of its record.
+        assigned_at_ms: when its assignment was stored, wall clock; 0: never.
+        moves: what changed hands, as far as it is kept.
+        moves_truncated: whether more did.
+    """
+
+    generation: int
+    cause: common_pb2.RebalanceCause
+    started_at_ms: int
+    leader: str
+    protocol_name: str
+    members: tuple[coordinator_pb2.GroupHistoryResponse.Member, ...]
+    position: Position
+    assigned_at_ms: int = 0
+    moves: list[coordinator_pb2.GroupHistoryResponse.Move] = field(default_factory=list)
+    moves_truncated: bool = False
+
+    def to_proto(self) -> coordinator_pb2.GroupHistoryResponse.Generation:
+        """The generation as it is sent."""
+        return coordinator_pb2.GroupHistoryResponse.Generation(
+            generation=self.generation,
+            cause=self.cause,
+            started_at_ms=self.started_at_ms,
+            assigned_at_ms=self.assigned_at_ms,
+            leader=self.leader,
+            protocol_name=self.protocol_name,
+            members=self.members,
+            moves=self.moves,
+            moves_truncated=self.moves_truncated,
+            position=self.position.to_proto(),
+        )

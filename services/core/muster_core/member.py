@@ -1,0 +1,155 @@
+"""A member of a group."""
+
+from collections.abc import Sequence
+
+from muster_core.position import NOWHERE, Position
+from muster_core.timing_wheel import Timer
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2
+
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
+    """Names and metadata in the order of preference."""
+    return tuple((protocol.name, protocol.metadata) for protocol in messages)
+
+
+class Member:
+    """What the coordinator knows of a member.
+
+    Attributes:
+        member_id: its id.
+        group_instance_id: its static id; empty: dynamic.
+        client_id: its client id.
+        host: its address.
+        session_timeout_ms: how long it may be silent.
+        rebalance_timeout_ms: how long the others wait for it.
+        disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
+        protocols: what it supports, preferred first.
+        join_seq: `member_seq` of its last join.
+        recorded_join_seq: the same, of the join that the log knows.
+        commit_seq: `member_seq` of its last acknowledged commit.
+        assignment: what it was given; empty: nothing.
+        token: position of the record that gave it.
+        kept_tokens: partitions of it that have an older token, as in the record.
+        recorded: whether the log knows it as a member of the present generation.
+        is_new: in its first join phase.
+        confirmed: heard of since the shard was loaded.
+        join_call: its parked JoinGroup.
+        sync_call: its parked SyncGroup.
+        heartbeat: its session, as a timer.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_id",
+        "commit_seq",
+        "confirmed",
+        "disconnect_grace_ms",
+        "group_instance_id",
+        "heartbeat",
+        "host",
+        "is_new",
+        "join_call",
+        "join_seq",
+        "kept_tokens",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "recorded",
+        "recorded_join_seq",
+        "session_timeout_ms",
+        "sync_call",
+        "token",
+    )
+
+    def __init__(self, member_id: str, group_instance_id: str = "") -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = ""
+        self.host = ""
+        self.session_timeout_ms = 0
+        self.rebalance_timeout_ms = 0
+        self.disconnect_grace_ms = 0
+        self.protocols: Protocols = ()
+        self.join_seq = 0
+        self.recorded_join_seq = 0
+        self.commit_seq = 0
+        self.assignment = b""
+        self.token: Position = NOWHERE
+        self.kept_tokens: Sequence[records_pb2.KeptToken] = ()
+        self.recorded = False
+        self.is_new = False
+        self.confirmed = True
+        self.join_call: int | None = None
+        self.sync_call: int | None = None
+        self.heartbeat: Timer | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it keeps its place over restarts (KIP-345)."""
+        return self.group_instance_id != ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one of its calls is parked: then it is alive by definition."""
+        return self.join_call is not None or self.sync_call is not None
+
+    def metadata_for(self, protocol_name: str) -> bytes:
+        """Its metadata for a protocol.
+
+        Raises:
+            KeyError: it does not support it.
+        """
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        raise KeyError(f"member {self.member_id!r} does not support protocol {protocol_name!r}")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The candidate it prefers.
+
+        Raises:
+            KeyError: it supports none of them.
+        """
+        for name, _ in self.protocols:
+            if name in candidates:
+                return name
+        raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
+
+    def update_from(self, request: coordinator_pb2.JoinGroupRequest, host: str) -> None:
+        """Takes over what a join says."""
+        self.client_id = request.client_id
+        self.host = host
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
+        self.disconnect_grace_ms = request.disconnect_grace_ms
+        self.protocols = protocols_of(request.protocols)
+        self.join_seq = request.member_seq
+
+    def adopt(self, recorded: records_pb2.Member) -> None:
+        """Takes over what a record says."""
+        self.group_instance_id = recorded.group_instance_id
+        self.client_id = recorded.client_id
+        self.host = recorded.host
+        self.session_timeout_ms = recorded.session_timeout_ms
+        self.rebalance_timeout_ms = recorded.rebalance_timeout_ms
+        self.disconnect_grace_ms = recorded.disconnect_grace_ms
+        self.protocols = protocols_of(recorded.protocols)
+        self.join_seq = self.recorded_join_seq = recorded.member_seq
+        self.recorded = True
+
+    def to_record(self) -> records_pb2.Member:
+        """The member as a record knows it."""
+        return records_pb2.Member(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            host=self.host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            disconnect_grace_ms=self.disconnect_grace_ms,
+            protocols=[coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols],
+            member_seq=self.join_seq,
+        )

@@ -1,0 +1,40 @@
+"""Reading the published subscription and assignment messages out of bytes that may be foreign."""
+
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
+from muster_protos.muster.v1 import common_pb2
+
+_VERSION = 1
+
+TopicPartition = tuple[str, int]
+
+
+def read_subscription(metadata: bytes) -> common_pb2.Subscription | None:
+    """The published subscription in these bytes; None: foreign."""
+    message = common_pb2.Subscription()
+    try:
+        message.ParseFromString(metadata)
+    except DecodeError:
+        return None
+    return message if message.version == _VERSION else None
+
+
+def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
+    """The published assignment in these bytes; None: foreign."""
+    message = common_pb2.Assignment()
+    try:
+        message.ParseFromString(assignment)
+    except DecodeError:
+        return None
+    return message if message.version == _VERSION else None
+
+
+def partitions_in(assignment: bytes) -> Iterator[TopicPartition]:
+    """The partitions of a published assignment; none of a foreign one."""
+    message = read_assignment(assignment)
+    if message is not None:
+        for entry in message.partitions:
+            for partition in entry.partitions:
+                yield entry.topic, partition
