@@ -512,7 +512,7 @@ Global___MemberLeft: _TypeAlias = MemberLeft  # noqa: Y015
 
 @_typing.final
 class MemberReplaced(_message.Message):
-    """A new process took over a static member without a rebalance, keeping its assignment."""
+    """A new process took over a static member and has its assignment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -520,6 +520,7 @@ class MemberReplaced(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     OLD_MEMBER_ID_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     generation: _builtins.int
@@ -530,6 +531,10 @@ class MemberReplaced(_message.Message):
     def member(self) -> Global___Member:
         """The member with its new id."""
 
+    @_builtins.property
+    def cause(self) -> _common_pb2.RebalanceCause:
+        """Why a rebalance follows; absent: none does, the assignment stands."""
+
     def __init__(
         self,
         *,
@@ -537,10 +542,11 @@ class MemberReplaced(_message.Message):
         generation: _builtins.int = ...,
         old_member_id: _builtins.str = ...,
         member: Global___Member | None = ...,
+        cause: _common_pb2.RebalanceCause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group_id", b"group_id", "member", b"member", "old_member_id", b"old_member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "generation", b"generation", "group_id", b"group_id", "member", b"member", "old_member_id", b"old_member_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
