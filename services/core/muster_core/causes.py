@@ -1,9 +1,12 @@
 """Why a rebalance was started: the typed cause and a sentence that a person understands."""
 
-from muster_core.member import Member
+from typing import TypeAlias
+
 from muster_protos.muster.v1 import common_pb2
 
-Kind = common_pb2.RebalanceCauseKind.ValueType
+from muster_core.member import Member
+
+Kind: TypeAlias = common_pb2.RebalanceCauseKind.ValueType
 
 JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
 LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
@@ -22,7 +25,7 @@ _SENTENCES: dict[Kind, str] = {
     LEFT: "{who} left the group.",
     SESSION_EXPIRED: "{who} was not heard of for its session timeout of {session} s and was removed.",
     DISCONNECTED: "{who} lost its connection and did not come back within {grace} s.",
-    REBALANCE_TIMEOUT: "{who} did not fetch its assignment within the rebalance timeout of {rebalance} s and was removed.",
+    REBALANCE_TIMEOUT: "{who} did not fetch its assignment within its rebalance timeout of {rebalance} s.",
     LEADER_REJOINED: "{who}, the leader, joined again.",
     METADATA_CHANGED: "{who} changed its subscription or its protocols.",
     STATIC_REPLACED: "{who} was taken over by a new process.",
@@ -31,7 +34,9 @@ _SENTENCES: dict[Kind, str] = {
 }
 
 
-def by_member(kind: Kind, member: Member, at_ms: int, reason: str = "", others: int = 0) -> common_pb2.RebalanceCause:
+def by_member(
+    kind: Kind, member: Member, at_ms: int, reason: str = "", others: int = 0
+) -> common_pb2.RebalanceCause:
     """The cause that a member gave.
 
     Args:
@@ -72,7 +77,9 @@ def topics_changed(topics: list[str], at_ms: int) -> common_pb2.RebalanceCause:
 def over_capacity(size: int, limit: int, at_ms: int) -> common_pb2.RebalanceCause:
     """The cause "the loaded group is larger than the limit"."""
     return common_pb2.RebalanceCause(
-        kind=OVER_CAPACITY, sentence=f"The group was loaded with {size} members, more than its limit of {limit}.", at_ms=at_ms
+        kind=OVER_CAPACITY,
+        sentence=f"The group was loaded with {size} members, more than its limit of {limit}.",
+        at_ms=at_ms,
     )
 
 

@@ -7,9 +7,10 @@ again with `Tick` at `Effects.next_deadline_ms`, or earlier.
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+from muster_core.position import Position
 
 GroupRequest: TypeAlias = (
     coordinator_pb2.JoinGroupRequest

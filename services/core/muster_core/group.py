@@ -3,6 +3,10 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
 from muster_core.group_state import GroupState, check_transition
 from muster_core.history import GenerationEntry
 from muster_core.member import Member, Protocols
@@ -10,7 +14,6 @@ from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
 from muster_core.published import TopicPartition, read_subscription
 from muster_core.timing_wheel import Timer
-from muster_protos.muster.v1 import common_pb2
 
 CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
@@ -37,7 +40,7 @@ class Group:
         pending_sync: members that got the generation and have not synced.
         new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
         cause: why the running rebalance, or the present generation, was started.
-        departure: why a member of the recorded generation is gone, until the next generation.
+        unfinished: why a rebalance has to follow what the log says, until the next generation.
         owners: published assignments: partition → (member id, position that gave it).
         subscribed_topics: topics of published subscriptions; None: not known.
         offsets: committed offsets.
@@ -60,7 +63,7 @@ class Group:
         self.pending_sync: set[str] = set()
         self.new_member_added = False
         self.cause: common_pb2.RebalanceCause | None = None
-        self.departure: common_pb2.RebalanceCause | None = None
+        self.unfinished: common_pb2.RebalanceCause | None = None
         self.owners: dict[TopicPartition, tuple[str, Position]] = {}
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
@@ -177,6 +180,25 @@ class Group:
         """The longest that any member asks the others to wait (conformance RT-04)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
+    # --- faults
+
+    def identity_fault(self, member_id: str, group_instance_id: str) -> ErrorCode | None:
+        """What is wrong with who the caller says it is (conformance SM-26 to SM-30); None: nothing."""
+        if group_instance_id:
+            mapped = self.static_members.get(group_instance_id)
+            if mapped is None:
+                return error_code.UNKNOWN_MEMBER_ID
+            if mapped != member_id:
+                return error_code.FENCED_INSTANCE_ID
+        return None if member_id in self.members else error_code.UNKNOWN_MEMBER_ID
+
+    def fault_of(self, member_id: str, group_instance_id: str, generation: int) -> ErrorCode | None:
+        """The same, and of its generation (conformance SG-06, HB-09); None: nothing."""
+        fault = self.identity_fault(member_id, group_instance_id)
+        if fault is None and generation != self.generation:
+            return error_code.ILLEGAL_GENERATION
+        return fault
+
     # --- protocols
 
     def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
@@ -186,7 +208,9 @@ class Group:
         if not self.members:
             return True
         everybody = len(self.members)
-        return protocol_type == self.protocol_type and any(self._supporters[name] == everybody for name, _ in protocols)
+        return protocol_type == self.protocol_type and any(
+            self._supporters[name] == everybody for name, _ in protocols
+        )
 
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).
@@ -207,7 +231,7 @@ class Group:
     # --- published subscriptions
 
     def recompute_subscribed_topics(self) -> None:
-        """Reads the topics from the members' metadata; unknown if any is foreign (conformance LD-17 to LD-19)."""
+        """Reads the topics from the members' metadata; unknown if any is foreign (LD-17 to LD-19)."""
         topics: set[str] = set()
         if self.protocol_type != CONSUMER:
             self.subscribed_topics = None
@@ -225,4 +249,3 @@ class Group:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
-

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+from muster_core.position import Position
 
 
 @dataclass(slots=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from muster_core.position import NOWHERE, Position
-from muster_core.timing_wheel import Timer
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
+
+from muster_core.position import NOWHERE, Position
+from muster_core.timing_wheel import Timer
 
 Protocols = tuple[tuple[str, bytes], ...]
 
@@ -150,6 +151,8 @@ class Member:
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             disconnect_grace_ms=self.disconnect_grace_ms,
-            protocols=[coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols],
+            protocols=[
+                coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
+            ],
             member_seq=self.join_seq,
         )

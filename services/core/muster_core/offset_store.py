@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from muster_core.published import TopicPartition
 from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.published import TopicPartition
 
 
 class CommittedOffset(NamedTuple):

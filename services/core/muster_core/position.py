@@ -53,7 +53,13 @@ class Position(NamedTuple):
             ValueError: the text is not of the form `<number>-<number>`.
         """
         epoch, dash, offset = text.partition("-")
-        if not dash or not epoch.isascii() or not epoch.isdigit() or not offset.isascii() or not offset.isdigit():
+        if (
+            not dash
+            or not epoch.isascii()
+            or not epoch.isdigit()
+            or not offset.isascii()
+            or not offset.isdigit()
+        ):
             raise ValueError(f"not a position: {text!r}")
         return cls(int(epoch), int(offset))
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
-
 from muster_protos.muster.v1 import common_pb2
 
 _VERSION = 1

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from muster_core.error_code import ErrorCode
-from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster_core.error_code import ErrorCode
+from muster_core.events import GroupRequest, GroupResponse
 
 Owner = common_pb2.Coordinator | None
 
@@ -91,7 +92,9 @@ def _offset_delete(_: pb.OffsetDeleteRequest, code: ErrorCode, common: _Common) 
     return response
 
 
-def _describe(request: pb.DescribeGroupsRequest, code: ErrorCode, common: _Common) -> pb.DescribeGroupsResponse:
+def _describe(
+    request: pb.DescribeGroupsRequest, code: ErrorCode, common: _Common
+) -> pb.DescribeGroupsResponse:
     response = pb.DescribeGroupsResponse()
     for group_id in request.group_ids:
         common.on(response.groups.add(group_id=group_id, error_code=code))

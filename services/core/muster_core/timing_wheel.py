@@ -107,10 +107,11 @@ class TimingWheel:
 
     def _file(self, timer: Timer) -> None:
         deadline_ms = max(timer.deadline_ms, self._now_ms)
-        for level, width_ms in enumerate(_WIDTHS_MS):
-            number = deadline_ms // width_ms
-            if number - self._now_ms // width_ms < _SLOTS_PER_LEVEL:
-                break
+        level = 0
+        while deadline_ms // _WIDTHS_MS[level] - self._now_ms // _WIDTHS_MS[level] >= _SLOTS_PER_LEVEL:
+            level += 1
+        width_ms = _WIDTHS_MS[level]
+        number = deadline_ms // width_ms
         slot = self._levels[level].get(number)
         if slot is None:
             slot = self._levels[level][number] = {}

@@ -1,0 +1,210 @@
+"""What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
+
+from collections.abc import Callable
+from typing import Any
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import coordinator_pb2
+
+from muster_core.config import GroupConfig
+from muster_core.group import Group
+from muster_core.group_state import GroupState
+from muster_core.history import GenerationEntry
+from muster_core.member import Member
+from muster_core.position import Position
+from muster_core.published import TopicPartition, partitions_in
+
+
+class UnknownCriticalRecord(Exception):
+    """A record of a kind that this version does not know and must not skip."""
+
+
+class Application:
+    """Applies records to groups.
+
+    Args:
+        groups: the groups by id; changed in place.
+        config: limits of the history.
+        on_gone: told of each member just before a record removes it, so that what it waits for ends.
+
+    Attributes:
+        skipped: number of records of an unknown kind that were passed over.
+    """
+
+    def __init__(
+        self, groups: dict[str, Group], config: GroupConfig, on_gone: Callable[[Group, Member], None]
+    ) -> None:
+        self._groups = groups
+        self._config = config
+        self._on_gone = on_gone
+        self.skipped = 0
+        self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
+            "generation_started": self._generation_started,
+            "assignment_committed": self._assignment_committed,
+            "member_left": self._member_left,
+            "member_replaced": self._member_replaced,
+            "group_tombstone": self._group_tombstone,
+            "offset_committed": self._offset_committed,
+            "offset_tombstone": self._offset_tombstone,
+        }
+
+    def apply(self, position: Position, record: log.Record) -> None:
+        """Carries out one record.
+
+        Raises:
+            UnknownCriticalRecord: its kind is unknown and it is marked critical.
+            IllegalTransition, KeyError: it contradicts the records before it.
+        """
+        kind = record.WhichOneof("kind")
+        if kind is None:
+            if record.critical:
+                raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
+            self.skipped += 1
+        elif (applier := self._appliers.get(kind)) is not None:
+            applier(position, record.written_at_ms, getattr(record, kind))
+
+    def group(self, group_id: str, wall_ms: int) -> Group:
+        """The group of that id, made when it is not there."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, wall_ms, self._config.history_length)
+        return group
+
+    def _generation_started(self, position: Position, wall_ms: int, record: log.GenerationStarted) -> None:
+        group = self.group(record.group_id, wall_ms)
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
+        staying = {entry.member_id for entry in record.members}
+        for member in [member for member in group.members.values() if member.member_id not in staying]:
+            self._remove(group, member.member_id)
+        for entry in record.members:
+            self._adopt(group, entry)
+        group.generation = record.generation
+        group.protocol_type = record.protocol_type
+        group.protocol_name = record.protocol_name
+        group.leader = record.leader
+        group.cause = record.cause
+        group.unfinished = None
+        group.new_member_added = False
+        if record.members:
+            group.recompute_subscribed_topics()
+            group.become(GroupState.COMPLETING_REBALANCE, wall_ms)
+        else:
+            group.owners = {}
+            group.subscribed_topics = frozenset()
+            group.become(GroupState.EMPTY, wall_ms)
+        group.history.append(
+            GenerationEntry(
+                generation=record.generation,
+                cause=record.cause,
+                started_at_ms=wall_ms,
+                leader=record.leader,
+                protocol_name=record.protocol_name,
+                members=tuple(
+                    coordinator_pb2.GroupHistoryResponse.Member(
+                        member_id=entry.member_id,
+                        group_instance_id=entry.group_instance_id,
+                        client_id=entry.client_id,
+                        host=entry.host,
+                    )
+                    for entry in record.members
+                ),
+                position=position,
+            )
+        )
+
+    def _assignment_committed(
+        self, position: Position, wall_ms: int, record: log.AssignmentCommitted
+    ) -> None:
+        group = self._groups[record.group_id]
+        owners: dict[TopicPartition, tuple[str, Position]] = {}
+        for entry in record.members:
+            member = group.members[entry.member_id]
+            member.assignment = entry.assignment
+            member.token = position
+            member.kept_tokens = entry.kept_tokens
+            kept = {
+                (kept.topic, kept.partition): Position.from_proto(kept.position) for kept in entry.kept_tokens
+            }
+            for partition in partitions_in(entry.assignment):
+                owners[partition] = (entry.member_id, kept.get(partition, position))
+        if group.history:
+            self._note_moves(group.history[-1], wall_ms, group.owners, owners)
+        group.owners = owners
+        group.become(GroupState.STABLE, wall_ms)
+
+    def _note_moves(
+        self,
+        entry: GenerationEntry,
+        wall_ms: int,
+        before: dict[TopicPartition, tuple[str, Position]],
+        after: dict[TopicPartition, tuple[str, Position]],
+    ) -> None:
+        entry.assigned_at_ms = wall_ms
+        nobody = ("", None)
+        for partition in sorted(before.keys() | after.keys()):
+            old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
+            if old == new:
+                continue
+            if len(entry.moves) == self._config.history_moves:
+                entry.moves_truncated = True
+                return
+            entry.moves.append(
+                coordinator_pb2.GroupHistoryResponse.Move(
+                    topic=partition[0], partition=partition[1], from_member_id=old, to_member_id=new
+                )
+            )
+
+    def _member_left(self, _: Position, __: int, record: log.MemberLeft) -> None:
+        group = self._groups[record.group_id]
+        self._remove(group, record.member_id)
+        group.unfinished = record.cause
+
+    def _member_replaced(self, position: Position, _: int, record: log.MemberReplaced) -> None:
+        group = self._groups[record.group_id]
+        member = group.replace(record.old_member_id, record.member.member_id)
+        group.set_protocols(member, lambda: member.adopt(record.member))
+        member.token = position
+        member.kept_tokens = ()
+        member.commit_seq = 0
+        for partition in partitions_in(member.assignment):
+            if group.owners.get(partition, ("",))[0] == record.old_member_id:
+                group.owners[partition] = (member.member_id, position)
+        if record.HasField("cause"):
+            group.unfinished = record.cause
+        elif group.state is GroupState.STABLE:
+            group.recompute_subscribed_topics()
+
+    def _group_tombstone(self, _: Position, wall_ms: int, record: log.GroupTombstone) -> None:
+        group = self._groups.pop(record.group_id, None)
+        if group is not None:
+            group.become(GroupState.DEAD, wall_ms)
+
+    def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
+        group = self.group(record.group_id, wall_ms)
+        group.offsets.store(record, wall_ms)
+        member = group.members.get(record.member_id)
+        if member is not None:
+            member.commit_seq = max(member.commit_seq, record.member_seq)
+
+    def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
+        group = self._groups.get(record.group_id)
+        if group is not None:
+            group.offsets.remove(
+                (entry.topic, number) for entry in record.topics for number in entry.partitions
+            )
+
+    def _adopt(self, group: Group, entry: log.Member) -> None:
+        member = group.members.get(entry.member_id)
+        if member is None:
+            member = Member(entry.member_id)
+            member.adopt(entry)
+            group.add(member)
+        else:
+            group.set_protocols(member, lambda: member.adopt(entry))
+
+    def _remove(self, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is not None:
+            self._on_gone(group, member)
+            group.remove(member_id)

@@ -1,0 +1,205 @@
+"""What the parts of a shard share: groups, open calls, open appends, the purgatory and the present turn."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import coordinator_pb2
+
+from muster_core import error_code
+from muster_core.application import Application
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.error_code import ErrorCode
+from muster_core.events import Append, Effects, GroupResponse, Reply, Request
+from muster_core.group import Group
+from muster_core.member import Member
+from muster_core.position import Position
+from muster_core.purgatory import DelayedOperation, Purgatory
+from muster_core.responses import Owner, refusal
+
+LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
+_REMOVED = "the member was removed from the group"
+
+
+class ShardContext:
+    """The shard's memory and the effects of the turn that is being played.
+
+    Attributes:
+        config: limits and times.
+        groups: groups by id.
+        application: what records do to them.
+        purgatory: everything that waits for time.
+        epoch: epoch of the ownership; 0 before the load has ended.
+        now: time of the turn.
+        effects: effects of the turn.
+        calls: open calls by id.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.groups: dict[str, Group] = {}
+        self.purgatory = Purgatory(0)
+        self.application = Application(self.groups, config, self.release)
+        self.epoch = 0
+        self.now = Now(0, 0)
+        self.effects = Effects()
+        self.calls: dict[int, Request] = {}
+        self._appends: dict[int, _OpenAppend] = {}
+        self._last_append_id = 0
+        self._route: Callable[[Request], None] = _not_routed
+
+    def route_with(self, route: Callable[[Request], None]) -> None:
+        """Sets what plays a call that has waited in line."""
+        self._route = route
+
+    # --- calls
+
+    def reply(self, call_id: int, message: GroupResponse) -> None:
+        """Answers a call, unless it was answered already or its caller went away."""
+        if self.calls.pop(call_id, None) is not None:
+            self.effects.replies.append(Reply(call_id, message))
+
+    def refuse(self, call_id: int, code: ErrorCode, message: str = "", owner: Owner = None) -> None:
+        """Answers a call with an error."""
+        call = self.calls.get(call_id)
+        if call is not None:
+            self.reply(call_id, refusal(call.message, code, self.epoch, message, owner))
+
+    # --- the log
+
+    def record(self) -> log.Record:
+        """A new record, stamped with the wall clock."""
+        return log.Record(written_at_ms=self.now.wall_ms)
+
+    def append(
+        self,
+        records: Iterable[log.Record],
+        done: Callable[[], None],
+        *,
+        holds: Group | None = None,
+        calls: Iterable[int] = (),
+        overdue: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
+
+        Args:
+            records: what to store, all or nothing.
+            done: what follows.
+            holds: the group whose further events wait in line until then (docs/safety.md, "Groups").
+            calls: calls that wait for it; they are refused when it takes longer than the limit.
+            overdue: runs when it takes longer than the limit.
+        """
+        self._last_append_id += 1
+        append = _OpenAppend(self, tuple(records), done, holds, tuple(calls), overdue)
+        self._appends[self._last_append_id] = append
+        if holds is not None:
+            holds.in_flight = True
+        self.effects.appends.append(Append(self._last_append_id, append.records))
+        self.purgatory.try_complete_else_watch(append, ())
+
+    def append_done(self, append_id: int, position: Position) -> None:
+        """Applies the records of an append and lets go on what waited for it."""
+        append = self._appends.pop(append_id)
+        self.purgatory.wheel.cancel(append)
+        for index, record in enumerate(append.records):
+            self.application.apply(position.after(index), record)
+        group = append.holds
+        if group is not None:
+            group.in_flight = False
+        append.done()
+        if group is not None:
+            self._move_up(group)
+
+    def in_line(self, group: Group, step: Callable[[], None]) -> None:
+        """Runs a step on the group now, or after the group record that is in flight."""
+        if group.in_flight:
+            group.line.append(step)
+        else:
+            step()
+
+    def call_in_line(self, group: Group, call: Request) -> bool:
+        """Puts a call in line if a group record is in flight; returns whether it had to."""
+        if group.in_flight:
+            group.line.append(partial(self._replay_call, call.call_id))
+        return group.in_flight
+
+    def _replay_call(self, call_id: int) -> None:
+        call = self.calls.get(call_id)
+        if call is not None:
+            self._route(call)
+
+    def _move_up(self, group: Group) -> None:
+        while group.line and not group.in_flight:
+            group.line.popleft()()
+
+    def refuse_line(self, group: Group) -> None:
+        """Refuses the calls in line: the log is too slow. What is no call stays."""
+        line, group.line = group.line, deque()
+        for step in line:
+            if isinstance(step, partial) and step.func == self._replay_call:
+                self.refuse(step.args[0], error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+            else:
+                group.line.append(step)
+
+    # --- members
+
+    def release(self, group: Group, member: Member) -> None:
+        """Ends what a member waits for, because it is about to be removed (conformance LG-18, LG-19)."""
+        if member.heartbeat is not None:
+            self.purgatory.wheel.cancel(member.heartbeat)
+        call_id = group.unpark_join(member)
+        if call_id is not None and call_id in self.calls:
+            answer = coordinator_pb2.JoinGroupResponse(
+                error_code=error_code.UNKNOWN_MEMBER_ID,
+                generation=-1,
+                shard_epoch=self.epoch,
+                error_message=_REMOVED,
+            )
+            self.reply(call_id, answer)
+        if member.sync_call is not None:
+            self.refuse(member.sync_call, error_code.UNKNOWN_MEMBER_ID, _REMOVED)
+            member.sync_call = None
+
+
+class _OpenAppend(DelayedOperation):
+    """Records on their way to the log, and what waits for them; its deadline is the callers' patience."""
+
+    __slots__ = ("_calls", "_context", "_overdue", "done", "holds", "records")
+
+    def __init__(
+        self,
+        context: ShardContext,
+        records: tuple[log.Record, ...],
+        done: Callable[[], None],
+        holds: Group | None,
+        calls: tuple[int, ...],
+        overdue: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(context.config.append_timeout_ms)
+        self._context = context
+        self.records = records
+        self.done = done
+        self.holds = holds
+        self._calls = calls
+        self._overdue = overdue
+
+    def can_complete(self) -> bool:
+        """Never by itself: the acknowledgement takes it out."""
+        return False
+
+    def on_complete(self) -> None:
+        """Refuses what waits; the records may still land, then their effects are carried out."""
+        for call_id in self._calls:
+            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+        if self._overdue is not None:
+            self._overdue()
+        if self.holds is not None:
+            self._context.refuse_line(self.holds)
+            # the group stays held, so calls that come now must not wait for ever either
+            self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
+
+
+def _not_routed(call: Request) -> None:
+    raise AssertionError("route_with was not called")

@@ -1,0 +1,353 @@
+"""JoinGroup: who may enter, under which id, and whether that starts a rebalance."""
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from uuid import UUID
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
+
+from muster_core import causes, error_code
+from muster_core.context import ShardContext
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.group import Group
+from muster_core.group_state import GroupState
+from muster_core.member import Member, protocols_of
+from muster_core.rebalance import Rebalancer
+from muster_core.timing_wheel import Timer
+
+_SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
+
+
+class Joins:
+    """Handles JoinGroup.
+
+    Args:
+        context: the shard.
+        rebalancer: starts and ends join phases.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        # Columns "join, known id" of the table state × event (conformance, section 3.2).
+        self._known: dict[GroupState, Callable[[Group, Member, Request, JoinGroupRequest], None]] = {
+            GroupState.EMPTY: self._refuse_unknown,
+            GroupState.PREPARING_REBALANCE: self._rejoin,
+            GroupState.COMPLETING_REBALANCE: self._known_while_completing,
+            GroupState.STABLE: self._known_while_stable,
+        }
+
+    def handle(self, call: Request, request: JoinGroupRequest) -> None:
+        """Answers the call now, or parks it."""
+        config = self._context.config
+        if not request.group_id:
+            self._refuse(call, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+            limits = f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}"
+            self._refuse(call, error_code.INVALID_SESSION_TIMEOUT, f"session_timeout_ms must be {limits}")
+            return
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            self._first_of_all(call, request)
+        elif not self._context.call_in_line(group, call):
+            self._join(group, call, request)
+
+    def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
+        """A join to a group that does not exist: it is made only when the join is accepted."""
+        if request.member_id:
+            self._refuse_id(call)
+        elif not request.protocol_type or not request.protocols:
+            self._refuse_protocols(call)
+        else:
+            self._join(
+                self._context.application.group(request.group_id, self._context.now.wall_ms), call, request
+            )
+
+    def _join(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
+        member_id = request.member_id
+        if not member_id and request.group_instance_id:
+            retry_of = self._static_id(group, call, request)
+            if group.static_members.get(request.group_instance_id) == retry_of:
+                member_id = retry_of  # the answer to this very join was lost
+        if not self._has_room(group, member_id):
+            self._refuse_full(group, call, member_id)
+        elif not group.accepts_protocols(request.protocol_type, protocols_of(request.protocols)):
+            self._refuse_protocols(call)
+        elif member_id:
+            self._join_by_id(group, member_id, call, request)
+        elif request.group_instance_id:
+            self._join_static(group, call, request)
+        else:
+            self._give_id(group, call, request)
+
+    # --- the limit (KIP-389)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """Whether the group may take the member (conformance MX-08)."""
+        limit = self._context.config.max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return (member is not None and member.join_call is not None) or group.parked_joins < limit
+        return member is not None or len(group.members) < limit
+
+    def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
+        """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""
+        answer = JoinGroupResponse(
+            error_code=error_code.GROUP_MAX_SIZE_REACHED,
+            generation=-1,
+            shard_epoch=self._context.epoch,
+            error_message=f"the group has its limit of {self._context.config.max_size} members",
+        )
+        timer = group.pending_members.pop(member_id, None)
+        if timer is not None:
+            self._context.purgatory.wheel.cancel(timer)
+        member = group.members.get(member_id)
+        if member is None:
+            self._context.reply(call.call_id, answer)
+            self._rebalancer.check_join(group)
+            return
+        cause = causes.by_member(causes.OVER_CAPACITY, member, self._context.now.wall_ms)
+        reply = partial(self._context.reply, call.call_id, answer)
+        self._rebalancer.remove_members(group, [member], cause, [call.call_id], reply)
+
+    # --- new members
+
+    def _give_id(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
+        """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
+        member_id = f"{request.client_id or 'client'}-{_uuid(group, call, request)}"
+        if member_id not in group.members:
+            if member_id not in group.pending_members:
+                if len(group.pending_members) >= self._context.config.max_pending_members:
+                    text = f"{len(group.pending_members)} member ids wait to be used; try again later"
+                    self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, text)
+                    return
+                group.pending_members[member_id] = _PendingMember(self, group, member_id)
+            self._context.purgatory.wheel.arm(
+                group.pending_members[member_id], self._context.now.boot_ms + request.session_timeout_ms
+            )
+        self._context.reply(
+            call.call_id,
+            JoinGroupResponse(
+                error_code=error_code.MEMBER_ID_REQUIRED,
+                generation=-1,
+                member_id=member_id,
+                shard_epoch=self._context.epoch,
+                error_message="join again with this member id",
+            ),
+        )
+
+    def pending_expired(self, group: Group, member_id: str) -> None:
+        """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""
+        if group.pending_members.pop(member_id, None) is not None:
+            self._context.in_line(group, partial(self._rebalancer.check_join, group))
+
+    def _join_static(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
+        """A static member without an id: new, or another process that takes its place (KIP-345)."""
+        new_id = self._static_id(group, call, request)
+        old_id = group.static_members.get(request.group_instance_id)
+        if old_id is None:
+            self._add(group, new_id, call, request)
+        else:
+            self._take_over(group, group.members[old_id], new_id, call, request)
+
+    @staticmethod
+    def _static_id(group: Group, call: Request, request: JoinGroupRequest) -> str:
+        return f"{request.group_instance_id}-{_uuid(group, call, request)}"
+
+    def _add(self, group: Group, member_id: str, call: Request, request: JoinGroupRequest) -> None:
+        timer = group.pending_members.pop(member_id, None)
+        if timer is not None:
+            self._context.purgatory.wheel.cancel(timer)
+        member = Member(member_id, request.group_instance_id)
+        member.update_from(request, call.host)
+        member.is_new = True
+        if not group.members:
+            group.protocol_type = request.protocol_type
+        group.add(member)
+        group.new_member_added = True
+        group.park_join(member, call.call_id)
+        self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
+        self._rebalancer.prepare(group, self._cause(causes.JOINED, member, request))
+
+    # --- known members
+
+    def _join_by_id(self, group: Group, member_id: str, call: Request, request: JoinGroupRequest) -> None:
+        if member_id in group.pending_members:
+            if request.group_instance_id:
+                text = "a static member joins with an empty member id, not with one that was given out"
+                self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, text)
+            else:
+                self._add(group, member_id, call, request)
+            return
+        fault = group.identity_fault(member_id, request.group_instance_id)
+        if fault is not None:
+            self._refuse(call, fault, "")
+            return
+        member = group.members[member_id]
+        if request.member_seq and request.member_seq < member.join_seq:
+            self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
+            return
+        self._known[group.state](group, member, call, request)
+
+    def _refuse_unknown(self, _: Group, __: Member, call: Request, ___: JoinGroupRequest) -> None:
+        self._refuse_id(call)
+
+    def _known_while_completing(
+        self, group: Group, member: Member, call: Request, request: JoinGroupRequest
+    ) -> None:
+        if _is_retry(member, request) or member.protocols == protocols_of(request.protocols):
+            self._answer_present(group, member, call)  # JG-27: its answer was lost
+        else:
+            self._rejoin(group, member, call, request, causes.METADATA_CHANGED)
+
+    def _known_while_stable(
+        self, group: Group, member: Member, call: Request, request: JoinGroupRequest
+    ) -> None:
+        if _is_retry(member, request):
+            self._answer_present(group, member, call)
+        elif group.leader == member.member_id:
+            self._rejoin(group, member, call, request, causes.LEADER_REJOINED)  # JG-25
+        elif member.protocols != protocols_of(request.protocols):
+            self._rejoin(group, member, call, request, causes.METADATA_CHANGED)  # JG-26
+        else:
+            self._answer_present(group, member, call)  # JG-24
+
+    def _rejoin(
+        self,
+        group: Group,
+        member: Member,
+        call: Request,
+        request: JoinGroupRequest,
+        kind: causes.Kind = causes.METADATA_CHANGED,
+    ) -> None:
+        """Takes over what the join says and parks it for the next generation."""
+        if member.join_call is not None:
+            text = "the member has joined again; this call was replaced"
+            self._context.refuse(member.join_call, error_code.REBALANCE_IN_PROGRESS, text)
+        group.set_protocols(member, lambda: member.update_from(request, call.host))
+        group.park_join(member, call.call_id)
+        self._rebalancer.prepare(group, self._cause(kind, member, request))
+
+    def _answer_present(self, group: Group, member: Member, call: Request) -> None:
+        self._rebalancer.touch(group, member)
+        skip = group.state is GroupState.STABLE
+        self._context.reply(call.call_id, self._rebalancer.join_answer(group, member, skip_assignment=skip))
+
+    # --- take-over of a static member
+
+    def _take_over(
+        self, group: Group, old: Member, new_id: str, call: Request, request: JoinGroupRequest
+    ) -> None:
+        """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
+        new = Member(new_id, request.group_instance_id)
+        new.update_from(request, call.host)
+        cause = self._cause(causes.STATIC_REPLACED, new, request)
+        keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
+        if not old.recorded:
+            self._replace(group, old, new_id)
+            self._rejoin(group, old, call, request)
+            return
+        record = self._context.record()
+        record.member_replaced.CopyFrom(
+            log.MemberReplaced(
+                group_id=group.group_id,
+                generation=group.generation,
+                old_member_id=old.member_id,
+                member=new.to_record(),
+                cause=None if keeps_assignment else cause,
+            )
+        )
+        self._fence(group, old)
+        follow_up = partial(self._taken_over, group, old, call, request, cause, keeps_assignment)
+        self._context.append([record], follow_up, holds=group, calls=[call.call_id])
+
+    def _taken_over(
+        self,
+        group: Group,
+        member: Member,
+        call: Request,
+        request: JoinGroupRequest,
+        cause: common_pb2.RebalanceCause,
+        keeps_assignment: bool,
+    ) -> None:
+        if keeps_assignment:
+            self._answer_present(group, member, call)
+            return
+        member.host = call.host
+        self._rebalancer.touch(group, member)
+        if call.call_id in self._context.calls:
+            group.park_join(member, call.call_id)
+        self._rebalancer.prepare(group, cause)
+
+    def _replace(self, group: Group, old: Member, new_id: str) -> None:
+        """Replaces a member that the log does not know yet."""
+        self._fence(group, old)
+        group.replace(old.member_id, new_id)
+        self._rebalancer.touch(group, old, self._context.config.new_member_join_timeout_ms)
+
+    def _fence(self, group: Group, member: Member) -> None:
+        text = f"instance {member.group_instance_id} was taken over by another process"
+        call_id = group.unpark_join(member)
+        if call_id is not None:
+            self._context.refuse(call_id, error_code.FENCED_INSTANCE_ID, text)
+        if member.sync_call is not None:
+            self._context.refuse(member.sync_call, error_code.FENCED_INSTANCE_ID, text)
+            member.sync_call = None
+
+    @staticmethod
+    def _selection_stands(group: Group, old: Member, new: Member) -> bool:
+        members = [new if member is old else member for member in group.members.values()]
+        return group.select_protocol(members) == group.protocol_name
+
+    # --- words
+
+    def _cause(
+        self, kind: causes.Kind, member: Member, request: JoinGroupRequest
+    ) -> common_pb2.RebalanceCause:
+        return causes.by_member(kind, member, self._context.now.wall_ms, request.reason)
+
+    def _refuse(self, call: Request, code: ErrorCode, message: str) -> None:
+        self._context.refuse(call.call_id, code, message)
+
+    def _refuse_id(self, call: Request) -> None:
+        self._refuse(
+            call, error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join with an empty member id"
+        )
+
+    def _refuse_protocols(self, call: Request) -> None:
+        text = "protocol_type or protocols do not fit those of the group's members"
+        self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+
+
+class _PendingMember(Timer):
+    """An id that was given out; gone when it is not used in time."""
+
+    __slots__ = ("_group", "_joins", "_member_id")
+
+    def __init__(self, joins: Joins, group: Group, member_id: str) -> None:
+        super().__init__()
+        self._joins = joins
+        self._group = group
+        self._member_id = member_id
+
+    def fire(self) -> None:
+        """Forgets the id."""
+        self._joins.pending_expired(self._group, self._member_id)
+
+
+def _is_retry(member: Member, request: JoinGroupRequest) -> bool:
+    """Whether the log already has the outcome of this very join."""
+    return request.member_seq != 0 and request.member_seq == member.recorded_join_seq
+
+
+def _uuid(group: Group, call: Request, request: JoinGroupRequest) -> UUID:
+    """A UUID made from the join's own id, so that a retry meets it again, at any coordinator."""
+    source = f"{group.group_id}\0{request.request_id or call.draw}"
+    return UUID(bytes=sha256(source.encode()).digest()[:16], version=4)

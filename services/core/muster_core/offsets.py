@@ -1,0 +1,283 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.coordinator_pb2 import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+from muster_core import error_code
+from muster_core.context import ShardContext
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.group import CONSUMER, Group
+from muster_core.group_state import GroupState
+from muster_core.member import Member
+from muster_core.published import TopicPartition
+from muster_core.rebalance import Rebalancer
+
+_NO_GROUP = "there is no such group"
+
+
+class Offsets:
+    """Handles what concerns progress.
+
+    Args:
+        context: the shard.
+        rebalancer: prolongs sessions.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        self._in_flight: dict[tuple[str, str, int], list[int]] = {}
+
+    # --- OffsetCommit
+
+    def commit(self, call: Request, request: OffsetCommitRequest) -> None:
+        """Answers when the log has the commit."""
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            if request.generation >= 0:
+                self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
+                return
+            self._store(call, request, None)
+            return
+        if self._context.call_in_line(group, call):
+            return
+        fault = self._fault(group, request)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault)
+            return
+        member = group.members.get(request.member_id)
+        if member is None:
+            self._store(call, request, None)
+            return
+        self._rebalancer.touch(group, member)
+        if request.member_seq and request.member_seq < member.commit_seq:
+            text = "the member has committed again since: member_seq is lower than that of its last commit"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+        elif request.member_seq and request.member_seq == member.commit_seq:
+            self._context.reply(call.call_id, self._answer(request))  # a retry: stored before
+        else:
+            self._store(call, request, member)
+
+    @staticmethod
+    def _fault(group: Group, request: OffsetCommitRequest) -> ErrorCode | None:
+        """Why the commit is not accepted (conformance OC-03 to OC-13); None: it is."""
+        if request.generation < 0 and group.state is GroupState.EMPTY:
+            return None  # an operator or a simple consumer
+        if request.generation >= 0 or request.member_id or request.group_instance_id:
+            fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+            if fault is not None:
+                return fault
+        elif group.state is not GroupState.EMPTY:
+            return error_code.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return error_code.REBALANCE_IN_PROGRESS
+        return None
+
+    def _store(self, call: Request, request: OffsetCommitRequest, member: Member | None) -> None:
+        record = self._context.record()
+        commit = record.offset_committed
+        commit.group_id = request.group_id
+        commit.generation = request.generation
+        commit.member_id = request.member_id
+        commit.member_seq = request.member_seq
+        if request.retention_ms > 0:
+            commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
+        for topic in request.topics:
+            for entry in topic.partitions:
+                if not self._too_large(entry.metadata):
+                    commit.offsets.add(
+                        topic=topic.name,
+                        partition=entry.partition,
+                        offset=entry.offset,
+                        leader_epoch=entry.leader_epoch,
+                        metadata=entry.metadata,
+                    )
+        if not commit.offsets:
+            self._context.reply(call.call_id, self._answer(request))
+            return
+        retry_key = (request.group_id, request.member_id, request.member_seq)
+        if member is not None and request.member_seq:
+            waiting = self._in_flight.get(retry_key)
+            if waiting is not None:
+                waiting.append(call.call_id)  # a retry of a commit on its way: answered with it
+                return
+            self._in_flight[retry_key] = [call.call_id]
+        answer = partial(self._stored, call, request, retry_key)
+        self._context.append(
+            [record], answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
+        )
+
+    def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: tuple[str, str, int]) -> None:
+        answer = self._answer(request)
+        for call_id in self._in_flight.pop(retry_key, [call.call_id]):
+            self._context.reply(call_id, answer)
+
+    def _overdue(self, retry_key: tuple[str, str, int]) -> None:
+        for call_id in self._in_flight.get(retry_key, ()):
+            self._context.refuse(
+                call_id, error_code.COORDINATOR_NOT_AVAILABLE, "the log is slow; the commit may land"
+            )
+
+    def _answer(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        response = OffsetCommitResponse(shard_epoch=self._context.epoch)
+        for topic in request.topics:
+            outcome = response.topics.add(name=topic.name)
+            for entry in topic.partitions:
+                code = (
+                    error_code.OFFSET_METADATA_TOO_LARGE
+                    if self._too_large(entry.metadata)
+                    else error_code.NONE
+                )
+                outcome.partitions.add(partition=entry.partition, error_code=code)
+        return response
+
+    def _too_large(self, metadata: str) -> bool:
+        return len(metadata.encode()) > self._context.config.offset_metadata_max_bytes
+
+    # --- OffsetFetch
+
+    def fetch(self, call: Request, request: OffsetFetchRequest) -> None:
+        """Answers from what is acknowledged; the driver has passed the barrier."""
+        response = OffsetFetchResponse()
+        for asked in request.groups:
+            answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
+            group = self._context.groups.get(asked.group_id)
+            if asked.topics:
+                partitions: Iterable[TopicPartition] = (
+                    (entry.topic, number) for entry in asked.topics for number in entry.partitions
+                )
+            else:
+                partitions = sorted(partition for partition, _ in group.offsets) if group is not None else ()
+            topics: dict[str, OffsetFetchResponse.Topic] = {}
+            for topic, number in partitions:
+                found = group.offsets.get((topic, number)) if group is not None else None
+                if topic not in topics:
+                    topics[topic] = answer.topics.add(name=topic)
+                topics[topic].partitions.add(
+                    partition=number,
+                    offset=found.offset if found else -1,
+                    leader_epoch=found.leader_epoch if found else -1,
+                    metadata=found.metadata if found else "",
+                )
+        self._context.reply(call.call_id, response)
+
+    # --- OffsetDelete (KIP-496)
+
+    def delete(self, call: Request, request: OffsetDeleteRequest) -> None:
+        """Removes offsets of topics that nobody subscribes to."""
+        if not request.group_id:
+            self._context.refuse(call.call_id, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            self._context.refuse(call.call_id, error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
+            return
+        if self._context.call_in_line(group, call):
+            return
+        if group.members and group.protocol_type != CONSUMER:
+            self._context.refuse(call.call_id, error_code.NON_EMPTY_GROUP, "the group has members")
+            return
+        response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
+        removed: list[TopicPartition] = []
+        for entry in request.topics:
+            subscribed = bool(group.members) and group.is_subscribed_to(entry.topic)
+            code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
+            outcome = response.topics.add(name=entry.topic)
+            for number in entry.partitions:
+                outcome.partitions.add(partition=number, error_code=code)
+                if not subscribed and group.offsets.get((entry.topic, number)) is not None:
+                    removed.append((entry.topic, number))
+        answer = partial(self._context.reply, call.call_id, response)
+        if removed:
+            record = self.tombstone(group, removed, "deleted")
+            self._context.append([record], answer, holds=group, calls=[call.call_id])
+        else:
+            answer()
+
+    def tombstone(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> log.Record:
+        """The record that removes offsets."""
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, number in sorted(partitions):
+            by_topic[topic].append(number)
+        record = self._context.record()
+        record.offset_tombstone.CopyFrom(
+            log.OffsetTombstone(
+                group_id=group.group_id,
+                topics=[
+                    common_pb2.TopicPartitions(topic=name, partitions=numbers)
+                    for name, numbers in by_topic.items()
+                ],
+                reason=reason,
+            )
+        )
+        return record
+
+    def topics_deleted(self, topics: frozenset[str]) -> None:
+        """Removes the offsets of deleted topics from all groups (conformance OD-12)."""
+        for group in tuple(self._context.groups.values()):
+            if any(topic in topics for (topic, _), _ in group.offsets):
+                self._context.in_line(group, partial(self._forget_topics, group, topics))
+
+    def _forget_topics(self, group: Group, topics: frozenset[str]) -> None:
+        gone = [partition for partition, _ in group.offsets if partition[0] in topics]
+        if gone:
+            self._context.append([self.tombstone(group, gone, "topic_deleted")], lambda: None, holds=group)
+
+    # --- expiry (KIP-211)
+
+    def expire(self) -> None:
+        """Removes what is older than the retention, then groups that have nothing left (EX-01 to EX-15)."""
+        for group in tuple(self._context.groups.values()):
+            self._context.in_line(group, partial(self._expire_group, group))
+
+    def _expire_group(self, group: Group) -> None:
+        if self._context.groups.get(group.group_id) is not group:
+            return
+        expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
+        records = [self.tombstone(group, expired, "expired")] if expired else []
+        if (
+            group.state is GroupState.EMPTY
+            and not group.pending_members
+            and len(expired) == len(group.offsets)
+        ):
+            records.append(self.group_tombstone(group, "expired" if expired else "empty"))
+        if records:
+            self._context.append(records, lambda: None, holds=group)
+
+    def _is_expired(self, group: Group, partition: TopicPartition) -> bool:
+        found = group.offsets.get(partition)
+        if found is None:
+            return False
+        now_ms, retention_ms = self._context.now.wall_ms, self._context.config.offsets_retention_ms
+        if group.state is GroupState.EMPTY:
+            since_ms = found.committed_at_ms if group.is_simple else group.state_since_ms
+        elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
+            if group.is_subscribed_to(partition[0]):
+                return False
+            since_ms = found.committed_at_ms
+        else:
+            return False
+        if found.expire_at_ms:
+            return now_ms >= found.expire_at_ms
+        return now_ms - since_ms >= retention_ms
+
+    def group_tombstone(self, group: Group, reason: str) -> log.Record:
+        """The record that removes a group."""
+        record = self._context.record()
+        record.group_tombstone.CopyFrom(
+            log.GroupTombstone(group_id=group.group_id, last_generation=group.generation, reason=reason)
+        )
+        return record

@@ -1,0 +1,164 @@
+"""DescribeGroups, ListGroups, GroupHistory and DeleteGroups: what operators ask and do."""
+
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1.coordinator_pb2 import (
+    GROUP_STATE_DEAD,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    GroupHistoryRequest,
+    GroupHistoryResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+from muster_core import error_code
+from muster_core.context import ShardContext
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.group import Group
+from muster_core.group_state import GroupState
+from muster_core.member import Member
+from muster_core.offsets import Offsets
+from muster_core.position import NOWHERE
+
+_DEFAULT_GENERATIONS = 20
+_CLASSIC = "classic"
+
+
+class Queries:
+    """Handles what concerns whole groups.
+
+    Args:
+        context: the shard.
+        offsets: makes tombstones.
+    """
+
+    def __init__(self, context: ShardContext, offsets: Offsets) -> None:
+        self._context = context
+        self._offsets = offsets
+
+    # --- DescribeGroups
+
+    def describe(self, call: Request, request: DescribeGroupsRequest) -> None:
+        """Answers from what is acknowledged; an unknown group is Dead (conformance DG-03)."""
+        response = DescribeGroupsResponse()
+        for group_id in request.group_ids:
+            group = self._context.groups.get(group_id)
+            answer = response.groups.add(group_id=group_id, shard_epoch=self._context.epoch)
+            if group is None:
+                answer.state = GROUP_STATE_DEAD
+            else:
+                self._describe(group, answer)
+        self._context.reply(call.call_id, response)
+
+    def _describe(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
+        is_stable = group.state is GroupState.STABLE
+        answer.state = group.state.proto
+        answer.protocol_type = group.protocol_type
+        answer.protocol_name = group.protocol_name if is_stable else ""
+        answer.generation = group.generation
+        answer.leader = group.leader
+        answer.state_since_ms = group.state_since_ms
+        if group.cause is not None:
+            answer.cause.CopyFrom(group.cause)
+        for _, member in sorted(group.members.items()):
+            answer.members.add(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.host,
+                metadata=member.metadata_for(group.protocol_name) if is_stable else b"",
+                assignment=member.assignment,
+                token="" if member.token == NOWHERE else member.token.token,
+                session_remaining_ms=self._remaining_ms(member),
+                confirmed=member.confirmed,
+            )
+
+    def _remaining_ms(self, member: Member) -> int:
+        if member.is_waiting or member.heartbeat is None or not member.heartbeat.armed:
+            return -1
+        return max(member.heartbeat.deadline_ms - self._context.now.boot_ms, 0)
+
+    # --- ListGroups
+
+    def list(self, call: Request, request: ListGroupsRequest) -> None:
+        """Lists the groups that pass the filters (KIP-518)."""
+        states = {name.lower() for name in request.states}
+        types = {name.lower() for name in request.types}
+        response = ListGroupsResponse()
+        if not types or _CLASSIC in types:
+            for group_id, group in sorted(self._context.groups.items()):
+                if not states or group.state.value.lower() in states:
+                    response.groups.add(
+                        group_id=group_id,
+                        protocol_type=group.protocol_type,
+                        state=group.state.proto,
+                        type=_CLASSIC,
+                    )
+        self._context.reply(call.call_id, response)
+
+    # --- GroupHistory
+
+    def history(self, call: Request, request: GroupHistoryRequest) -> None:
+        """The last generations, oldest first."""
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            code = error_code.GROUP_ID_NOT_FOUND if request.group_id else error_code.INVALID_GROUP_ID
+            self._context.refuse(call.call_id, code, "there is no such group")
+            return
+        count = request.limit or _DEFAULT_GENERATIONS
+        entries = list(group.history)[-count:]
+        generations = [entry.to_proto() for entry in entries]
+        self._context.reply(
+            call.call_id, GroupHistoryResponse(generations=generations, shard_epoch=self._context.epoch)
+        )
+
+    # --- DeleteGroups (KIP-229)
+
+    def delete(self, call: Request, request: DeleteGroupsRequest) -> None:
+        """Removes empty groups; each id is handled once and has its own result (DL-08, DL-09)."""
+        deletion = _Deletion(self._context, call, list(dict.fromkeys(request.group_ids)))
+        for group_id in deletion.open_ids():
+            group = self._context.groups.get(group_id)
+            if group is None:
+                deletion.settle(group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
+            else:
+                self._context.in_line(group, partial(self._delete, group, deletion))
+
+    def _delete(self, group: Group, deletion: "_Deletion") -> None:
+        if self._context.groups.get(group.group_id) is not group:
+            deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
+        elif group.state is not GroupState.EMPTY:
+            deletion.settle(group.group_id, error_code.NON_EMPTY_GROUP, "the group has members")
+        else:
+            records: list[log.Record] = []
+            if len(group.offsets):
+                partitions = [partition for partition, _ in group.offsets]
+                records.append(self._offsets.tombstone(group, partitions, "group_deleted"))
+            records.append(self._offsets.group_tombstone(group, "deleted"))
+            done = partial(deletion.settle, group.group_id, error_code.NONE)
+            self._context.append(records, done, holds=group, calls=[deletion.call_id])
+
+
+class _Deletion:
+    """Results of one DeleteGroups call, gathered until all are known."""
+
+    def __init__(self, context: ShardContext, call: Request, group_ids: list[str]) -> None:
+        self._context = context
+        self.call_id = call.call_id
+        self._results: dict[str, DeleteGroupsResponse.Result | None] = dict.fromkeys(group_ids)
+
+    def open_ids(self) -> list[str]:
+        return [group_id for group_id, result in self._results.items() if result is None]
+
+    def settle(self, group_id: str, code: ErrorCode, message: str = "") -> None:
+        self._results[group_id] = DeleteGroupsResponse.Result(
+            group_id=group_id, error_code=code, shard_epoch=self._context.epoch, error_message=message
+        )
+        if all(self._results.values()):
+            response = DeleteGroupsResponse(results=[result for result in self._results.values() if result])
+            self._context.reply(self.call_id, response)

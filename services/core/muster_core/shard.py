@@ -1,0 +1,277 @@
+"""A shard: the groups of one coordinator partition, as a pure state machine."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster_core import causes, error_code
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.context import ShardContext
+from muster_core.events import (
+    AppendDone,
+    Cancelled,
+    Effects,
+    Event,
+    Request,
+    Resume,
+    Suspend,
+    Tick,
+    TopicsChanged,
+    Unload,
+)
+from muster_core.group import Group
+from muster_core.group_state import GroupState
+from muster_core.joins import Joins
+from muster_core.leaves import Leaves
+from muster_core.offsets import Offsets
+from muster_core.position import Position
+from muster_core.queries import Queries
+from muster_core.rebalance import Rebalancer
+from muster_core.syncs import Syncs
+from muster_core.timing_wheel import Timer
+
+_CLOCKS_AGREE_MS = 60_000
+_SUSPENDED = "the coordinator is not sure that it still owns the group; try again"
+_MOVED = "another coordinator owns the group now"
+
+
+class Shard:
+    """The group protocol for the groups of one shard.
+
+    Life: `replay` each record of the log, `loaded` once, then `handle` events until `Unload`. Every call of
+    the protocol is answered exactly once: at once, later, or when the shard is suspended or unloaded; a
+    call whose caller went away is not.
+
+    Args:
+        number: the shard, from 0.
+        config: limits and times.
+    """
+
+    def __init__(self, number: int, config: GroupConfig) -> None:
+        self.number = number
+        self._context = ShardContext(config)
+        self._rebalancer = Rebalancer(self._context)
+        self._joins = Joins(self._context, self._rebalancer)
+        self._syncs = Syncs(self._context, self._rebalancer)
+        self._leaves = Leaves(self._context, self._rebalancer)
+        self._offsets = Offsets(self._context, self._rebalancer)
+        self._queries = Queries(self._context, self._offsets)
+        self._retention = _Retention(self._context, self._offsets)
+        self._suspended = False
+        self._unloaded = False
+        self._successor: common_pb2.Coordinator | None = None
+        self._context.route_with(self._route)
+        self._events: dict[type[Event], Callable[[Any], None]] = {
+            Request: self._request,
+            Cancelled: self._cancelled,
+            AppendDone: self._append_done,
+            Tick: lambda _: None,
+            Suspend: self._suspend,
+            Resume: self._resume,
+            Unload: self._unload,
+            TopicsChanged: self._topics_changed,
+        }
+        self._requests: dict[type[Any], Callable[[Request, Any], None]] = {
+            pb.JoinGroupRequest: self._joins.handle,
+            pb.SyncGroupRequest: self._syncs.handle,
+            pb.HeartbeatRequest: self._syncs.heartbeat,
+            pb.LeaveGroupRequest: self._leaves.handle,
+            pb.OffsetCommitRequest: self._offsets.commit,
+            pb.OffsetFetchRequest: self._offsets.fetch,
+            pb.OffsetDeleteRequest: self._offsets.delete,
+            pb.DescribeGroupsRequest: self._queries.describe,
+            pb.ListGroupsRequest: self._queries.list,
+            pb.DeleteGroupsRequest: self._queries.delete,
+            pb.GroupHistoryRequest: self._queries.history,
+        }
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The groups by id, to be read only."""
+        return self._context.groups
+
+    @property
+    def open_calls(self) -> int:
+        """Number of calls that wait for their answer."""
+        return len(self._context.calls)
+
+    @property
+    def skipped_records(self) -> int:
+        """Number of records of an unknown kind that the load passed over."""
+        return self._context.application.skipped
+
+    def replay(self, position: Position, record: records_pb2.Record) -> None:
+        """Takes over a record of the log, in order, while loading.
+
+        Raises:
+            UnknownCriticalRecord: this version must not serve the shard.
+            IllegalTransition, KeyError: the record contradicts those before it.
+        """
+        self._context.application.apply(position, record)
+
+    def loaded(self, epoch: int, now: Now) -> Effects:
+        """Begins to serve: full sessions for everybody, and what the last owner had begun is finished.
+
+        Args:
+            epoch: epoch of the ownership.
+            now: the time.
+        """
+        self._context.epoch = epoch
+        self._begin(now)
+        self._retention.start()
+        for group in tuple(self._context.groups.values()):
+            for member in group.members.values():
+                self._rebalancer.touch(group, member)
+                member.confirmed = False
+            self._finish_what_was_begun(group)
+        return self._end()
+
+    def _finish_what_was_begun(self, group: Group) -> None:
+        """No group is left in a state that no timer would end (docs/safety.md, "Groups")."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            group.pending_sync = set(group.members)
+            self._rebalancer.wait_for_syncs(group)
+        if group.unfinished is not None:
+            self._rebalancer.prepare(group, group.unfinished)
+        elif len(group.members) > self._context.config.max_size:
+            size, limit = len(group.members), self._context.config.max_size
+            self._rebalancer.prepare(group, causes.over_capacity(size, limit, self._context.now.wall_ms))
+
+    def handle(self, event: Event, now: Now) -> Effects:
+        """Plays one event.
+
+        Args:
+            event: what happened.
+            now: when; what has come due by then happens first.
+
+        Returns:
+            What the driver has to do.
+        """
+        self._begin(now)
+        if not self._suspended:
+            self._context.purgatory.advance(now.boot_ms)
+        self._events[type(event)](event)
+        return self._end()
+
+    def _begin(self, now: Now) -> None:
+        self._context.now = now
+        self._context.effects = Effects()
+        self._context.purgatory.move_clock(now.boot_ms)
+
+    def _end(self) -> Effects:
+        effects = self._context.effects
+        if not self._suspended and not self._unloaded:
+            self._context.purgatory.advance(self._context.now.boot_ms)
+            effects.next_deadline_ms = self._context.purgatory.wheel.next_deadline_ms()
+        return effects
+
+    # --- events
+
+    def _request(self, call: Request) -> None:
+        self._context.calls[call.call_id] = call
+        if self._unloaded:
+            self._context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
+        elif self._suspended:
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        else:
+            self._route(call)
+
+    def _route(self, call: Request) -> None:
+        self._requests[type(call.message)](call, call.message)
+
+    def _cancelled(self, event: Cancelled) -> None:
+        call = self._context.calls.pop(event.call_id, None)
+        if call is None or not isinstance(call.message, pb.JoinGroupRequest | pb.SyncGroupRequest):
+            return
+        group = self._context.groups.get(call.message.group_id)
+        if group is None:
+            return
+        for member in group.members.values():
+            if member.join_call == event.call_id:
+                group.unpark_join(member)
+                self._rebalancer.touch(group, member)
+                return
+            if member.sync_call == event.call_id:
+                member.sync_call = None
+                self._rebalancer.touch(group, member)
+                return
+
+    def _append_done(self, event: AppendDone) -> None:
+        if not self._unloaded:
+            self._context.append_done(event.append_id, event.position)
+
+    def _suspend(self, _: Suspend) -> None:
+        self._suspended = True
+        for group in self._context.groups.values():
+            for member in group.members.values():
+                group.unpark_join(member)
+                member.sync_call = None
+        for call_id in tuple(self._context.calls):
+            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+
+    def _resume(self, _: Resume) -> None:
+        """Deadlines start again as after a load: nobody could be heard of meanwhile."""
+        self._suspended = False
+        for group in self._context.groups.values():
+            for timer in group.pending_members.values():
+                self._context.purgatory.wheel.arm(
+                    timer, self._context.now.boot_ms + self._longest_session_ms(group)
+                )
+            for member in group.members.values():
+                self._rebalancer.touch(group, member)
+                member.confirmed = False
+            self._rebalancer.restart_waits(group)
+
+    def _longest_session_ms(self, group: Group) -> int:
+        default_ms = self._context.config.min_session_timeout_ms
+        return max((member.session_timeout_ms for member in group.members.values()), default=default_ms)
+
+    def _unload(self, event: Unload) -> None:
+        self._unloaded = True
+        self._successor = event.successor
+        for call_id in tuple(self._context.calls):
+            self._context.refuse(call_id, error_code.NOT_COORDINATOR, _MOVED, event.successor)
+        for group in self._context.groups.values():
+            group.become(GroupState.DEAD, self._context.now.wall_ms)
+        self._context.groups.clear()
+
+    def _topics_changed(self, event: TopicsChanged) -> None:
+        for group in tuple(self._context.groups.values()):
+            changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
+            if changed and group.members:
+                cause = causes.topics_changed(changed, self._context.now.wall_ms)
+                self._context.in_line(group, partial(self._rebalancer.prepare, group, cause))
+        if event.deleted:
+            self._offsets.topics_deleted(event.deleted)
+
+
+class _Retention(Timer):
+    """The regular search for expired offsets. Pauses while the clocks disagree (docs/safety.md, "Time")."""
+
+    __slots__ = ("_context", "_difference_ms", "_offsets")
+
+    def __init__(self, context: ShardContext, offsets: Offsets) -> None:
+        super().__init__()
+        self._context = context
+        self._offsets = offsets
+        self._difference_ms = 0
+
+    def start(self) -> None:
+        self._difference_ms = self._context.now.wall_ms - self._context.now.boot_ms
+        self._arm()
+
+    def fire(self) -> None:
+        now = self._context.now
+        difference_ms = now.wall_ms - now.boot_ms
+        if abs(difference_ms - self._difference_ms) <= _CLOCKS_AGREE_MS:
+            self._offsets.expire()
+        self._arm()
+
+    def _arm(self) -> None:
+        interval_ms = self._context.config.retention_check_interval_ms
+        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + interval_ms)

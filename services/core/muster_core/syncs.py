@@ -1,0 +1,186 @@
+"""SyncGroup and Heartbeat: what a member of a generation asks."""
+
+from collections.abc import Callable
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1.coordinator_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    PartitionToken,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from muster_core import error_code
+from muster_core.context import LOG_SLOW, ShardContext
+from muster_core.events import Request
+from muster_core.group import Group
+from muster_core.group_state import GroupState
+from muster_core.member import Member
+from muster_core.position import Position
+from muster_core.published import partitions_in, read_subscription
+from muster_core.rebalance import Rebalancer
+
+_REBALANCES = "the group rebalances; join again"
+
+
+class Syncs:
+    """Handles SyncGroup and Heartbeat.
+
+    Args:
+        context: the shard.
+        rebalancer: knows sessions and waits for syncs.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        # Rows "sync" of the table state × event (conformance, section 3.2).
+        self._by_state: dict[GroupState, Callable[[Group, Member, Request, SyncGroupRequest], None]] = {
+            GroupState.PREPARING_REBALANCE: self._sync_while_preparing,
+            GroupState.COMPLETING_REBALANCE: self._sync_while_completing,
+            GroupState.STABLE: self._sync_while_stable,
+        }
+
+    # --- SyncGroup
+
+    def handle(self, call: Request, request: SyncGroupRequest) -> None:
+        """Answers the call now, or parks it until the leader's assignment is stored."""
+        context = self._context
+        if not request.group_id:
+            context.refuse(call.call_id, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        group = context.groups.get(request.group_id)
+        if group is None:
+            context.refuse(call.call_id, error_code.UNKNOWN_MEMBER_ID, "there is no such group")
+            return
+        if context.call_in_line(group, call):
+            return
+        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        if fault is not None:
+            context.refuse(call.call_id, fault)
+        elif _differs(request.protocol_type, group.protocol_type) or _differs(
+            request.protocol_name, group.protocol_name
+        ):
+            text = f"the group has protocol type {group.protocol_type!r} and protocol {group.protocol_name!r}"
+            context.refuse(call.call_id, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+        else:
+            self._by_state[group.state](group, group.members[request.member_id], call, request)
+
+    def _sync_while_preparing(self, _: Group, __: Member, call: Request, ___: SyncGroupRequest) -> None:
+        self._context.refuse(call.call_id, error_code.REBALANCE_IN_PROGRESS, _REBALANCES)
+
+    def _sync_while_completing(
+        self, group: Group, member: Member, call: Request, request: SyncGroupRequest
+    ) -> None:
+        if member.sync_call is not None:
+            text = "the member has synced again; this call was replaced"
+            self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, text)
+        member.sync_call = call.call_id
+        self._rebalancer.synced(group, member)
+        if group.leader == member.member_id:
+            record = self._context.record()
+            record.assignment_committed.CopyFrom(self._assignment(group, request))
+            self._context.append(
+                [record],
+                partial(self._assignment_stored, group),
+                holds=group,
+                overdue=partial(self._refuse_syncs, group),
+            )
+
+    def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
+        self._rebalancer.synced(group, member)
+        self._rebalancer.touch(group, member)
+        self._context.reply(call.call_id, self._answer(group, member))
+
+    def _assignment_stored(self, group: Group) -> None:
+        for member in group.members.values():
+            if member.sync_call is not None:
+                call_id, member.sync_call = member.sync_call, None
+                self._context.reply(call_id, self._answer(group, member))
+                self._rebalancer.touch(group, member)
+
+    def _refuse_syncs(self, group: Group) -> None:
+        for member in group.members.values():
+            if member.sync_call is not None:
+                call_id, member.sync_call = member.sync_call, None
+                self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+                self._rebalancer.touch(group, member)
+
+    def _assignment(self, group: Group, request: SyncGroupRequest) -> log.AssignmentCommitted:
+        """The record of what the leader hands in; strangers are ignored (SG-14 to SG-16)."""
+        given = {entry.member_id: entry.assignment for entry in request.assignments}
+        return log.AssignmentCommitted(
+            group_id=group.group_id,
+            generation=group.generation,
+            leader=request.member_id,
+            members=[
+                log.MemberAssignment(
+                    member_id=member.member_id,
+                    assignment=given.get(member.member_id, b""),
+                    kept_tokens=self._kept_tokens(group, member, given.get(member.member_id, b"")),
+                )
+                for member in group.members.values()
+            ],
+        )
+
+    @staticmethod
+    def _kept_tokens(group: Group, member: Member, assignment: bytes) -> list[log.KeptToken]:
+        """Partitions that the member never gave up and keeps: writes in flight stay valid."""
+        if not assignment or not group.owners:
+            return []
+        subscription = read_subscription(member.metadata_for(group.protocol_name))
+        if subscription is None or not subscription.keeps_owned:
+            return []
+        held = {
+            (entry.topic, number) for entry in subscription.owned_partitions for number in entry.partitions
+        }
+        kept = []
+        for topic, number in partitions_in(assignment):
+            owner, position = group.owners.get((topic, number), ("", None))
+            if position is not None and owner == member.member_id and (topic, number) in held:
+                kept.append(log.KeptToken(topic=topic, partition=number, position=position.to_proto()))
+        return kept
+
+    def _answer(self, group: Group, member: Member) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            error_code=error_code.NONE,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            assignment=member.assignment,
+            token=member.token.token,
+            kept_tokens=[
+                PartitionToken(
+                    topic=kept.topic, partition=kept.partition, token=Position.from_proto(kept.position).token
+                )
+                for kept in member.kept_tokens
+            ],
+            shard_epoch=self._context.epoch,
+        )
+
+    # --- Heartbeat
+
+    def heartbeat(self, call: Request, request: HeartbeatRequest) -> None:
+        """Answers from what is acknowledged, also while a group record is in flight."""
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
+            self._context.refuse(call.call_id, code, "there is no such group")
+            return
+        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault)
+            return
+        self._rebalancer.touch(group, group.members[request.member_id])
+        response = HeartbeatResponse(shard_epoch=self._context.epoch)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            response.error_code = error_code.REBALANCE_IN_PROGRESS
+            response.error_message = _REBALANCES
+            if group.cause is not None:
+                response.cause.CopyFrom(group.cause)
+        self._context.reply(call.call_id, response)
+
+
+def _differs(asked: str, actual: str) -> bool:
+    return asked != "" and asked != actual
