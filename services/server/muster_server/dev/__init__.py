@@ -1,0 +1,1 @@
+"""The development cluster: embedded servers and role processes on one machine."""
