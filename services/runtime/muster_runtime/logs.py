@@ -1,0 +1,123 @@
+"""Logs: events with a name and fields, as JSON or for people.
+
+`structlog.get_logger()` is what modules log with: `log.info("shard_loaded", shard=3, records=120)`.
+Strings that came from outside are fields, never part of the event's name.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from muster_runtime.settings import Settings
+
+VALUE_MAX_CHARACTERS = 256
+"""Length of a string in a field; longer ones are cut, and end in `…`."""
+
+_TRUSTED_FIELDS = frozenset({"exception", "timestamp", "level"})
+_NESTING_MAX = 4
+_ITEMS_MAX = 50
+
+
+class LogSettings(Settings):
+    """How a process logs."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_LOG_")
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is logged."
+    )
+    format: Literal["auto", "json", "human"] = Field(
+        default="auto",
+        description="`json`: one object per line; `human`: for people; `auto`: human on a terminal.",
+    )
+
+
+def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Sends the events of this process, and those of libraries that use `logging`, to one stream.
+
+    Args:
+        settings: level and format.
+        stream: where to write; standard error if absent.
+    """
+    out = sys.stderr if stream is None else stream
+    human = settings.format == "human" or (settings.format == "auto" and out.isatty())
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=32)
+        if human
+        else structlog.processors.JSONRenderer(ensure_ascii=False)
+    )
+    finish: list[Any] = [clean_fields]
+    if not human:
+        finish.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, *finish, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _name_foreign],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.INFO))
+
+
+def clean_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Processor: escapes control characters in every value and cuts long ones."""
+    for key, value in event.items():
+        if key not in _TRUSTED_FIELDS and key != "exc_info":
+            event[key] = clean(value)
+    return event
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """A value as it may stand in a log line: no control characters, bounded in every direction."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if depth < _NESTING_MAX:
+        if isinstance(value, Mapping):
+            pairs = list(value.items())[:_ITEMS_MAX]
+            return {clean_text(str(key)): clean(item, depth + 1) for key, item in pairs}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [clean(item, depth + 1) for item in list(value)[:_ITEMS_MAX]]
+    return clean_text(str(value))
+
+
+def clean_text(text: str, limit: int = VALUE_MAX_CHARACTERS) -> str:
+    """A string without control or other unprintable characters, cut to `limit` characters."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else _escaped(c) for c in cut)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _name_foreign(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Gives a line of the standard library a name of its own; its text becomes a field."""
+    record = event.get("_record")
+    event["message"] = event["event"]
+    event["event"] = "library_log"
+    if isinstance(record, logging.LogRecord):
+        event["logger"] = record.name
+    return event
