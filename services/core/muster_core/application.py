@@ -78,7 +78,9 @@ class Application:
         for member in [member for member in group.members.values() if member.member_id not in staying]:
             self._remove(group, member.member_id)
         for entry in record.members:
-            self._adopt(group, entry)
+            member = self._adopt(group, entry)
+            if group.assigned_generation != group.generation:
+                member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
         group.generation = record.generation
         group.protocol_type = record.protocol_type
         group.protocol_name = record.protocol_name
@@ -131,6 +133,7 @@ class Application:
         if group.history:
             self._note_moves(group.history[-1], wall_ms, group.owners, owners)
         group.owners = owners
+        group.assigned_generation = record.generation
         group.become(GroupState.STABLE, wall_ms)
 
     def _note_moves(
@@ -194,7 +197,8 @@ class Application:
                 (entry.topic, number) for entry in record.topics for number in entry.partitions
             )
 
-    def _adopt(self, group: Group, entry: log.Member) -> None:
+    @staticmethod
+    def _adopt(group: Group, entry: log.Member) -> Member:
         member = group.members.get(entry.member_id)
         if member is None:
             member = Member(entry.member_id)
@@ -202,6 +206,7 @@ class Application:
             group.add(member)
         else:
             group.set_protocols(member, lambda: member.adopt(entry))
+        return member
 
     def _remove(self, group: Group, member_id: str) -> None:
         member = group.members.get(member_id)

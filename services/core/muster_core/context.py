@@ -145,6 +145,19 @@ class ShardContext:
 
     # --- members
 
+    def refuse_join(
+        self, group: Group, member: Member, code: ErrorCode, message: str, owner: Owner = None
+    ) -> bool:
+        """Answers the member's parked JoinGroup with an error and its own id; returns whether one was parked."""
+        call_id = group.unpark_join(member)
+        call = None if call_id is None else self.calls.get(call_id)
+        if call_id is not None and call is not None:
+            answer = refusal(call.message, code, self.epoch, message, owner)
+            if isinstance(answer, coordinator_pb2.JoinGroupResponse):
+                answer.member_id = member.member_id
+            self.reply(call_id, answer)
+        return call_id is not None
+
     def release(self, group: Group, member: Member) -> None:
         """Ends what a member waits for, because it is about to be removed (conformance LG-18, LG-19)."""
         if member.heartbeat is not None:

@@ -31,6 +31,7 @@ class Group:
         state: where it stands.
         state_since_ms: since when, wall clock.
         generation: its present generation; 0: none yet.
+        assigned_generation: the generation of its last stored assignment.
         protocol_type: kind of the group; empty: simple.
         protocol_name: protocol of the present generation; empty: none.
         leader: leader of the present generation, or who will be; empty: none.
@@ -54,6 +55,7 @@ class Group:
         self.state = GroupState.EMPTY
         self.state_since_ms = now_wall_ms
         self.generation = 0
+        self.assigned_generation = 0
         self.protocol_type = ""
         self.protocol_name = ""
         self.leader = ""

@@ -228,9 +228,8 @@ class Joins:
         kind: causes.Kind = causes.METADATA_CHANGED,
     ) -> None:
         """Takes over what the join says and parks it for the next generation."""
-        if member.join_call is not None:
-            text = "the member has joined again; this call was replaced"
-            self._context.refuse(member.join_call, error_code.REBALANCE_IN_PROGRESS, text)
+        text = "the member has joined again; this call was replaced"
+        self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
         group.set_protocols(member, lambda: member.update_from(request, call.host))
         group.park_join(member, call.call_id)
         self._rebalancer.prepare(group, self._cause(kind, member, request))
@@ -280,7 +279,6 @@ class Joins:
         if keeps_assignment:
             self._answer_present(group, member, call)
             return
-        member.host = call.host
         self._rebalancer.touch(group, member)
         if call.call_id in self._context.calls:
             group.park_join(member, call.call_id)
@@ -294,9 +292,7 @@ class Joins:
 
     def _fence(self, group: Group, member: Member) -> None:
         text = f"instance {member.group_instance_id} was taken over by another process"
-        call_id = group.unpark_join(member)
-        if call_id is not None:
-            self._context.refuse(call_id, error_code.FENCED_INSTANCE_ID, text)
+        self._context.refuse_join(group, member, error_code.FENCED_INSTANCE_ID, text)
         if member.sync_call is not None:
             self._context.refuse(member.sync_call, error_code.FENCED_INSTANCE_ID, text)
             member.sync_call = None

@@ -72,8 +72,9 @@ class Rebalancer:
         if not group.can_rebalance:
             return
         for member in group.members.values():
-            if member.sync_call is not None:
-                self._refuse_sync(group, member)
+            self._refuse_sync(group, member)
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                member.assignment = b""
         self._stop_waiting_for_syncs(group)
         was_empty = group.state is GroupState.EMPTY
         group.cause = cause
@@ -158,9 +159,7 @@ class Rebalancer:
 
     def _refuse_joins(self, group: Group) -> None:
         for member in group.members.values():
-            call_id = group.unpark_join(member)
-            if call_id is not None:
-                self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+            if self._context.refuse_join(group, member, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW):
                 self.touch(group, member)
 
     def join_answer(

@@ -56,9 +56,7 @@ class ChainReader:
         """
         position = entry.position
         if position.offset != self.end.offset + 1:
-            raise LogDamaged(
-                position, f"offsets are not dense: before it comes {self.end.stream_id}"
-            )
+            raise LogDamaged(position, f"offsets are not dense: before it comes {self.end.stream_id}")
         if chain_hash(self.end_hash, position, entry.nonce, entry.record) != entry.hash:
             raise LogDamaged(position, "its chain hash does not match its content and the entry before it")
         record = records_pb2.Record()

@@ -12,6 +12,7 @@ from muster_core import causes, error_code
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.context import ShardContext
+from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
     Cancelled,
@@ -32,6 +33,7 @@ from muster_core.offsets import Offsets
 from muster_core.position import Position
 from muster_core.queries import Queries
 from muster_core.rebalance import Rebalancer
+from muster_core.responses import Owner
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
 
@@ -207,12 +209,7 @@ class Shard:
 
     def _suspend(self, _: Suspend) -> None:
         self._suspended = True
-        for group in self._context.groups.values():
-            for member in group.members.values():
-                group.unpark_join(member)
-                member.sync_call = None
-        for call_id in tuple(self._context.calls):
-            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
 
     def _resume(self, _: Resume) -> None:
         """Deadlines start again as after a load: nobody could be heard of meanwhile."""
@@ -234,11 +231,19 @@ class Shard:
     def _unload(self, event: Unload) -> None:
         self._unloaded = True
         self._successor = event.successor
-        for call_id in tuple(self._context.calls):
-            self._context.refuse(call_id, error_code.NOT_COORDINATOR, _MOVED, event.successor)
+        self._end_calls(error_code.NOT_COORDINATOR, _MOVED, event.successor)
         for group in self._context.groups.values():
             group.become(GroupState.DEAD, self._context.now.wall_ms)
         self._context.groups.clear()
+
+    def _end_calls(self, code: ErrorCode, message: str, owner: Owner = None) -> None:
+        """Answers every open call with an error."""
+        for group in self._context.groups.values():
+            for member in group.members.values():
+                self._context.refuse_join(group, member, code, message, owner)
+                member.sync_call = None
+        for call_id in tuple(self._context.calls):
+            self._context.refuse(call_id, code, message, owner)
 
     def _topics_changed(self, event: TopicsChanged) -> None:
         for group in tuple(self._context.groups.values()):
