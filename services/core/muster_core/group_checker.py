@@ -150,7 +150,7 @@ class GroupChecker:
                     "G9",
                     other is None,
                     position,
-                    f"{name}: {partition[0]}/{partition[1]} goes to {row.member_id} and to {other and other[0]}",
+                    f"{name}: {partition[0]}/{partition[1]} is given a second time, to {row.member_id}",
                 )
                 group.given[partition] = (row.member_id, kept.get(partition, position))
 
@@ -206,14 +206,15 @@ class GroupChecker:
             self._findings.checked["O3"] += 1
             return
         group = self._group(message.group_id)
+        name = f"group {message.group_id!r}: a commit of {message.member_id}"
         if self._trimmed and group.generation == 0:
             return
         self._findings.expect(
             "O3",
             message.generation == group.generation and message.member_id in group.members,
             position,
-            f"group {message.group_id!r}: a commit of {message.member_id} in generation {message.generation}; "
-            f"the group is in {group.generation}",
+            f"{name} in generation {message.generation}; the group is in {group.generation}, "
+            f"of which it is {'a' if message.member_id in group.members else 'no'} member",
         )
         if message.member_seq:
             last = group.commit_seqs.get(message.member_id, 0)
@@ -221,6 +222,6 @@ class GroupChecker:
                 "O2",
                 message.member_seq > last,
                 position,
-                f"group {message.group_id!r}: commit {message.member_seq} of {message.member_id} after {last}",
+                f"{name}: number {message.member_seq} after number {last}",
             )
             group.commit_seqs[message.member_id] = message.member_seq

@@ -56,20 +56,38 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("L7", "No nonce appears twice: a repeated append is applied once.", "nonces"),
         Invariant("L8", "A log begins with the Genesis that `init` wrote, or at a Snapshot's reach.", "logs"),
         Invariant("L10", "Every record can be decoded and is of a kind that this version knows.", "records"),
-        Invariant("G1", "A group's generation grows by one and is never used twice while the group lives.", "generations"),
-        Invariant("G2", "A generation has at most one assignment, and it comes after its start.", "assignments"),
+        Invariant(
+            "G1",
+            "A group's generation grows by one and is never used twice while the group lives.",
+            "generations",
+        ),
+        Invariant(
+            "G2", "A generation has at most one assignment, and it comes after its start.", "assignments"
+        ),
         Invariant("G3", "An assignment names only members of its generation.", "assignments"),
-        Invariant("G5", "A generation has one leader, a member of it, and only the leader assigns.", "generations"),
+        Invariant(
+            "G5", "A generation has one leader, a member of it, and only the leader assigns.", "generations"
+        ),
         Invariant("G6", "The chosen protocol is supported by every member of the generation.", "generations"),
         Invariant("G7", "Records of a group come only in states that allow them.", "records"),
         Invariant("G9", "No partition is given to two members of one generation.", "partitions"),
         Invariant("G10", "A static id belongs to one member at a time.", "static members"),
-        Invariant("G13", "Tokens of a group only grow: a kept token is older than the record that keeps it.", "tokens"),
+        Invariant(
+            "G13",
+            "Tokens of a group only grow: a kept token is older than the record that keeps it.",
+            "tokens",
+        ),
         Invariant("M4", "A member that left is in no later generation under that id.", "members"),
-        Invariant("O2", "A commit moves only forward in the member's own count: none is applied twice.", "commits"),
-        Invariant("O3", "A commit comes from a member of the group's current generation, or from outside.", "commits"),
+        Invariant(
+            "O2", "A commit moves only forward in the member's own count: none is applied twice.", "commits"
+        ),
+        Invariant(
+            "O3",
+            "A commit comes from a member of the group's current generation, or from outside.",
+            "commits",
+        ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)

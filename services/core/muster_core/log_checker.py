@@ -75,7 +75,7 @@ class LogChecker:
                 "L8",
                 first or self._trimmed,
                 position,
-                f"the log begins with {kind or 'no record'} at {position.stream_id} and no snapshot reaches there",
+                f"the log begins with {kind or 'no record'} and no snapshot reaches there",
             )
             if not self._trimmed:
                 return
