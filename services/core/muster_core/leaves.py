@@ -41,7 +41,7 @@ class Leaves:
         self, group: Group, call: Request, request: LeaveGroupRequest, response: LeaveGroupResponse
     ) -> None:
         leaving: dict[str, tuple[Member, LeaveGroupRequest.Member]] = {}
-        pending = False
+        unused: LeaveGroupRequest.Member | None = None
         for leaver in request.members:
             member_id = leaver.member_id
             if not member_id and leaver.group_instance_id:
@@ -51,7 +51,7 @@ class Leaves:
             timer = group.pending_members.pop(member_id, None) if not leaver.group_instance_id else None
             if timer is not None:
                 self._context.purgatory.wheel.cancel(timer)
-                pending = True
+                unused = unused or leaver
                 _note(response, leaver, error_code.NONE)
                 continue
             fault = group.identity_fault(member_id, leaver.group_instance_id)
@@ -70,8 +70,11 @@ class Leaves:
             )
             return
         self._context.reply(call.call_id, response)
-        if pending:
-            self._rebalancer.check_join(group)
+        if unused is not None:  # as Kafka 4.1 does: also a member that never came starts a rebalance
+            cause = causes.by_member(
+                causes.LEFT, Member(unused.member_id), self._context.now.wall_ms, unused.reason
+            )
+            self._rebalancer.prepare(group, cause)
 
 
 def _note(response: LeaveGroupResponse, leaver: LeaveGroupRequest.Member, code: ErrorCode) -> None:
