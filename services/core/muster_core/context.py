@@ -148,7 +148,7 @@ class ShardContext:
     def refuse_join(
         self, group: Group, member: Member, code: ErrorCode, message: str, owner: Owner = None
     ) -> bool:
-        """Answers the member's parked JoinGroup with an error and its own id; returns whether one was parked."""
+        """Answers the parked JoinGroup of a member with an error and its own id."""
         call_id = group.unpark_join(member)
         call = None if call_id is None else self.calls.get(call_id)
         if call_id is not None and call is not None:
