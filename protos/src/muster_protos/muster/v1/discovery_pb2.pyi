@@ -405,7 +405,7 @@ class ListTopicsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names to look up; empty: all."""
+        """Names to look up, at most 1,000; empty: all."""
 
     def __init__(
         self,

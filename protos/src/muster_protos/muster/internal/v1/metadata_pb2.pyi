@@ -714,6 +714,7 @@ class ChangeTopicResponse(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or
     COORDINATOR_NOT_AVAILABLE.
@@ -724,16 +725,23 @@ class ChangeTopicResponse(_message.Message):
     def topic(self) -> _discovery_pb2.Topic:
         """The topic as it is now."""
 
+    @_builtins.property
+    def version(self) -> _common_pb2.Position:
+        """With NONE: place of the change in the catalog's log; a `TopicCatalog` of this version or a higher
+        one contains it. Offset 0: not told.
+        """
+
     def __init__(
         self,
         *,
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         topic: _discovery_pb2.Topic | None = ...,
         error_message: _builtins.str = ...,
+        version: _common_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "topic", b"topic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

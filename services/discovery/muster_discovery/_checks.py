@@ -1,0 +1,66 @@
+"""What a request to discovery must look like."""
+
+import re
+from collections.abc import Sequence
+
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.refusals import InvalidArgument, Violation
+
+GROUP_IDS_MAX = 1_000
+GROUP_ID_MAX_BYTES = 255
+TOPIC_NAME_MAX_CHARACTERS = 249
+TOPIC_NAMES_MAX = 1_000
+PARTITIONS_MAX = 100_000
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC_RULE = (
+    f"must be 1 to {TOPIC_NAME_MAX_CHARACTERS} letters, digits, '.', '_' and '-', and neither '.' nor '..'"
+)
+
+
+def check_find(request: discovery_pb2.FindCoordinatorRequest) -> None:
+    """Raises `InvalidArgument` if there are too many or too few keys, or one is too long."""
+    count = len(request.group_ids)
+    if not 1 <= count <= GROUP_IDS_MAX:
+        raise InvalidArgument(
+            [Violation("group_ids", f"must have 1 to {GROUP_IDS_MAX:,} entries, has {count:,}")]
+        )
+    violations = [
+        Violation(f"group_ids[{index}]", f"must be at most {GROUP_ID_MAX_BYTES} bytes long")
+        for index, group_id in enumerate(request.group_ids)
+        if len(group_id) > GROUP_ID_MAX_BYTES or len(group_id.encode()) > GROUP_ID_MAX_BYTES
+    ]
+    if len(request.seen_epochs) > count:
+        violations.append(Violation("seen_epochs", "must have at most as many entries as group_ids"))
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def check_topic(topic: discovery_pb2.Topic) -> None:
+    """Raises `InvalidArgument` if a topic's name or number of partitions is not acceptable."""
+    violations = _name_violations("topic.name", topic.name)
+    if not 1 <= topic.partitions <= PARTITIONS_MAX:
+        violations.append(Violation("topic.partitions", f"must be from 1 to {PARTITIONS_MAX:,}"))
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def check_name(name: str) -> None:
+    """Raises `InvalidArgument` if it cannot be the name of a topic."""
+    violations = _name_violations("name", name)
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises `InvalidArgument` if too many names are asked for, or one cannot be that of a topic."""
+    if len(names) > TOPIC_NAMES_MAX:
+        raise InvalidArgument([Violation("names", f"must have at most {TOPIC_NAMES_MAX:,} entries")])
+    violations = [v for index, name in enumerate(names) for v in _name_violations(f"names[{index}]", name)]
+    if violations:
+        raise InvalidArgument(violations)
+
+
+def _name_violations(field: str, name: str) -> list[Violation]:
+    good = _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
+    return [] if good else [Violation(field, _TOPIC_RULE)]

@@ -1,0 +1,100 @@
+"""Discovery as something to start and stop."""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from muster_protos.muster.v1 import discovery_pb2_grpc
+from muster_runtime.channels import Address, Channels
+from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.tls import TlsSettings
+from muster_runtime.view import ClusterView
+
+from muster_discovery._forward import Forwarder
+from muster_discovery.service import DiscoveryService
+from muster_discovery.settings import DiscoverySettings
+
+log = structlog.get_logger()
+
+
+class Discovery:
+    """One discovery instance in the running event loop.
+
+    Args:
+        settings: where it listens and whom it asks.
+        server: limits of its gRPC server; the environment's if absent.
+        tls: certificates for server and channels; plain text if absent.
+    """
+
+    def __init__(
+        self,
+        settings: DiscoverySettings,
+        *,
+        server: ServerSettings | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        self._settings = settings
+        self._server = RpcServer(server, tls)
+        self._tls = tls
+        self._channels: Channels | None = None
+        self._view: ClusterView | None = None
+        self._becoming_ready: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start`."""
+        return self._server.port
+
+    @property
+    def address(self) -> Address:
+        """What clients are told: `advertise`, or the host it listens on with the bound port."""
+        return self._settings.advertise or Address(self._settings.listen.host, self.port)
+
+    async def start(self) -> int:
+        """Listens and begins to watch metadata; health is SERVING once the first view has arrived.
+
+        Returns:
+            The bound port.
+
+        Raises:
+            StartupError: it cannot listen, or a certificate cannot be read.
+        """
+        self._channels = Channels(self._settings.metadata, self._tls)
+        self._view = view = ClusterView(self._channels)
+        forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
+        service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)
+        self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)
+        self._server.on_stop(service.stop)
+        try:
+            port = await self._server.start(str(self._settings.listen))
+        except BaseException:
+            await self._channels.close()
+            raise
+        await view.start()
+        self._becoming_ready = asyncio.create_task(self._become_ready(view), name="discovery-ready")
+        log.info("discovery_started", port=port)
+        return port
+
+    async def ready(self) -> None:
+        """Waits until the first view has arrived and health is SERVING."""
+        if self._becoming_ready is None:
+            raise RuntimeError("start() first")
+        await asyncio.shield(self._becoming_ready)
+
+    async def stop(self) -> None:
+        """Ends watchers, lets open calls finish, closes everything. May be called again."""
+        if self._becoming_ready is not None:
+            self._becoming_ready.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._becoming_ready
+        await self._server.stop(self._settings.stop_grace_ms)
+        if self._view is not None:
+            await self._view.stop()
+        if self._channels is not None:
+            await self._channels.close()
+        log.info("discovery_stopped")
+
+    async def _become_ready(self, view: ClusterView) -> None:
+        await view.wait_change(0)
+        await self._server.set_serving(True)
+        log.info("discovery_ready")

@@ -1,0 +1,208 @@
+# ruff: noqa: N802 - methods are named as in the protocol buffers
+"""What discovery answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from muster_core.sharding import shard_of
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.refusals import ResourceExhausted, Unavailable
+from muster_runtime.view import ClusterView
+
+from muster_discovery._checks import check_find, check_name, check_names, check_topic
+from muster_discovery._forward import Forwarder
+from muster_discovery._topics import Topics
+
+RETRY_AFTER_MS = 200
+"""When a caller should ask again while nothing is known."""
+
+_SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDINATOR_STATE_DRAINING})
+_NO_VIEW = "this discovery instance has not heard from metadata yet; try again"
+
+
+class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
+    """Serves `CoordinatorDiscoveryService` from the pushed view of the cluster.
+
+    Args:
+        view: the cluster and the catalog; it never goes back to a lower epoch, so neither do the answers.
+        forwarder: carries changes of topics to metadata.
+        max_watchers: open WatchCluster calls.
+    """
+
+    def __init__(self, view: ClusterView, forwarder: Forwarder, *, max_watchers: int) -> None:
+        self._view = view
+        self._forwarder = forwarder
+        self._topics = Topics(view)
+        self._max_watchers = max_watchers
+        self._watchers: set[asyncio.Event] = set()
+        self._stopping = False
+        self._unsubscribe = view.subscribe(self._wake)
+
+    def stop(self) -> None:
+        """Ends the open WatchCluster calls with UNAVAILABLE."""
+        self._stopping = True
+        self._unsubscribe()
+        self._wake()
+
+    async def FindCoordinator(
+        self, request: discovery_pb2.FindCoordinatorRequest, context: Any
+    ) -> discovery_pb2.FindCoordinatorResponse:
+        """Names the coordinator of each group (KIP-699)."""
+        check_find(request)
+        response = discovery_pb2.FindCoordinatorResponse()
+        seen = request.seen_epochs
+        for index, group_id in enumerate(request.group_ids):
+            self._find(response.results.add(), group_id, seen[index] if index < len(seen) else 0)
+        return response
+
+    async def DescribeCluster(
+        self, request: discovery_pb2.DescribeClusterRequest, context: Any
+    ) -> discovery_pb2.DescribeClusterResponse:
+        """The cluster as this instance sees it now."""
+        if self._view.cluster is None:
+            raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
+        return discovery_pb2.DescribeClusterResponse(cluster=self._view.cluster)
+
+    async def WatchCluster(
+        self, request: discovery_pb2.WatchClusterRequest, context: Any
+    ) -> AsyncIterator[discovery_pb2.WatchClusterResponse]:
+        """The cluster now and after every change, until the client cancels or this instance stops."""
+        if len(self._watchers) >= self._max_watchers:
+            raise ResourceExhausted(
+                f"this discovery instance has its {self._max_watchers} watchers; try another one", 1_000
+            )
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        sent = 0
+        try:
+            while not self._stopping:
+                cluster = self._view.cluster
+                if cluster is not None and cluster.version > sent:
+                    sent = cluster.version
+                    yield discovery_pb2.WatchClusterResponse(cluster=cluster)
+                else:
+                    changed.clear()
+                    await changed.wait()
+            raise Unavailable("this discovery instance stops; go on with another one", 0)
+        finally:
+            self._watchers.discard(changed)
+
+    async def ListTopics(
+        self, request: discovery_pb2.ListTopicsRequest, context: Any
+    ) -> discovery_pb2.ListTopicsResponse:
+        """Topics of the catalog, with every change that this instance acknowledged."""
+        check_names(request.names)
+        response = self._topics.list(request.names)
+        if response is None:
+            raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
+        return response
+
+    async def CreateTopic(
+        self, request: discovery_pb2.CreateTopicRequest, context: Any
+    ) -> discovery_pb2.CreateTopicResponse:
+        """Adds a topic."""
+        check_topic(request.topic)
+        name = request.topic.name
+        known_before = self._topics.get(name) is not None
+        answer, maybe_done = await self._forwarder.change(
+            metadata_pb2.ChangeTopicRequest(create=request.topic), context.time_remaining()
+        )
+        exists = answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
+        if exists and maybe_done and not known_before and answer.topic == request.topic:
+            _done(answer)
+        if answer.error_code == common_pb2.ERROR_CODE_NONE:
+            self._topics.changed(name, answer.topic if answer.topic.name else request.topic, answer)
+        return discovery_pb2.CreateTopicResponse(
+            error_code=answer.error_code, topic=answer.topic, error_message=answer.error_message
+        )
+
+    async def AlterTopic(
+        self, request: discovery_pb2.AlterTopicRequest, context: Any
+    ) -> discovery_pb2.AlterTopicResponse:
+        """Raises the number of partitions of a topic."""
+        check_topic(request.topic)
+        answer, _ = await self._forwarder.change(
+            metadata_pb2.ChangeTopicRequest(alter=request.topic), context.time_remaining()
+        )
+        if answer.error_code == common_pb2.ERROR_CODE_NONE:
+            stored = answer.topic if answer.topic.name else request.topic
+            self._topics.changed(request.topic.name, stored, answer)
+        return discovery_pb2.AlterTopicResponse(
+            error_code=answer.error_code, topic=answer.topic, error_message=answer.error_message
+        )
+
+    async def DeleteTopic(
+        self, request: discovery_pb2.DeleteTopicRequest, context: Any
+    ) -> discovery_pb2.DeleteTopicResponse:
+        """Removes a topic."""
+        check_name(request.name)
+        known_before = self._topics.get(request.name) is not None
+        answer, maybe_done = await self._forwarder.change(
+            metadata_pb2.ChangeTopicRequest(delete=request.name), context.time_remaining()
+        )
+        gone = answer.error_code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        if gone and maybe_done and known_before:
+            _done(answer)
+        if answer.error_code == common_pb2.ERROR_CODE_NONE:
+            self._topics.changed(request.name, None, answer)
+        return discovery_pb2.DeleteTopicResponse(
+            error_code=answer.error_code, error_message=answer.error_message
+        )
+
+    def _find(
+        self, result: discovery_pb2.FindCoordinatorResponse.Result, group_id: str, seen_epoch: int
+    ) -> None:
+        result.group_id = group_id
+        if not group_id:
+            result.error_code = common_pb2.ERROR_CODE_INVALID_GROUP_ID
+            result.error_message = "a group id must not be empty"
+            return
+        cluster = self._view.cluster
+        if cluster is None:
+            result.error_code = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+            result.error_message = _NO_VIEW
+            return
+        shard = shard_of(group_id, cluster.shard_count)
+        result.coordinator.shard = shard
+        owner = self._view.owner(shard)
+        node = None if owner is None else self._view.node(owner.node_id)
+        problem = _problem(shard, owner, node, seen_epoch)
+        if problem or owner is None or node is None:
+            result.error_code = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+            result.error_message = problem
+            return
+        result.coordinator.node_id = node.node_id
+        result.coordinator.host = node.host
+        result.coordinator.port = node.port
+        result.coordinator.shard_epoch = owner.shard_epoch
+
+    def _wake(self) -> None:
+        for changed in self._watchers:
+            changed.set()
+
+
+def _problem(
+    shard: int,
+    owner: discovery_pb2.ShardOwner | None,
+    node: discovery_pb2.CoordinatorNode | None,
+    seen_epoch: int,
+) -> str:
+    """Why a shard has no coordinator that could be named; empty if it has."""
+    if owner is not None and owner.shard_epoch < seen_epoch:
+        return (
+            f"this discovery instance knows epoch {owner.shard_epoch} of shard {shard}, "
+            f"older than epoch {seen_epoch} that was seen before; try again"
+        )
+    if owner is None or not owner.node_id:
+        return f"shard {shard} has no owner now; try again"
+    if node is None or node.state not in _SERVES:
+        return f"the owner of shard {shard} is not alive and no other has taken over yet; try again"
+    return ""
+
+
+def _done(answer: metadata_pb2.ChangeTopicResponse) -> None:
+    """Turns an answer to a repeated change, which met its own effect, into that of the change."""
+    answer.error_code = common_pb2.ERROR_CODE_NONE
+    answer.error_message = ""

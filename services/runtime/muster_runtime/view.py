@@ -1,0 +1,211 @@
+"""What a process knows of the cluster: pushed by metadata, held, and told to those who ask."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import grpc
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_protos.muster.v1 import discovery_pb2
+
+from muster_runtime import clock
+from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
+from muster_runtime.channels import Channels
+
+log = structlog.get_logger()
+
+FIRST_VIEW_TIMEOUT_MS = 3_000
+"""Time in ms that an instance gets for its first message before the next one is asked."""
+
+BACKOFF_MIN_MS = 50
+BACKOFF_MAX_MS = 1_000
+
+
+class ClusterView:
+    """The newest `Cluster` and topic catalog that metadata pushed.
+
+    It watches one instance of metadata and goes on with the next as soon as that one fails; once all have
+    failed in a row it pauses for 50 ms to 1 s between attempts. What is known stays known meanwhile. The
+    owner of a shard never goes back to a lower epoch, the catalog never to an older version, and another
+    cluster's picture is refused. All of it belongs to one event loop.
+
+    Args:
+        channels: to the instances of metadata; the caller closes them.
+        first: index of the instance asked first; any if absent.
+        first_view_timeout_ms: see `FIRST_VIEW_TIMEOUT_MS`.
+    """
+
+    def __init__(
+        self,
+        channels: Channels,
+        *,
+        first: int | None = None,
+        first_view_timeout_ms: int = FIRST_VIEW_TIMEOUT_MS,
+    ) -> None:
+        self._channels = channels
+        self._instance = random.randrange(len(channels)) if first is None else first  # noqa: S311
+        self._first_view_timeout_s = first_view_timeout_ms / 1000
+        self._cluster: discovery_pb2.Cluster | None = None
+        self._catalog: metadata_pb2.TopicCatalog | None = None
+        self._owners: dict[int, discovery_pb2.ShardOwner] = {}
+        self._nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
+        self._lease_ms = 0
+        self._connected = False
+        self._heard_at_ms: int | None = None
+        self._changes = 0
+        self._changed = asyncio.Event()
+        self._subscribers: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def cluster(self) -> discovery_pb2.Cluster | None:
+        """The cluster; None before the first message. Not to be changed; a change brings a new object."""
+        return self._cluster
+
+    @property
+    def catalog(self) -> metadata_pb2.TopicCatalog | None:
+        """The topics; None before the first message. Not to be changed; a change brings a new object."""
+        return self._catalog
+
+    @property
+    def lease_ms(self) -> int:
+        """Time in ms for which a coordinator's lease is good; 0 before the first message."""
+        return self._lease_ms
+
+    @property
+    def connected(self) -> bool:
+        """Whether an instance of metadata is pushing now, so that the view is up to date."""
+        return self._connected
+
+    @property
+    def instance(self) -> int:
+        """Index of the instance of metadata that is watched; see `Channels.channel`."""
+        return self._instance
+
+    @property
+    def changes(self) -> int:
+        """Grows with each change of cluster or catalog; 0 before the first message."""
+        return self._changes
+
+    def age_ms(self) -> int | None:
+        """How old the view is: 0 while connected, else ms since the last message; None before the first."""
+        if self._connected:
+            return 0
+        return None if self._heard_at_ms is None else clock.boot_ms() - self._heard_at_ms
+
+    def owner(self, shard: int) -> discovery_pb2.ShardOwner | None:
+        """The owner row of a shard; None if there is none."""
+        return self._owners.get(shard)
+
+    def node(self, node_id: str) -> discovery_pb2.CoordinatorNode | None:
+        """A coordinator by name; None if the newest view has no such one."""
+        return self._nodes.get(node_id)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` on the loop after each change.
+
+        Returns:
+            Ends the subscription.
+        """
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            with suppress(ValueError):
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    async def wait_change(self, after: int) -> int:
+        """Waits until `changes` is above `after` and returns it. Quick changes are merged."""
+        while self._changes <= after:
+            await self._changed.wait()
+        return self._changes
+
+    async def start(self) -> None:
+        """Begins to watch. Wait for the first view with `wait_change(0)`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch_forever(), name="cluster-view")
+
+    async def stop(self) -> None:
+        """Ends watching; what is known stays readable."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._connected = False
+
+    async def _watch_forever(self) -> None:
+        failures = 0
+        while True:
+            problem, heard = await self._watch_once()
+            failures = 1 if heard else failures + 1
+            self._connected = False
+            address = str(self._channels.addresses[self._instance % len(self._channels)])
+            if heard or failures <= len(self._channels):
+                log.warning("metadata_watch_ended", address=address, problem=problem)
+            self._instance += 1
+            if failures >= len(self._channels):
+                await asyncio.sleep(_pause_ms(failures - len(self._channels)) / 1000)
+
+    async def _watch_once(self) -> tuple[str, bool]:
+        """Watches one instance until it fails; says why, and whether it had pushed anything."""
+        stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
+            self._channels.channel(self._instance)
+        )
+        stream = stub.Watch(metadata_pb2.WatchRequest(), wait_for_ready=False)
+        heard = False
+        try:
+            message = await asyncio.wait_for(stream.read(), self._first_view_timeout_s)
+            while isinstance(message, metadata_pb2.WatchResponse):
+                self._apply(message)
+                heard = True
+                message = await stream.read()
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}", heard
+        except TimeoutError:
+            return "it sent nothing", heard
+        except ForeignClusterError as error:
+            return str(error), heard
+        finally:
+            stream.cancel()
+        return "it ended the stream", heard
+
+    def _apply(self, message: metadata_pb2.WatchResponse) -> None:
+        if not message.cluster.shard_count:
+            return  # the cluster is not initialised yet
+        cluster = merge_cluster(self._cluster, message.cluster)
+        catalog = (
+            merge_catalog(self._catalog, message.catalog) if message.HasField("catalog") else self._catalog
+        )
+        self._heard_at_ms = clock.boot_ms()
+        if not self._connected:
+            self._connected = True
+            log.info(
+                "metadata_watch_began",
+                address=str(self._channels.addresses[self._instance % len(self._channels)]),
+            )
+        self._lease_ms = message.lease_ms or self._lease_ms
+        if cluster == self._cluster and catalog == self._catalog:
+            return
+        self._cluster, self._catalog = cluster, catalog
+        self._owners = {owner.shard: owner for owner in cluster.shards}
+        self._nodes = {node.node_id: node for node in cluster.coordinators}
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for callback in tuple(self._subscribers):
+            try:
+                callback()
+            except Exception:
+                log.exception("view_subscriber_failed")
+
+
+def _pause_ms(rounds: int) -> float:
+    longest = min(BACKOFF_MAX_MS, BACKOFF_MIN_MS << min(rounds, 10))
+    return longest * (0.5 + random.random() / 2)  # noqa: S311
