@@ -1,0 +1,162 @@
+"""The timing wheel and the purgatory (conformance PT-01 to PT-11)."""
+
+import random
+
+import pytest
+from muster_core.purgatory import DelayedOperation, Purgatory
+from muster_core.timing_wheel import Timer, TimingWheel
+
+
+class Note(Timer):
+    def __init__(self, fired: list[tuple[int, int]], wheel: "Clock", name: int) -> None:
+        super().__init__()
+        self._fired, self._clock, self._name = fired, wheel, name
+
+    def fire(self) -> None:
+        self._fired.append((self._clock.now_ms, self._name))
+
+
+class Clock:
+    now_ms = 0
+
+
+class Operation(DelayedOperation):
+    def __init__(self, delay_ms: int, events: list[str], ready: bool = False) -> None:
+        super().__init__(delay_ms)
+        self.events, self.ready = events, ready
+
+    def can_complete(self) -> bool:
+        return self.ready
+
+    def on_complete(self) -> None:
+        self.events.append("complete")
+
+    def on_expiration(self) -> None:
+        self.events.append("expire")
+
+
+@pytest.mark.row("PT-10")
+@pytest.mark.parametrize("seed", range(5))
+def test_timers_fire_at_their_deadline_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    deadlines = [
+        rng.choice([rng.randrange(100), rng.randrange(10_000), rng.randrange(10**9)]) for _ in range(500)
+    ]
+    for index, deadline in enumerate(deadlines):
+        wheel.arm(Note(fired, clock, index), deadline)
+    while (due := wheel.next_deadline_ms()) is not None:
+        assert due >= clock.now_ms
+        clock.now_ms = due
+        wheel.advance(due)
+    assert [deadlines[name] for _, name in fired] == sorted(deadlines)
+    assert all(at == deadlines[name] for at, name in fired)
+    assert len(wheel) == 0
+
+
+def test_one_big_jump_fires_in_the_order_of_deadlines() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    deadlines = [70_000, 65, 5_000, 64, 63, 4_096, 1]
+    for index, deadline in enumerate(deadlines):
+        wheel.arm(Note(fired, clock, index), deadline)
+    wheel.advance(100_000)
+    assert [deadlines[name] for _, name in fired] == sorted(deadlines)
+
+
+def test_a_moved_timer_fires_once_at_its_last_deadline() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    timer = Note(fired, clock, 0)
+    for deadline in (10, 500, 20, 1_000_000, 7_000):
+        wheel.arm(timer, deadline)
+    assert len(wheel) == 1
+    wheel.advance(6_999)
+    assert fired == []
+    wheel.advance(7_000)
+    assert len(fired) == 1
+    wheel.advance(2_000_000)
+    assert len(fired) == 1
+
+
+@pytest.mark.row("PT-09")
+def test_a_deadline_that_has_passed_fires_at_the_next_advance() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(1_000)
+    wheel.arm(Note(fired, clock, 0), 5)
+    wheel.advance(1_000)
+    assert len(fired) == 1
+
+
+@pytest.mark.row("PT-11")
+def test_a_cancelled_timer_never_fires() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    timers = [Note(fired, clock, index) for index in range(3)]
+    for timer in timers:
+        wheel.arm(timer, 50)
+    wheel.cancel(timers[1])
+    wheel.cancel(timers[1])
+    assert len(wheel) == 2
+    wheel.advance(60)
+    assert [name for _, name in fired] == [0, 2]
+    assert wheel.next_deadline_ms() is None
+
+
+def test_moving_a_deadline_later_files_nothing_anew() -> None:
+    wheel = TimingWheel(0)
+    timer = Note([], Clock(), 0)
+    wheel.arm(timer, 1_000)
+    slot = timer._slot
+    for deadline in range(1_001, 2_000):
+        wheel.arm(timer, deadline)
+    assert timer._slot is slot
+
+
+@pytest.mark.row("PT-01")
+def test_an_operation_is_completed_by_its_key() -> None:
+    events: list[str] = []
+    purgatory = Purgatory(0)
+    operation = Operation(100, events)
+    assert not purgatory.try_complete_else_watch(operation, ["a", "b"])
+    assert purgatory.check_and_complete("a") == 0
+    operation.ready = True
+    assert purgatory.check_and_complete("b") == 1
+    purgatory.advance(1_000)
+    assert events == ["complete"]
+
+
+@pytest.mark.row("PT-02")
+@pytest.mark.row("PT-04")
+def test_an_operation_expires_at_its_deadline_and_not_before() -> None:
+    events: list[str] = []
+    purgatory = Purgatory(0)
+    purgatory.try_complete_else_watch(Operation(100, events), ["a"])
+    purgatory.advance(99)
+    assert events == []
+    purgatory.advance(100)
+    assert events == ["complete", "expire"]
+    assert purgatory.check_and_complete("a") == 0
+
+
+@pytest.mark.row("PT-06")
+def test_cancelling_a_key_runs_nothing() -> None:
+    events: list[str] = []
+    purgatory = Purgatory(0)
+    operation = Operation(100, events)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert purgatory.cancel_for_key("a") == [operation]
+    purgatory.advance(1_000)
+    assert events == []
+
+
+@pytest.mark.row("PT-07")
+def test_completed_operations_are_purged_from_other_keys() -> None:
+    purgatory = Purgatory(0)
+    for index in range(3_000):
+        operation = Operation(10**6, [])
+        purgatory.try_complete_else_watch(operation, [index, "shared"])
+        operation.ready = True
+        purgatory.check_and_complete(index)
+    assert len(purgatory) <= 1_001

@@ -1,0 +1,289 @@
+"""A core shard in virtual time with a log that acknowledges at once, or when the test says so."""
+
+from collections import deque
+
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.events import (
+    Append,
+    AppendDone,
+    Cancelled,
+    Effects,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Request,
+    Resume,
+    Suspend,
+    Tick,
+)
+from muster_core.group_state import GroupState
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+WALL_MS = 1_700_000_000_000
+STATE_NAMES = {state.proto: state.value for state in GroupState}
+
+
+class VirtualShard:
+    """Drives a shard as a driver would.
+
+    Attributes:
+        now_ms: virtual boot time.
+        log: every acknowledged record, in order, with its place.
+        answers: answers that nobody has asked for yet, by call id.
+        auto_ack: whether appends are acknowledged at once.
+        waiting: appends that were not acknowledged yet.
+    """
+
+    def __init__(
+        self, config: GroupConfig | None = None, records: list[tuple[Position, log.Record]] | None = None
+    ) -> None:
+        self.config = config or GroupConfig()
+        self.now_ms = 10_000
+        self.log: list[tuple[Position, log.Record]] = list(records or [])
+        self.answers: dict[int, GroupResponse] = {}
+        self.answered: set[int] = set()
+        self.auto_ack = True
+        self.waiting: deque[Append] = deque()
+        self.appends: list[Append] = []
+        self.deadline_ms: int | None = None
+        self.epoch = (self.log[-1][0].epoch if self.log else 0) + 1
+        self.shard = Shard(0, self.config)
+        self._last_call_id = 0
+        for position, record in self.log:
+            self.shard.replay(position, record)
+        self.log.append((self._next_position(), log.Record(claim=log.Claim())))
+        self._carry_out(self.shard.loaded(self.epoch, self.now))
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, WALL_MS + self.now_ms)
+
+    def reloaded(self, upto: int | None = None) -> "VirtualShard":
+        """Another owner's shard after a load of this log, or of its first `upto` records."""
+        return VirtualShard(self.config, self.log[:upto])
+
+    def feed(self, event: Event) -> None:
+        self._carry_out(self.shard.handle(event, self.now))
+
+    def send(self, message: GroupRequest, host: str = "10.0.0.1", draw: str = "") -> int:
+        """Makes a call; returns its id."""
+        self._last_call_id += 1
+        self.feed(Request(self._last_call_id, message, host, draw or f"draw-{self._last_call_id}"))
+        return self._last_call_id
+
+    def ask(self, message: GroupRequest) -> GroupResponse:
+        """Makes a call that must be answered at once."""
+        call_id = self.send(message)
+        assert call_id in self.answers, f"parked: {message}"
+        return self.answers.pop(call_id)
+
+    def answer(self, call_id: int) -> GroupResponse:
+        """The answer to a call, which must be there."""
+        assert call_id in self.answers, "still parked"
+        return self.answers.pop(call_id)
+
+    def is_parked(self, call_id: int) -> bool:
+        return call_id not in self.answered
+
+    def cancel(self, call_id: int) -> None:
+        self.feed(Cancelled(call_id))
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass, waking the shard exactly when it asked for it."""
+        end_ms = self.now_ms + ms
+        while self.deadline_ms is not None and self.deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, self.deadline_ms)
+            self.feed(Tick())
+        self.now_ms = end_ms
+
+    def acknowledge(self) -> None:
+        """Acknowledges the oldest append that waits."""
+        append = self.waiting.popleft()
+        position = self._next_position()
+        for index, record in enumerate(append.records):
+            self.log.append((position.after(index), record))
+        self.feed(AppendDone(append.append_id, position))
+
+    def suspend(self) -> None:
+        self.feed(Suspend())
+
+    def resume(self) -> None:
+        self.feed(Resume())
+
+    def kinds(self) -> list[str]:
+        """Kinds of the acknowledged records, without the claims."""
+        names = [record.WhichOneof("kind") or "" for _, record in self.log]
+        return [name for name in names if name != "claim"]
+
+    def describe(self, group_id: str = "g") -> pb.DescribeGroupsResponse.Group:
+        response = self.ask(pb.DescribeGroupsRequest(group_ids=[group_id]))
+        assert isinstance(response, pb.DescribeGroupsResponse)
+        return response.groups[0]
+
+    def state(self, group_id: str = "g") -> str:
+        return STATE_NAMES[self.describe(group_id).state]
+
+    def _next_position(self) -> Position:
+        return Position(self.epoch, (self.log[-1][0].offset if self.log else 1) + 1)
+
+    def _carry_out(self, effects: Effects) -> None:
+        self.deadline_ms = effects.next_deadline_ms
+        for reply in effects.replies:
+            assert reply.call_id not in self.answered, f"call {reply.call_id} was answered twice"
+            self.answered.add(reply.call_id)
+            self.answers[reply.call_id] = reply.message
+        self.appends.extend(effects.appends)
+        self.waiting.extend(effects.appends)
+        while self.auto_ack and self.waiting:
+            self.acknowledge()
+
+
+class VirtualMember:
+    """A member that remembers what it was told, as a client does."""
+
+    def __init__(self, cluster: VirtualShard, name: str, group: str = "g", instance: str = "") -> None:
+        self.cluster = cluster
+        self.name = name
+        self.group = group
+        self.instance = instance
+        self.member_id = ""
+        self.generation = -1
+        self.members: list[str] = []
+        self.protocols: list[tuple[str, bytes]] = [("range", b"m")]
+        self.session_timeout_ms = 10_000
+        self.rebalance_timeout_ms = 30_000
+        self.call_id = 0
+
+    def join(self, **changes: object) -> "VirtualMember":
+        """Sends a join; one without an id takes the id it is told and joins again at once."""
+        self.call_id = self.cluster.send(self.join_request(**changes))
+        if not self.cluster.is_parked(self.call_id):
+            response = self.cluster.answers[self.call_id]
+            if isinstance(response, pb.JoinGroupResponse) and response.error_code == 79:
+                self.member_id = response.member_id
+                self.cluster.answers.pop(self.call_id)
+                self.call_id = self.cluster.send(self.join_request(**changes))
+        return self
+
+    def join_request(self, **changes: object) -> pb.JoinGroupRequest:
+        request = pb.JoinGroupRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocol_type="consumer",
+            protocols=[pb.GroupProtocol(name=name, metadata=data) for name, data in self.protocols],
+            client_id=self.name,
+        )
+        for field, value in changes.items():
+            setattr(request, field, value)
+        return request
+
+    @property
+    def is_parked(self) -> bool:
+        return self.cluster.is_parked(self.call_id)
+
+    def joined(self) -> pb.JoinGroupResponse:
+        """Takes the answer to its join, which must be there."""
+        response = self.cluster.answer(self.call_id)
+        assert isinstance(response, pb.JoinGroupResponse)
+        if response.error_code == 0:
+            self.member_id, self.generation = response.member_id, response.generation
+            self.members = [member.member_id for member in response.members]
+        return response
+
+    def sync(self, plan: dict[str, bytes] | None = None) -> "VirtualMember":
+        assignments = [
+            pb.SyncGroupRequest.Assignment(member_id=key, assignment=value)
+            for key, value in (plan or {}).items()
+        ]
+        self.call_id = self.cluster.send(
+            pb.SyncGroupRequest(
+                group_id=self.group,
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+                generation=self.generation,
+                assignments=assignments,
+            )
+        )
+        return self
+
+    def synced(self) -> pb.SyncGroupResponse:
+        response = self.cluster.answer(self.call_id)
+        assert isinstance(response, pb.SyncGroupResponse)
+        return response
+
+    def heartbeat(self) -> int:
+        response = self.cluster.ask(
+            pb.HeartbeatRequest(
+                group_id=self.group,
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+                generation=self.generation,
+            )
+        )
+        assert isinstance(response, pb.HeartbeatResponse)
+        return response.error_code
+
+    def leave(self, reason: str = "") -> int:
+        response = self.cluster.ask(
+            pb.LeaveGroupRequest(
+                group_id=self.group,
+                members=[
+                    pb.LeaveGroupRequest.Member(
+                        member_id=self.member_id, group_instance_id=self.instance, reason=reason
+                    )
+                ],
+            )
+        )
+        assert isinstance(response, pb.LeaveGroupResponse)
+        return response.members[0].error_code if response.members else response.error_code
+
+    def commit_request(
+        self, offset: int, *, seq: int = 0, partition: int = 0, metadata: str = ""
+    ) -> pb.OffsetCommitRequest:
+        request = pb.OffsetCommitRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            generation=self.generation,
+            member_seq=seq,
+        )
+        request.topics.add(name="t").partitions.add(
+            partition=partition, offset=offset, leader_epoch=-1, metadata=metadata
+        )
+        return request
+
+    def commit(self, offset: int, **options: object) -> int:
+        response = self.cluster.ask(self.commit_request(offset, **options))  # type: ignore[arg-type]
+        assert isinstance(response, pb.OffsetCommitResponse)
+        return response.topics[0].partitions[0].error_code
+
+
+def fetched(cluster: VirtualShard, partition: int = 0, group: str = "g") -> int:
+    """The committed offset of a partition of topic `t`."""
+    request = pb.OffsetFetchRequest()
+    request.groups.add(group_id=group).topics.add(topic="t", partitions=[partition])
+    response = cluster.ask(request)
+    assert isinstance(response, pb.OffsetFetchResponse)
+    return response.groups[0].topics[0].partitions[0].offset
+
+
+def settled(cluster: VirtualShard, *names: str, group: str = "g") -> list[VirtualMember]:
+    """Members of a Stable group: all joined within the initial delay, all synced."""
+    members = [VirtualMember(cluster, name, group).join() for name in names]
+    cluster.advance(cluster.config.initial_rebalance_delay_ms * (len(names) + 1))
+    for member in members:
+        assert member.joined().error_code == 0
+    leader = next(member for member in members if member.members)
+    for member in members:
+        plan = {key: f"for {key}".encode() for key in leader.members} if member is leader else None
+        member.sync(plan)
+    for member in members:
+        assert member.synced().error_code == 0
+    return members
