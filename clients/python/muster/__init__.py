@@ -1,1 +1,72 @@
-"""."""
+"""Muster shares work among any fleet of workers: one owner per partition, through crashes and deploys.
+
+    import muster
+
+    async def work(p: muster.Partition):
+        position = await p.committed() or 0
+        ...
+        await p.commit(position)
+
+    muster.run(work, group="crawlers", topic="sites", partitions=12)
+
+`run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
+callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` are the ways of sharing
+out.
+"""
+
+from muster import assignors
+from muster._callbacks import PartitionsCallback
+from muster._cluster import Cluster
+from muster._config import MemberConfig
+from muster._errors import (
+    AssignorFailed,
+    CallbackFailed,
+    ClusterUnavailable,
+    CommitFailed,
+    CommitRejected,
+    FencedInstance,
+    GroupError,
+    MemberClosed,
+    MusterError,
+    PartitionCountMismatch,
+    RequestRefused,
+    SettingsError,
+    TopicError,
+    WorkFailed,
+)
+from muster._member import Member, MemberSettings
+from muster._partition import BlockingPartition, Partition
+from muster._run import arun, run
+from muster._standing import MemberState
+from muster._values import Committed, Topic, TopicPartition
+
+__all__ = [
+    "AssignorFailed",
+    "BlockingPartition",
+    "CallbackFailed",
+    "Cluster",
+    "ClusterUnavailable",
+    "CommitFailed",
+    "CommitRejected",
+    "Committed",
+    "FencedInstance",
+    "GroupError",
+    "Member",
+    "MemberClosed",
+    "MemberConfig",
+    "MemberSettings",
+    "MemberState",
+    "MusterError",
+    "Partition",
+    "PartitionCountMismatch",
+    "PartitionsCallback",
+    "RequestRefused",
+    "SettingsError",
+    "Topic",
+    "TopicError",
+    "TopicPartition",
+    "WorkFailed",
+    "arun",
+    "assignors",
+    "run",
+]

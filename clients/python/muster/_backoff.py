@@ -1,0 +1,35 @@
+"""How long to wait between two attempts."""
+
+import asyncio
+import random
+
+FIRST_MS = 100
+LONGEST_MS = 1_000
+JITTER = 0.2
+
+
+class Backoff:
+    """100 ms, doubling to 1,000 ms, each ±20 %. The first retry after a broken connection is immediate."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self._next_ms = FIRST_MS
+        self._may_hurry = True
+
+    def next_ms(self, *, connection_broken: bool = False) -> float:
+        """How long to wait before the next attempt, ms."""
+        self.attempts += 1
+        if connection_broken and self._may_hurry:
+            self._may_hurry = False
+            return 0
+        wait_ms = self._next_ms * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+        self._next_ms = min(2 * self._next_ms, LONGEST_MS)
+        return wait_ms
+
+    async def pause(self, *, connection_broken: bool = False) -> None:
+        """Waits that long."""
+        await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)
+
+    def reset(self) -> None:
+        """Starts from the beginning, after a success."""
+        self.__init__()  # type: ignore[misc]

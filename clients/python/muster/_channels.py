@@ -1,0 +1,98 @@
+"""gRPC channels, one per address, closed when unused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+IDLE_MS = 60_000
+"""A channel without a call is closed after this time."""
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The answer to a leader's join holds the metadata of every member."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    # Calls that are not idempotent are repeated by us, who know the outcome, never by the channel.
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.use_local_subchannel_pool", 1),
+    # A peer that stopped without closing its socket is noticed after about 13 s while calls are open.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted server is found again within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+@dataclass(slots=True)
+class _Entry:
+    channel: grpc.aio.Channel
+    users: int = 0
+    idle: asyncio.TimerHandle | None = None
+
+
+class Channels:
+    """A pool of channels. Belongs to the event loop that it is used in."""
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None, *, idle_ms: int = IDLE_MS) -> None:
+        self._credentials = credentials
+        self._idle_ms = idle_ms
+        self._entries: dict[str, _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Addresses that have a channel now."""
+        return frozenset(self._entries)
+
+    @asynccontextmanager
+    async def use(self, address: str) -> AsyncIterator[grpc.aio.Channel]:
+        """The channel to `address`, for the time of a call or of a stream."""
+        entry = self._entries.get(address)
+        if entry is None:
+            entry = self._entries[address] = _Entry(self._open(address))
+        if entry.idle is not None:
+            entry.idle.cancel()
+            entry.idle = None
+        entry.users += 1
+        try:
+            yield entry.channel
+        finally:
+            entry.users -= 1
+            if entry.users == 0 and self._entries.get(address) is entry:
+                loop = asyncio.get_running_loop()
+                entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
+
+    async def close(self) -> None:
+        """Closes all channels; open calls are cancelled."""
+        entries, self._entries = list(self._entries.values()), {}
+        for entry in entries:
+            if entry.idle is not None:
+                entry.idle.cancel()
+            await entry.channel.close()
+        await asyncio.gather(*self._closing)
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials, options=OPTIONS)
+
+    def _drop(self, address: str, entry: _Entry) -> None:
+        if entry.users or self._entries.get(address) is not entry:
+            return
+        del self._entries[address]
+        task = asyncio.get_running_loop().create_task(self._close(entry))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, entry: _Entry) -> None:
+        await entry.channel.close()

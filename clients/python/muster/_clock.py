@@ -1,0 +1,10 @@
+"""The clock that a member's life is measured with."""
+
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_ms() -> int:
+    """Milliseconds since the machine started, counting the time it was asleep where the system tells."""
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000

@@ -1,0 +1,306 @@
+"""A connection to a cluster: topics, groups, and the ground on which members stand."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._backoff import Backoff
+from muster._channels import Channels
+from muster._clock import boot_ms
+from muster._config import check_group_id, check_name, check_partitions
+from muster._discovery import Discovery, parse_servers
+from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
+from muster._fetching import fetch_committed
+from muster._link import GroupLink
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._transport import (
+    ConnectionLost,
+    GroupRequest,
+    GroupResponse,
+    Overloaded,
+    Transport,
+    UnaryTransport,
+)
+from muster._values import Committed, Topic, TopicPartition
+
+Response = TypeVar("Response", bound=GroupResponse)
+_Change = TypeVar(
+    "_Change",
+    discovery_pb2.CreateTopicResponse,
+    discovery_pb2.AlterTopicResponse,
+    discovery_pb2.DeleteTopicResponse,
+)
+_UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+
+
+class Cluster:
+    """A connection to a cluster. Use it as an async context manager, or call `close`.
+
+    Members of one process share a cluster, and with it its channels. It belongs to the event loop in which
+    it is first used.
+
+    Args:
+        servers: discovery addresses, `host:port` with commas between or a list. None: the environment
+            variable MUSTER_SERVERS, else `localhost:7400`.
+        timeout_ms: how long a call of this class goes on trying before it raises `ClusterUnavailable`.
+        credentials: TLS credentials; None: plain text.
+
+    Raises:
+        SettingsError: an address cannot be read.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        timeout_ms: int = 30_000,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self.servers = parse_servers(servers)
+        self.timeout_ms = timeout_ms
+        self._channels = Channels(credentials)
+        self._discovery = Discovery(self.servers, self._channels)
+        self._transport: Transport = UnaryTransport(self._channels)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections. Members must be closed before."""
+        await self._channels.close()
+
+    def link(self, group_id: str) -> GroupLink:
+        """A way to the coordinator of a group, for members."""
+        return GroupLink(group_id, self._discovery, self._transport)
+
+    @property
+    def transport(self) -> Transport:
+        """How group calls travel, for members."""
+        return self._transport
+
+    async def describe(self) -> discovery_pb2.Cluster:
+        """Coordinators, owners of shards and nodes of the log, as a discovery server sees them now."""
+        answer = await self._discovery.ask(
+            "DescribeCluster",
+            discovery_pb2.DescribeClusterRequest(),
+            discovery_pb2.DescribeClusterResponse,
+            timeout_ms=self.timeout_ms,
+        )
+        return answer.cluster
+
+    # Topics
+
+    async def topics(self, names: Iterable[str] = ()) -> list[Topic]:
+        """Topics by name; without names all of them. One that does not exist is missing."""
+        answer = await self._discovery.ask(
+            "ListTopics",
+            discovery_pb2.ListTopicsRequest(names=names),
+            discovery_pb2.ListTopicsResponse,
+            timeout_ms=self.timeout_ms,
+        )
+        return [Topic(topic.name, topic.partitions) for topic in answer.topics]
+
+    async def ensure_topic(self, name: str, partitions: int) -> Topic:
+        """Creates a topic if it is absent.
+
+        Raises:
+            PartitionCountMismatch: it exists with another number of partitions.
+        """
+        request = _new_topic(name, partitions)
+        answer, _ = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        if answer.topic.partitions != partitions:
+            raise PartitionCountMismatch(name, existing=answer.topic.partitions, wanted=partitions)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def create_topic(self, name: str, partitions: int) -> Topic:
+        """Creates a topic.
+
+        Raises:
+            TopicError: it exists already, or the name or number is not acceptable.
+        """
+        request = _new_topic(name, partitions)
+        answer, repeated = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        ours = repeated and answer.topic.partitions == partitions
+        if answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS and not ours:
+            count = answer.topic.partitions
+            raise TopicError(
+                name, f"topic {name!r} exists already, with {count} partitions; use it, or another name"
+            )
+        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def alter_topic(self, name: str, partitions: int) -> Topic:
+        """Raises the number of partitions of a topic. Groups that subscribe to it rebalance.
+
+        Raises:
+            TopicError: there is no such topic, or it has more partitions already.
+        """
+        topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+        request = discovery_pb2.AlterTopicRequest(topic=topic)
+        answer, _ = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
+        if answer.error_code:
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def delete_topic(self, name: str) -> None:
+        """Removes a topic.
+
+        Raises:
+            TopicError: there is no such topic.
+        """
+        request = discovery_pb2.DeleteTopicRequest(name=check_name("topic", name))
+        answer, repeated = await self._change("DeleteTopic", request, discovery_pb2.DeleteTopicResponse)
+        if answer.error_code and not (repeated and answer.error_code == _UNKNOWN):
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+
+    async def _change(
+        self, method: str, request: object, response_type: type[_Change]
+    ) -> tuple[_Change, bool]:
+        """Repeats a change until its outcome is known; True: an earlier attempt may have worked."""
+        ends_at_ms = boot_ms() + self.timeout_ms
+        backoff = Backoff()
+        while True:
+            trouble, broken = "", False
+            try:
+                answer = await self._discovery.ask_once(method, request, response_type)
+            except ConnectionLost as error:
+                trouble, broken = str(error), True
+            else:
+                if answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+                    return answer, backoff.attempts > 0
+                trouble = answer.error_message or "the log cannot be written"
+            if boot_ms() >= ends_at_ms:
+                raise self._discovery.unavailable(f"{self.timeout_ms / 1_000:g} s", trouble)
+            await backoff.pause(connection_broken=broken)
+
+    # Groups
+
+    async def list_groups(self, states: Iterable[str] = ()) -> list[pb.ListGroupsResponse.Group]:
+        """Groups of all coordinators, by id; `states` (`Stable`, `Empty`, ...) narrows them down."""
+        request = pb.ListGroupsRequest(states=states)
+        ends_at_ms = boot_ms() + self.timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._list_groups_once(request)
+            except (ConnectionLost, Overloaded) as error:
+                if boot_ms() >= ends_at_ms:
+                    raise ClusterUnavailable(
+                        f"not every coordinator could be asked for its groups: {error}"
+                    ) from error
+            await backoff.pause()
+
+    async def _list_groups_once(self, request: pb.ListGroupsRequest) -> list[pb.ListGroupsResponse.Group]:
+        view = await self.describe()
+        live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
+        answers = await asyncio.gather(
+            *(
+                self._transport.call(f"{c.host}:{c.port}", request, pb.ListGroupsResponse, timeout_ms=5_000)
+                for c in live
+            )
+        )
+        for answer in answers:
+            if answer.error_code:
+                raise ConnectionLost(code_name(int(answer.error_code)))
+        return sorted((g for answer in answers for g in answer.groups), key=lambda g: g.group_id)
+
+    async def describe_group(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
+        """State, members and assignments of a group; state DEAD: there is no such group."""
+        request = pb.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
+        return (await self._group_call(group_id, request, pb.DescribeGroupsResponse)).groups[0]
+
+    async def group_history(self, group_id: str, limit: int = 20) -> list[pb.GroupHistoryResponse.Generation]:
+        """The last generations of a group, oldest first: when, why, who, what moved.
+
+        Raises:
+            GroupError: there is no such group.
+        """
+        request = pb.GroupHistoryRequest(group_id=check_group_id(group_id), limit=limit)
+        return list((await self._group_call(group_id, request, pb.GroupHistoryResponse)).generations)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Removes an empty group with its offsets.
+
+        Raises:
+            GroupError: it has members, or does not exist.
+        """
+        request = pb.DeleteGroupsRequest(group_ids=[check_group_id(group_id)])
+        await self._group_call(group_id, request, pb.DeleteGroupsResponse)
+
+    async def committed(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """What a group committed; partitions without a commit are missing. None: everything."""
+        async with self._deadline(group_id):
+            return await fetch_committed(
+                self.link(group_id),
+                partitions,
+                request_timeout_ms=self.timeout_ms,
+                give_up_after_ms=self.timeout_ms,
+            )
+
+    async def _group_call(
+        self, group_id: str, request: GroupRequest, response_type: type[Response]
+    ) -> Response:
+        link = self.link(group_id)
+        backoff = Backoff()
+        async with self._deadline(group_id):
+            while True:
+                outcome = await link.call(request, response_type, timeout_ms=self.timeout_ms)
+                reaction = reaction_to(Call.FETCH, outcome.code)
+                if reaction is Reaction.DONE:
+                    return outcome.expect()
+                if reaction is Reaction.RAISE:
+                    raise group_error(group_id, outcome.code, outcome.message)
+                await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+
+    def _deadline(self, group_id: str) -> "_Deadline":
+        return _Deadline(
+            self.timeout_ms / 1_000,
+            lambda: self._discovery.unavailable(
+                f"{self.timeout_ms / 1_000:g} s", f"group {group_id!r} is not served now"
+            ),
+        )
+
+
+class _Deadline:
+    """`asyncio.timeout` with an error that says what to do."""
+
+    def __init__(self, seconds: float, error: Callable[[], ClusterUnavailable]) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._error = error
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise self._error() from late
+
+
+def _new_topic(name: str, partitions: int) -> discovery_pb2.CreateTopicRequest:
+    topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+    return discovery_pb2.CreateTopicRequest(topic=topic)
+
+
+def _topic_error(name: str, code: int, message: str) -> TopicError:
+    if code == _UNKNOWN:
+        return TopicError(name, f"there is no topic {name!r}; create it, or look at `muster topics list`")
+    return TopicError(name, f"topic {name!r}: {code_name(code)}: {message}".removesuffix(": "))

@@ -1,0 +1,120 @@
+"""Settings of a member, with Kafka's names and defaults."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from muster._errors import SettingsError
+from muster.assignors import RANGE, Assignor, resolve
+
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC = _INSTANCE_ID
+LONGEST_TIMEOUT_MS = 1_800_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """How a member takes part. All times in ms; every value is checked when the object is made.
+
+    Attributes:
+        group_instance_id: makes the member static (KIP-345): it keeps its partitions over a restart that is
+            shorter than the session time-out, and does not leave the group when it is closed. Empty: dynamic.
+        client_id: name of the program; starts the member id that the coordinator makes.
+        rack_id: where the member runs, for assignors that care. Empty: not told.
+        session_timeout_ms: how long the member may be silent before its partitions go to others.
+        heartbeat_interval_ms: how often it says that it lives; at most a third of the session is wise.
+        rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again.
+        request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
+        topic_refresh_interval_ms: how often a leader looks whether its topics changed.
+        assignors: how partitions are shared out, preferred first; the group uses one that all members have.
+    """
+
+    group_instance_id: str = ""
+    client_id: str = "muster-python"
+    rack_id: str = ""
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    request_timeout_ms: int = 30_000
+    topic_refresh_interval_ms: int = 30_000
+    assignors: Sequence[str | Assignor] = field(default=(RANGE,))
+
+    def __post_init__(self) -> None:
+        _between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        _between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
+        _between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        _between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        _between("topic_refresh_interval_ms", self.topic_refresh_interval_ms, 100, 86_400_000)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise SettingsError(
+                "heartbeat_interval_ms",
+                f"{self.heartbeat_interval_ms} must be below session_timeout_ms ({self.session_timeout_ms}), "
+                f"at most a third of it is wise",
+            )
+        if self.group_instance_id:
+            check_name("group_instance_id", self.group_instance_id)
+        _at_most("client_id", self.client_id, 255)
+        _at_most("rack_id", self.rack_id, 255)
+        object.__setattr__(self, "assignors", resolve(self.assignors))
+
+    @property
+    def resolved_assignors(self) -> tuple[Assignor, ...]:
+        """`assignors`, names replaced by what they stand for."""
+        return resolve(self.assignors)
+
+
+def check_group_id(group_id: str) -> str:
+    """The group id if it is acceptable.
+
+    Raises:
+        SettingsError: it is empty or too long.
+    """
+    if not group_id:
+        raise SettingsError("group_id", "must not be empty")
+    return _at_most("group_id", group_id, 255)
+
+
+def check_name(what: str, name: str) -> str:
+    """A topic name or static id if it is acceptable.
+
+    Raises:
+        SettingsError: it breaks the rules for such names.
+    """
+    if not _INSTANCE_ID.fullmatch(name) or name in (".", ".."):
+        raise SettingsError(what, f"{name!r}: 1 to 249 letters, digits, '.', '_', '-'; not '.' or '..'")
+    return name
+
+
+def check_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """Topic names, each once and in order.
+
+    Raises:
+        SettingsError: there is none, or one is not a topic name.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise SettingsError("topics", "name at least one topic")
+    return tuple(sorted({check_name("topics", name) for name in names}))
+
+
+def check_partitions(partitions: int) -> int:
+    """A partition count if it is acceptable.
+
+    Raises:
+        SettingsError: it is out of bounds.
+    """
+    _between("partitions", partitions, 1, 100_000)
+    return partitions
+
+
+def _between(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingsError(name, f"must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise SettingsError(name, f"{value} is not between {low} and {high}")
+
+
+def _at_most(name: str, text: str, limit: int) -> str:
+    if len(text.encode()) > limit:
+        raise SettingsError(name, f"has {len(text.encode())} bytes, at most {limit} are allowed")
+    return text

@@ -1,0 +1,132 @@
+"""Calls to the discovery service, over several addresses."""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import grpc.aio
+from muster_protos.muster.v1 import discovery_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2_grpc as pb_grpc
+
+from muster._backoff import Backoff
+from muster._channels import Channels
+from muster._clock import boot_ms
+from muster._errors import ClusterUnavailable, SettingsError
+from muster._transport import ConnectionLost, Overloaded, raise_status
+
+log = logging.getLogger("muster")
+
+DEFAULT_SERVERS = "localhost:7400"
+DEFAULT_PORT = 7400
+ATTEMPT_TIMEOUT_MS = 5_000
+"""How long one address may take before the next one is asked."""
+
+Response = TypeVar(
+    "Response",
+    pb.FindCoordinatorResponse,
+    pb.DescribeClusterResponse,
+    pb.ListTopicsResponse,
+    pb.CreateTopicResponse,
+    pb.AlterTopicResponse,
+    pb.DeleteTopicResponse,
+)
+
+
+def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Addresses `host:port` from an argument, else from MUSTER_SERVERS, else localhost:7400.
+
+    Raises:
+        SettingsError: an address cannot be read.
+    """
+    source = "servers"
+    if servers is None:
+        servers = os.environ.get("MUSTER_SERVERS", "") or DEFAULT_SERVERS
+        source = "MUSTER_SERVERS"
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    return tuple(_address(source, part.strip()) for part in parts if part.strip()) or (DEFAULT_SERVERS,)
+
+
+def _address(source: str, text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if text.endswith("]") or not colon:  # an IPv6 address without a port, or a bare name
+        host, port = text, str(DEFAULT_PORT)
+    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise SettingsError(
+            source, f"{text!r} is not an address; write host:port, several with commas between"
+        )
+    return f"{host}:{port}"
+
+
+class Discovery:
+    """Asks one address after the other, starting with the one that answered last."""
+
+    def __init__(self, servers: tuple[str, ...], channels: Channels) -> None:
+        self.servers = servers
+        self._channels = channels
+        self._first = 0
+
+    async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
+        """Asks each address at most once.
+
+        Raises:
+            ConnectionLost: none of them answered; the outcome is not known.
+            RequestRefused: one of them refused the request.
+        """
+        trouble = ""
+        for step in range(len(self.servers)):
+            index = (self._first + step) % len(self.servers)
+            try:
+                response = await self._ask(self.servers[index], method, request)
+            except (ConnectionLost, Overloaded) as error:
+                trouble = f"{self.servers[index]}: {error}"
+                continue
+            self._first = index
+            if not isinstance(response, response_type):
+                raise TypeError(f"{method} gave {type(response).__name__}")
+            return response
+        self._first = (self._first + 1) % len(self.servers)
+        raise ConnectionLost(trouble)
+
+    async def ask(
+        self, method: str, request: Any, response_type: type[Response], *, timeout_ms: int
+    ) -> Response:
+        """Asks until somebody answers.
+
+        Raises:
+            ClusterUnavailable: nobody did in time.
+            RequestRefused: somebody refused the request.
+        """
+        ends_at_ms = boot_ms() + timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await self.ask_once(method, request, response_type)
+            except ConnectionLost as error:
+                if backoff.attempts == 2:
+                    log.warning(
+                        "none of the servers %s answers (%s); trying again", ", ".join(self.servers), error
+                    )
+                if boot_ms() >= ends_at_ms:
+                    raise self.unavailable(f"{timeout_ms / 1_000:g} s", str(error)) from error
+            await backoff.pause(connection_broken=True)
+
+    def unavailable(self, how_long: str, trouble: str) -> ClusterUnavailable:
+        """The error for a cluster that did not answer."""
+        return ClusterUnavailable(
+            f"no server of {', '.join(self.servers)} answered within {how_long} (last: {trouble}); "
+            f"start one with `muster dev`, or name yours with servers= or MUSTER_SERVERS"
+        )
+
+    async def _ask(self, address: str, method: str, request: Any) -> object:
+        async with self._channels.use(address) as channel:
+            stub = pb_grpc.CoordinatorDiscoveryServiceStub(channel)
+            call: Any = getattr(stub, method)
+            try:
+                answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000)
+            except grpc.aio.AioRpcError as error:
+                raise_status(error, method)
+                raise
+            except grpc.aio.UsageError as error:
+                raise ConnectionLost(str(error)) from error
+        return answer

@@ -1,0 +1,105 @@
+"""What the leader of a generation does: reads the topics, runs the assignor, watches for changes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._errors import AssignorFailed
+from muster._messages import decode_member, encode_assignment
+from muster._values import Topic, TopicPartition
+from muster.assignors import Assignment, Assignor, GroupSnapshot, TopicSnapshot
+
+ReadTopics = Callable[[Iterable[str]], Awaitable[list[Topic]]]
+
+
+class Leader:
+    """Assigns for a group and remembers on what grounds.
+
+    Attributes:
+        counts: topic → number of partitions (0: it did not exist) that the assignment was made from.
+    """
+
+    def __init__(self, read_topics: ReadTopics) -> None:
+        self._read_topics = read_topics
+        self.counts: dict[str, int] = {}
+
+    def resign(self) -> None:
+        """Somebody else leads now."""
+        self.counts = {}
+
+    async def assign(
+        self, assignor: Assignor, members: Iterable[pb.JoinGroupResponse.Member]
+    ) -> list[pb.SyncGroupRequest.Assignment]:
+        """Everybody's assignment. The assignor runs in a thread, so that it holds no heartbeat up.
+
+        Raises:
+            AssignorFailed: the assignor raised, or gave something impossible.
+        """
+        snapshots = {m.member_id: s for m in members if (s := decode_member(m)) is not None}
+        self.counts = await self._count({topic for s in snapshots.values() for topic in s.topics})
+        topics = {name: TopicSnapshot(count) for name, count in self.counts.items() if count}
+        snapshot = GroupSnapshot(snapshots, topics)
+        try:
+            assignment = await asyncio.to_thread(assignor.assign, snapshot)
+        except Exception as error:
+            raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
+        check_assignment(assignor.name, snapshot, assignment)
+        return [
+            pb.SyncGroupRequest.Assignment(member_id=m, assignment=encode_assignment(assignment.get(m, ())))
+            for m in snapshots
+        ]
+
+    async def observe(self, members: Iterable[pb.JoinGroupResponse.Member]) -> None:
+        """Remembers the grounds of an assignment that stands already."""
+        self.counts = await self._count(
+            {t for m in members if (s := decode_member(m)) is not None for t in s.topics}
+        )
+
+    async def changes(self) -> str:
+        """What is different from when the assignment was made, in words; empty: nothing, or not leading."""
+        before = self.counts
+        if not before:
+            return ""
+        now = await self._count(before)
+        changed = [
+            f"{topic} from {before[topic]} to {now[topic]}"
+            for topic in sorted(before)
+            if before[topic] != now[topic]
+        ]
+        if not changed or self.counts is not before:
+            return ""
+        return "number of partitions changed: " + ", ".join(changed)
+
+    async def _count(self, names: Iterable[str]) -> dict[str, int]:
+        wanted = sorted(names)
+        if not wanted:
+            return {}
+        found = {topic.name: topic.partitions for topic in await self._read_topics(wanted)}
+        return {name: found.get(name, 0) for name in wanted}
+
+
+def check_assignment(name: str, group: GroupSnapshot, assignment: Assignment) -> None:
+    """Refuses what cannot be: unknown members or partitions, a partition given out twice.
+
+    Raises:
+        AssignorFailed: saying which.
+    """
+    if not isinstance(assignment, Mapping):
+        raise AssignorFailed(
+            name, f"it returned {type(assignment).__name__}, not a mapping of member ids to partitions"
+        )
+    owners: dict[TopicPartition, str] = {}
+    for member_id, partitions in assignment.items():
+        if member_id not in group.members:
+            raise AssignorFailed(name, f"it assigned to {member_id!r}, which is not a member")
+        for entry in partitions:
+            partition = TopicPartition(*entry)
+            topic = group.topics.get(partition.topic)
+            if topic is None or not 0 <= partition.number < topic.partitions:
+                raise AssignorFailed(name, f"it assigned {partition}, which does not exist")
+            if partition in owners:
+                raise AssignorFailed(
+                    name, f"it assigned {partition} to {owners[partition]!r} and to {member_id!r}"
+                )
+            owners[partition] = member_id

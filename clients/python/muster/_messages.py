@@ -1,0 +1,101 @@
+"""The published subscription and assignment messages, between bytes and values."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from google.protobuf.message import DecodeError
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+from muster._values import TopicPartition
+from muster.assignors import MemberSnapshot
+
+VERSION = 1
+PROTOCOL_TYPE = "consumer"
+
+
+def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Numbers by topic, both in order."""
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, number in sorted(set(partitions)):
+        by_topic[topic].append(number)
+    return dict(by_topic)
+
+
+def to_messages(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
+    """The wire form of some partitions."""
+    return [
+        common_pb2.TopicPartitions(topic=topic, partitions=numbers)
+        for topic, numbers in group_by_topic(partitions).items()
+    ]
+
+
+def from_messages(messages: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    """The partitions of their wire form."""
+    return tuple(TopicPartition(entry.topic, number) for entry in messages for number in entry.partitions)
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    *,
+    owned: Iterable[TopicPartition],
+    keeps_owned: bool,
+    generation: int,
+    rack_id: str,
+) -> bytes:
+    """What a member wants and has."""
+    message = common_pb2.Subscription(
+        version=VERSION,
+        topics=sorted(set(topics)),
+        owned_partitions=to_messages(owned),
+        keeps_owned=keeps_owned,
+        generation=generation,
+        rack_id=rack_id,
+    )
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_member(member: coordinator_pb2.JoinGroupResponse.Member) -> MemberSnapshot | None:
+    """A member as its own subscription describes it; None: the bytes are foreign."""
+    message = common_pb2.Subscription()
+    try:
+        message.ParseFromString(member.metadata)
+    except DecodeError:
+        return None
+    if message.version != VERSION:
+        return None
+    return MemberSnapshot(
+        member_id=member.member_id,
+        topics=tuple(message.topics),
+        group_instance_id=member.group_instance_id,
+        rack_id=message.rack_id,
+        owned=from_messages(message.owned_partitions),
+        keeps_owned=message.keeps_owned,
+        generation=message.generation,
+        user_data=message.user_data,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """What a member is to work on."""
+    message = common_pb2.Assignment(version=VERSION, partitions=to_messages(partitions))
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
+    """The partitions of an assignment, none for no bytes; None: the bytes are foreign."""
+    if not data:
+        return ()
+    message = common_pb2.Assignment()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    return from_messages(message.partitions) if message.version == VERSION else None
+
+
+def tokens_of(
+    partitions: Iterable[TopicPartition], response: coordinator_pb2.SyncGroupResponse
+) -> Mapping[TopicPartition, str]:
+    """The fencing token of each partition of an assignment."""
+    kept = {TopicPartition(entry.topic, entry.partition): entry.token for entry in response.kept_tokens}
+    return {partition: kept.get(partition, response.token) for partition in sorted(partitions)}

@@ -1,0 +1,75 @@
+"""What the client does about each outcome of each call (conformance list, section 2.2)."""
+
+from enum import Enum
+
+from muster_protos.muster.v1 import common_pb2 as pb
+
+CONNECTION_LOST = -1_000
+"""Stands beside the error codes for "no answer": the outcome is not known."""
+
+OVERLOADED = -1_001
+"""Stands beside the error codes for "over a limit, come back later"."""
+
+
+class Call(Enum):
+    """The calls of a member."""
+
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    COMMIT = "OffsetCommit"
+    FETCH = "OffsetFetch"
+
+
+class Reaction(Enum):
+    """What to do next."""
+
+    DONE = "use the answer"
+    RETRY = "back off, repeat the call at the same coordinator"
+    REDISCOVER = "look the coordinator up, back off, repeat the call; the membership stands"
+    TAKE_ID = "join again with the member id of the answer"
+    REJOIN = "join again with member id and generation; give partitions up in order"
+    REJOIN_KEEP_ID = "join again with the member id, without a generation; partitions are lost"
+    REJOIN_RESET_ID = "join again as a new member; partitions are lost"
+    RAISE = "tell the caller; the membership stands"
+    FATAL = "the member stops"
+
+
+_R = Reaction
+_EVERYWHERE = {
+    pb.ERROR_CODE_NONE: _R.DONE,
+    CONNECTION_LOST: _R.REDISCOVER,
+    OVERLOADED: _R.RETRY,
+    pb.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
+    pb.ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _R.REDISCOVER,
+    pb.ERROR_CODE_NOT_COORDINATOR: _R.REDISCOVER,
+}
+_MEMBERSHIP = {
+    pb.ERROR_CODE_ILLEGAL_GENERATION: _R.REJOIN_KEEP_ID,
+    pb.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_RESET_ID,
+    pb.ERROR_CODE_REBALANCE_IN_PROGRESS: _R.REJOIN,
+}
+TABLE: dict[Call, dict[int, Reaction]] = {
+    Call.JOIN: _EVERYWHERE | _MEMBERSHIP | {pb.ERROR_CODE_MEMBER_ID_REQUIRED: _R.TAKE_ID},
+    # A sync is repeated, not turned into a join as in Kafka: the generation is stored, so the next
+    # coordinator knows it, and a leader's second join would start a rebalance.
+    Call.SYNC: _EVERYWHERE | _MEMBERSHIP,
+    Call.HEARTBEAT: _EVERYWHERE | _MEMBERSHIP,
+    Call.COMMIT: _EVERYWHERE
+    | _MEMBERSHIP
+    | {
+        pb.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+        pb.ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _R.RAISE,
+        pb.ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _R.RAISE,
+        pb.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _R.RAISE,
+        pb.ERROR_CODE_INVALID_REQUEST: _R.RAISE,
+        pb.ERROR_CODE_UNKNOWN_SERVER_ERROR: _R.RAISE,
+    },
+    Call.FETCH: _EVERYWHERE,
+}
+_OTHERWISE = {Call.FETCH: _R.RAISE}
+
+
+def reaction_to(call: Call, code: int) -> Reaction:
+    """The reaction to an error code; a code that the table does not name is fatal (a fetch: raised)."""
+    return TABLE[call].get(code, _OTHERWISE.get(call, _R.FATAL))

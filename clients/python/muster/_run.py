@@ -1,0 +1,146 @@
+"""The shortest way in: a function, a group, a topic."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, Unpack
+
+from muster._cluster import Cluster
+from muster._config import check_group_id, check_name, check_partitions
+from muster._member import Member, MemberSettings
+from muster._values import TopicPartition
+from muster._work import Crew, Work
+
+
+def run(
+    work: Work,
+    *,
+    group: str,
+    topic: str,
+    partitions: int,
+    servers: str | Sequence[str] | None = None,
+    **settings: Unpack[MemberSettings],
+) -> None:
+    """Works on a share of a topic until the program is told to stop (SIGINT or SIGTERM).
+
+    `work` is called once for each partition that this process owns, and again when it gets it anew. An
+    `async def` runs as a task that is cancelled when the partition is lost; a plain `def` runs in a thread,
+    gets a `BlockingPartition` and is asked to stop by `is_ending`. On a signal all work ends, commits are
+    finished and the group is left, so that the others take over at once; a second signal does not wait.
+    Signals are heeded in the main thread only.
+
+    Args:
+        work: the function; it may return early, then the partition stays owned and idle.
+        group: processes with the same group share the partitions.
+        topic: created if it is absent.
+        partitions: how many partitions the topic has.
+        servers: see `Cluster`.
+        settings: see `MemberConfig`.
+
+    Raises:
+        WorkFailed: the work raised; its exception is the cause. Everything was stopped before.
+        PartitionCountMismatch: the topic exists with another number of partitions.
+        ClusterUnavailable: no server answered at the start.
+        GroupError: the group refuses the member.
+        SettingsError: a setting is outside its limits.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        with _signals(stop):
+            await arun(
+                work, group=group, topic=topic, partitions=partitions, servers=servers, stop=stop, **settings
+            )
+
+    asyncio.run(main())
+
+
+async def arun(
+    work: Work,
+    *,
+    group: str,
+    topic: str,
+    partitions: int,
+    servers: str | Sequence[str] | None = None,
+    stop: asyncio.Event | None = None,
+    **settings: Unpack[MemberSettings],
+) -> None:
+    """`run` for those who have an event loop; it ends when `stop` is set or it is cancelled."""
+    check_group_id(group)
+    check_name("topic", topic)
+    check_partitions(partitions)
+    crew = Crew(work)
+
+    def assigned(owned: tuple[TopicPartition, ...]) -> None:
+        crew.start(member, owned)
+
+    async def revoked(_owned: tuple[TopicPartition, ...]) -> None:
+        await crew.end_and_wait()
+
+    def lost(_owned: tuple[TopicPartition, ...]) -> None:
+        crew.end()
+
+    async with Cluster(servers) as cluster:
+        member = Member(
+            cluster,
+            group_id=group,
+            topics=topic,
+            on_partitions_assigned=assigned,
+            on_partitions_revoked=revoked,
+            on_partitions_lost=lost,
+            **settings,
+        )
+        stopping = stop or asyncio.Event()
+        await _first(cluster.ensure_topic(topic, partitions), stopping)
+        if stopping.is_set():
+            return
+        await member.start()
+        try:
+            await _first(member.wait(), stopping, crew.failed)
+        finally:
+            await member.close("the work failed" if crew.failure else "the program stopped")
+            await crew.end_and_wait()
+    if crew.failure is not None:
+        raise crew.failure
+
+
+async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:
+    """Waits for a coroutine or an event; the coroutine's exception is raised."""
+    task = asyncio.ensure_future(main)
+    watches = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait((task, *watches), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for future in (task, *watches):
+            future.cancel()
+        await asyncio.wait((task, *watches))
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`, the second cancels the task; afterwards all is as before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def heed() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        loop.add_signal_handler(number, heed)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""Ways of sharing partitions out: `range` and `roundrobin`, and what a user's own is made of.
+
+An assignor is a function from a `GroupSnapshot` to an `Assignment`; give it a name with `Assignor` and pass
+it in `assignors=`. The rules are Kafka's, so that people find what they know.
+"""
+
+from collections.abc import Sequence
+
+from muster._errors import SettingsError
+from muster.assignors._range import assign_range
+from muster.assignors._roundrobin import assign_roundrobin
+from muster.assignors._snapshot import (
+    AssignFunction,
+    Assignment,
+    Assignor,
+    GroupSnapshot,
+    MemberSnapshot,
+    TopicSnapshot,
+)
+
+RANGE = Assignor("range", assign_range)
+"""Consecutive partitions of each topic."""
+
+ROUNDROBIN = Assignor("roundrobin", assign_roundrobin)
+"""One partition each in turn, over all topics."""
+
+BUILT_IN: dict[str, Assignor] = {assignor.name: assignor for assignor in (RANGE, ROUNDROBIN)}
+"""Those that can be asked for by name."""
+
+
+def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
+    """Assignors by name or as they are, in order of preference.
+
+    Raises:
+        SettingsError: none was given, a name is not known, or one comes twice.
+    """
+    if isinstance(assignors, str):
+        assignors = (assignors,)
+    if not 1 <= len(assignors) <= 16:
+        raise SettingsError("assignors", f"1 to 16 of them, not {len(assignors)}")
+    found: dict[str, Assignor] = {}
+    for entry in assignors:
+        if isinstance(entry, str):
+            if entry not in BUILT_IN:
+                known = ", ".join(sorted(BUILT_IN))
+                raise SettingsError(
+                    "assignors", f"{entry!r} is not one of {known}; pass your own as an Assignor"
+                )
+            assignor = BUILT_IN[entry]
+        else:
+            assignor = entry
+        if not 1 <= len(assignor.name.encode()) <= 255:
+            raise SettingsError("assignors", "a name has 1 to 255 bytes")
+        if assignor.name in found:
+            raise SettingsError("assignors", f"{assignor.name!r} comes twice")
+        found[assignor.name] = assignor
+    return tuple(found.values())
+
+
+__all__ = [
+    "BUILT_IN",
+    "RANGE",
+    "ROUNDROBIN",
+    "AssignFunction",
+    "Assignment",
+    "Assignor",
+    "GroupSnapshot",
+    "MemberSnapshot",
+    "TopicSnapshot",
+    "resolve",
+]

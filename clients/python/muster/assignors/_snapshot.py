@@ -1,0 +1,95 @@
+"""What an assignor sees and gives back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from muster._values import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSnapshot:
+    """A member as the leader sees it.
+
+    Attributes:
+        member_id: its id.
+        topics: the topics it wants partitions of, each once.
+        group_instance_id: its static id; empty for a dynamic member.
+        rack_id: where it runs; empty: not known.
+        owned: what it owned when it joined.
+        keeps_owned: True if it went on working on `owned` (cooperative).
+        generation: generation in which it got `owned`, -1: not known.
+        user_data: bytes that it gave for an assignor of the user's own.
+    """
+
+    member_id: str
+    topics: tuple[str, ...]
+    group_instance_id: str = ""
+    rack_id: str = ""
+    owned: tuple[TopicPartition, ...] = ()
+    keeps_owned: bool = False
+    generation: int = -1
+    user_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic.
+
+    Attributes:
+        partitions: how many it has.
+        racks: for each partition, where it is near; empty: not known.
+    """
+
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """Everything that an assignment is made from.
+
+    Attributes:
+        members: by member id.
+        topics: by name; a subscribed topic that does not exist is missing.
+    """
+
+    members: Mapping[str, MemberSnapshot]
+    topics: Mapping[str, TopicSnapshot] = field(default_factory=dict)
+
+    def members_in_order(self) -> list[MemberSnapshot]:
+        """Static members by instance id, then dynamic ones by member id (Kafka's order)."""
+        return sorted(
+            self.members.values(),
+            key=lambda m: (not m.group_instance_id, text_order(m.group_instance_id or m.member_id)),
+        )
+
+    def topics_in_order(self) -> list[str]:
+        """The topics that exist and have subscribers, by name."""
+        wanted = {topic for member in self.members.values() for topic in member.topics}
+        return sorted((t for t in wanted if t in self.topics and self.topics[t].partitions), key=text_order)
+
+
+Assignment: TypeAlias = Mapping[str, Sequence[TopicPartition]]
+"""Member id → what it is to work on. A member that is missing gets nothing."""
+
+AssignFunction: TypeAlias = Callable[[GroupSnapshot], Assignment]
+"""What an assignor does: a pure function. It may be slow: it runs in a thread of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignor:
+    """A way of sharing partitions out, with the name under which members agree on it.
+
+    Attributes:
+        name: 1 to 255 bytes; all members of a group need one in common.
+        assign: the function.
+    """
+
+    name: str
+    assign: AssignFunction
+
+
+def text_order(text: str) -> bytes:
+    """Sort key that orders text as Java does, by UTF-16 code units."""
+    return text.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,304 @@
+"""A cluster whose answers a test chooses: real sockets, generated servicers, no group logic of its own.
+
+By default it plays a coordinator with one member that leads itself and owns what it assigns to itself. A test
+puts answers into `script[method]`; each is used once, before the default: a response, or a function of the
+request (possibly async) that gives one, or raises `Break` to end the call with a gRPC status.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2_grpc as pb_grpc
+from muster_protos.muster.v1 import discovery_pb2 as disco
+from muster_protos.muster.v1 import discovery_pb2_grpc as disco_grpc
+
+NONE = common.ERROR_CODE_NONE
+TOKEN = "0000000001-0000000000000007"
+
+
+class Break(Exception):
+    def __init__(self, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        self.status = status
+
+
+Step = Any | Callable[[Any], Any]
+
+
+@dataclass
+class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
+    """One coordinator process."""
+
+    name: str
+    shard_epoch: int = 1
+    script: dict[str, deque[Step]] = field(default_factory=lambda: defaultdict(deque))
+    seen: list[tuple[str, Any]] = field(default_factory=list)
+    generation: int = 0
+    members: int = 0
+    assignments: dict[str, bytes] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    alive: Callable[[Any], Any] | None = None
+    port: int = 0
+    server: grpc.aio.Server | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> None:
+        self.server = grpc.aio.server()
+        pb_grpc.add_GroupCoordinatorServiceServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            await self.server.stop(None)
+            self.server = None
+
+    def where(self) -> common.Coordinator:
+        return common.Coordinator(
+            node_id=self.name, host="127.0.0.1", port=self.port, shard=0, shard_epoch=self.shard_epoch
+        )
+
+    def requests(self, method: str) -> list[Any]:
+        return [request for name, request in self.seen if name == method]
+
+    async def until(self, method: str, count: int = 1) -> Any:
+        """Waits for the count-th call of a method and gives its request."""
+        async with asyncio.timeout(20):
+            while len(self.requests(method)) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.requests(method)[count - 1]
+
+    async def answer(self, method: str, request: Any, context: Any, default: Callable[[Any], Any]) -> Any:
+        self.seen.append((method, request))
+        self.changed.set()
+        step: Step = self.script[method].popleft() if self.script[method] else default
+        try:
+            result = step(request) if callable(step) else step
+            if isinstance(result, Awaitable):
+                result = await result
+        except Break as broken:
+            await context.abort(broken.status, "as the test wants it")
+        return result
+
+    async def JoinGroup(self, request: Any, context: Any) -> Any:
+        return await self.answer("JoinGroup", request, context, self.join)
+
+    async def SyncGroup(self, request: Any, context: Any) -> Any:
+        return await self.answer("SyncGroup", request, context, self.sync)
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        return await self.answer("Heartbeat", request, context, self.alive or self.heartbeat)
+
+    async def LeaveGroup(self, request: Any, context: Any) -> Any:
+        return await self.answer("LeaveGroup", request, context, self.leave)
+
+    async def OffsetCommit(self, request: Any, context: Any) -> Any:
+        return await self.answer("OffsetCommit", request, context, self.commit)
+
+    async def OffsetFetch(self, request: Any, context: Any) -> Any:
+        return await self.answer("OffsetFetch", request, context, self.fetch)
+
+    async def OffsetDelete(self, request: Any, context: Any) -> Any:
+        return await self.answer("OffsetDelete", request, context, lambda _: pb.OffsetDeleteResponse())
+
+    async def DescribeGroups(self, request: Any, context: Any) -> Any:
+        return await self.answer("DescribeGroups", request, context, self.describe)
+
+    async def ListGroups(self, request: Any, context: Any) -> Any:
+        return await self.answer("ListGroups", request, context, lambda _: pb.ListGroupsResponse())
+
+    async def DeleteGroups(self, request: Any, context: Any) -> Any:
+        return await self.answer("DeleteGroups", request, context, self.delete)
+
+    async def GroupHistory(self, request: Any, context: Any) -> Any:
+        missing = pb.GroupHistoryResponse(error_code=common.ERROR_CODE_GROUP_ID_NOT_FOUND)
+        return await self.answer("GroupHistory", request, context, lambda _: missing)
+
+    def describe(self, request: Any) -> Any:
+        dead = pb.GROUP_STATE_DEAD
+        groups = [pb.DescribeGroupsResponse.Group(group_id=g, state=dead) for g in request.group_ids]
+        return pb.DescribeGroupsResponse(groups=groups)
+
+    def delete(self, request: Any) -> Any:
+        results = [pb.DeleteGroupsResponse.Result(group_id=g) for g in request.group_ids]
+        return pb.DeleteGroupsResponse(results=results)
+
+    def join(self, request: Any) -> Any:
+        if not request.member_id and not request.group_instance_id:
+            self.members += 1
+            return pb.JoinGroupResponse(
+                error_code=common.ERROR_CODE_MEMBER_ID_REQUIRED,
+                member_id=f"m-{self.members}",
+                generation=-1,
+                shard_epoch=self.shard_epoch,
+            )
+        self.generation += 1
+        member_id = request.member_id or f"{request.group_instance_id}-1"
+        return pb.JoinGroupResponse(
+            generation=self.generation,
+            protocol_type="consumer",
+            protocol_name=request.protocols[0].name,
+            leader=member_id,
+            member_id=member_id,
+            members=[
+                pb.JoinGroupResponse.Member(
+                    member_id=member_id,
+                    group_instance_id=request.group_instance_id,
+                    metadata=request.protocols[0].metadata,
+                )
+            ],
+            shard_epoch=self.shard_epoch,
+        )
+
+    def sync(self, request: Any) -> Any:
+        for entry in request.assignments:
+            self.assignments[entry.member_id] = entry.assignment
+        return pb.SyncGroupResponse(
+            protocol_type="consumer",
+            protocol_name=request.protocol_name,
+            assignment=self.assignments.get(request.member_id, b""),
+            token=TOKEN,
+            shard_epoch=self.shard_epoch,
+        )
+
+    def heartbeat(self, request: Any) -> Any:
+        return pb.HeartbeatResponse(shard_epoch=self.shard_epoch)
+
+    def leave(self, request: Any) -> Any:
+        return pb.LeaveGroupResponse(shard_epoch=self.shard_epoch)
+
+    def commit(self, request: Any) -> Any:
+        for topic in request.topics:
+            for partition in topic.partitions:
+                self.offsets[topic.name, partition.partition] = partition.offset
+        return commit_answer(request, NONE, self.shard_epoch)
+
+    def fetch(self, request: Any) -> Any:
+        group = request.groups[0]
+        return pb.OffsetFetchResponse(
+            groups=[
+                pb.OffsetFetchResponse.Group(
+                    group_id=group.group_id,
+                    shard_epoch=self.shard_epoch,
+                    topics=[
+                        pb.OffsetFetchResponse.Topic(
+                            name=topic.topic,
+                            partitions=[
+                                pb.OffsetFetchResponse.Partition(
+                                    partition=number, offset=self.offsets.get((topic.topic, number), -1)
+                                )
+                                for number in topic.partitions
+                            ],
+                        )
+                        for topic in group.topics
+                    ],
+                )
+            ]
+        )
+
+
+def commit_answer(request: Any, code: int, shard_epoch: int = 1) -> pb.OffsetCommitResponse:
+    return pb.OffsetCommitResponse(
+        shard_epoch=shard_epoch,
+        topics=[
+            pb.OffsetCommitResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    pb.OffsetCommitResponse.Partition(partition=p.partition, error_code=code)  # type: ignore[arg-type]
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+@dataclass
+class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
+    """Discovery in front of some coordinators, one of which owns every group."""
+
+    coordinators: list[Coordinator]
+    owner: int = 0
+    topics: dict[str, int] = field(default_factory=lambda: {"t": 3})
+    asked: list[disco.FindCoordinatorRequest] = field(default_factory=list)
+    script: dict[str, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
+    address: str = ""
+    server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        for coordinator in self.coordinators:
+            await coordinator.start()
+        self.server = grpc.aio.server()
+        disco_grpc.add_CoordinatorDiscoveryServiceServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        await self.server.start()
+
+    async def stop(self) -> None:
+        for coordinator in self.coordinators:
+            await coordinator.stop()
+        if self.server is not None:
+            await self.server.stop(None)
+            self.server = None
+
+    async def FindCoordinator(self, request: Any, context: Any) -> Any:
+        self.asked.append(request)
+        if self.script["FindCoordinator"]:
+            return self.script["FindCoordinator"].popleft()
+        owner = self.coordinators[self.owner].where()
+        return disco.FindCoordinatorResponse(
+            results=[
+                disco.FindCoordinatorResponse.Result(group_id=group_id, coordinator=owner)
+                for group_id in request.group_ids
+            ]
+        )
+
+    async def DescribeCluster(self, request: Any, context: Any) -> Any:
+        return disco.DescribeClusterResponse(
+            cluster=disco.Cluster(
+                cluster_id="00000000-0000-4000-8000-000000000000",
+                shard_count=1,
+                coordinators=[
+                    disco.CoordinatorNode(
+                        node_id=c.name, host="127.0.0.1", port=c.port, state=disco.COORDINATOR_STATE_LIVE
+                    )
+                    for c in self.coordinators
+                ],
+            )
+        )
+
+    async def ListTopics(self, request: Any, context: Any) -> Any:
+        wanted = request.names or sorted(self.topics)
+        return disco.ListTopicsResponse(
+            topics=[disco.Topic(name=n, partitions=self.topics[n]) for n in wanted if n in self.topics]
+        )
+
+    async def CreateTopic(self, request: Any, context: Any) -> Any:
+        if self.script["CreateTopic"]:
+            return self.script["CreateTopic"].popleft()
+        name = request.topic.name
+        code = common.ERROR_CODE_TOPIC_ALREADY_EXISTS if name in self.topics else NONE
+        count = self.topics.setdefault(name, request.topic.partitions)
+        return disco.CreateTopicResponse(error_code=code, topic=disco.Topic(name=name, partitions=count))
+
+    async def DeleteTopic(self, request: Any, context: Any) -> Any:
+        code = NONE if self.topics.pop(request.name, 0) else common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        return disco.DeleteTopicResponse(error_code=code)
+
+    async def AlterTopic(self, request: Any, context: Any) -> Any:
+        name = request.topic.name
+        if name not in self.topics:
+            return disco.AlterTopicResponse(error_code=common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION)
+        if request.topic.partitions < self.topics[name]:
+            return disco.AlterTopicResponse(error_code=common.ERROR_CODE_INVALID_PARTITIONS)
+        self.topics[name] = request.topic.partitions
+        return disco.AlterTopicResponse(topic=request.topic)
+
+    async def WatchCluster(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError

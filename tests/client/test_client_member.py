@@ -1,0 +1,477 @@
+"""A member against a coordinator that answers as the test wants."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import muster
+import pytest
+from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, commit_answer
+from muster import MemberState, TopicPartition
+from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+FAST: muster.MemberSettings = {
+    "session_timeout_ms": 10_000,
+    "heartbeat_interval_ms": 30,
+    "rebalance_timeout_ms": 5_000,
+    "request_timeout_ms": 2_000,
+}
+ALL = tuple(TopicPartition("t", n) for n in range(3))
+
+
+class Story:
+    """A member and what it told."""
+
+    def __init__(self, scripted: ScriptedCluster, **settings: Any) -> None:
+        self.told: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.changed = asyncio.Event()
+        self.connection = muster.Cluster(scripted.address)
+        self.member = muster.Member(
+            self.connection,
+            group_id="g",
+            topics="t",
+            on_partitions_assigned=lambda p: self.tell("assigned", p),
+            on_partitions_revoked=lambda p: self.tell("revoked", p),
+            on_partitions_lost=lambda p: self.tell("lost", p),
+            **{**FAST, **settings},
+        )
+
+    def tell(self, what: str, partitions: tuple[TopicPartition, ...]) -> None:
+        self.told.append((what, partitions))
+        self.changed.set()
+
+    @property
+    def words(self) -> list[str]:
+        return [what for what, _ in self.told]
+
+    async def until(self, *words: str) -> None:
+        async with asyncio.timeout(20):
+            while self.words[: len(words)] != list(words):
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def joined(scripted: ScriptedCluster, **settings: Any) -> AsyncIterator[Story]:
+    story = Story(scripted, **settings)
+    try:
+        async with story.member:
+            await story.until("assigned")
+            yield story
+    finally:
+        await story.connection.close()
+
+
+def answer(code: int, **fields: Any) -> Callable[[Any], Any]:
+    return lambda _request: pb.HeartbeatResponse(error_code=code, shard_epoch=1, **fields)  # type: ignore[arg-type]
+
+
+async def test_joins_owns_and_leaves(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster) as story:
+        assert story.told == [("assigned", ALL)]
+        assert story.member.state == MemberState.STABLE
+        assert story.member.generation == 1
+        assert story.member.partitions == ALL
+        assert story.member.token(ALL[0]) == TOKEN
+    assert story.words == ["assigned", "revoked"]
+    [leave] = a.requests("LeaveGroup")
+    assert leave.members[0].member_id == "m-1"
+    assert leave.members[0].reason
+    assert story.member.state == MemberState.UNJOINED
+
+
+async def test_a_join_and_its_retries_carry_one_request_id(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+
+    def unavailable(_request: Any) -> Any:
+        raise Break
+
+    a.script["JoinGroup"] = deque([unavailable, unavailable])
+    async with joined(cluster):
+        joins = a.requests("JoinGroup")
+        assert len(joins) == 4
+        assert {(j.request_id, j.member_seq) for j in joins} == {(joins[0].request_id, 1)}
+        assert [j.member_id for j in joins] == ["", "", "", "m-1"]
+
+
+async def test_a_static_member_is_not_asked_for_an_id_and_does_not_leave(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster, group_instance_id="blue"):
+        assert len(a.requests("JoinGroup")) == 1
+    assert a.requests("LeaveGroup") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "keeps_id"),
+    [
+        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, ["assigned", "revoked", "assigned"], True),
+        (common.ERROR_CODE_ILLEGAL_GENERATION, ["assigned", "lost", "assigned"], True),
+        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, ["assigned", "lost", "assigned"], False),
+    ],
+)
+async def test_a_heartbeat_asks_for_a_rejoin(
+    cluster: ScriptedCluster, code: int, words: list[str], keeps_id: bool
+) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster) as story:
+        before = story.member.member_id
+        a.script["Heartbeat"].append(answer(code))
+        await story.until(*words)
+        assert (story.member.member_id == before) is keeps_id
+        assert story.member.generation == 2
+        last = a.requests("JoinGroup")[-1]
+        assert last.member_seq > 1
+        assert last.request_id != a.requests("JoinGroup")[0].request_id
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+        common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        common.ERROR_CODE_NOT_COORDINATOR,
+    ],
+)
+async def test_a_heartbeat_that_nobody_answers_changes_nothing(cluster: ScriptedCluster, code: int) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster) as story:
+        a.script["Heartbeat"] = deque([answer(code), answer(code)])
+        await a.until("Heartbeat", 5)
+        assert story.words == ["assigned"]
+        assert story.member.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (common.ERROR_CODE_FENCED_INSTANCE_ID, muster.FencedInstance),
+        (common.ERROR_CODE_GROUP_AUTHORIZATION_FAILED, muster.GroupError),
+        (common.ERROR_CODE_UNKNOWN_SERVER_ERROR, muster.GroupError),
+    ],
+)
+async def test_a_fatal_heartbeat_ends_the_member(
+    cluster: ScriptedCluster, code: int, error: type[Exception]
+) -> None:
+    a = cluster.coordinators[0]
+    story = Story(cluster)
+    await story.member.start()
+    await story.until("assigned")
+    a.script["Heartbeat"].append(answer(code))
+    with pytest.raises(error):
+        await asyncio.wait_for(story.member.wait(), 20)
+    assert story.words == ["assigned", "lost"]
+    await story.connection.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        common.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
+        common.ERROR_CODE_INVALID_GROUP_ID,
+        common.ERROR_CODE_INVALID_SESSION_TIMEOUT,
+        common.ERROR_CODE_GROUP_MAX_SIZE_REACHED,
+        common.ERROR_CODE_FENCED_INSTANCE_ID,
+    ],
+)
+async def test_a_fatal_join_names_the_code(cluster: ScriptedCluster, code: int) -> None:
+    a = cluster.coordinators[0]
+    a.script["JoinGroup"].append(pb.JoinGroupResponse(error_code=code))  # type: ignore[arg-type]
+    story = Story(cluster)
+    await story.member.start()
+    with pytest.raises(muster.GroupError, match=common.ErrorCode.Name(code)[11:]):  # type: ignore[arg-type]
+        await asyncio.wait_for(story.member.wait(), 20)
+    await story.connection.close()
+
+
+async def test_an_unknown_member_id_in_join_starts_over(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    unknown = pb.JoinGroupResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    a.script["JoinGroup"] = deque([a.join, unknown])
+    async with joined(cluster):
+        assert [j.member_id for j in a.requests("JoinGroup")] == ["", "m-1", "", "m-2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "member_ids"),
+    [
+        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, ["", "m-1", "m-1"]),
+        (common.ERROR_CODE_ILLEGAL_GENERATION, ["", "m-1", "m-1"]),
+        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, ["", "m-1", "", "m-2"]),
+    ],
+)
+async def test_a_sync_asks_for_a_rejoin(cluster: ScriptedCluster, code: int, member_ids: list[str]) -> None:
+    a = cluster.coordinators[0]
+    a.script["SyncGroup"].append(pb.SyncGroupResponse(error_code=code, shard_epoch=1))  # type: ignore[arg-type]
+    async with joined(cluster) as story:
+        assert [j.member_id for j in a.requests("JoinGroup")] == member_ids
+        assert story.words == ["assigned"]
+
+
+async def test_a_sync_is_repeated_with_the_same_assignments_after_a_fail_over(
+    cluster: ScriptedCluster,
+) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch, b.generation = 2, 1
+
+    def fail_over(_request: Any) -> Any:
+        cluster.owner = 1
+        raise Break
+
+    a.script["SyncGroup"].append(fail_over)
+    async with joined(cluster) as story:
+        assert b.requests("JoinGroup") == []
+        assert b.requests("SyncGroup") == a.requests("SyncGroup")
+        assert story.member.generation == 1
+
+
+async def test_a_hint_is_followed_without_a_lookup(cluster: ScriptedCluster) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch = 2
+    async with joined(cluster) as story:
+        lookups = len(cluster.asked)
+        a.script["Heartbeat"].append(answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
+        await b.until("Heartbeat", 2)
+        assert len(cluster.asked) == lookups
+        assert story.words == ["assigned"]
+
+
+async def test_answers_of_a_deposed_coordinator_are_dropped(cluster: ScriptedCluster) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch = 5
+    async with joined(cluster) as story:
+        a.script["Heartbeat"].append(answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
+        await b.until("Heartbeat")
+        cluster.owner = 1
+        stale = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=4)
+        b.script["Heartbeat"].append(stale)
+        await b.until("Heartbeat", 4)
+        assert story.words == ["assigned"]
+        assert cluster.asked[-1].seen_epochs == [5]
+
+
+async def test_an_error_of_an_older_generation_is_dropped(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    late = asyncio.Event()
+
+    async def slow(_request: Any) -> Any:
+        await late.wait()
+        return pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+
+    async with joined(cluster) as story:
+        a.script["Heartbeat"].append(slow)
+        await a.until("Heartbeat")
+        story.member.rejoin("the test wants it")
+        await story.until("assigned", "revoked", "assigned")
+        late.set()
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 3)
+        assert story.words == ["assigned", "revoked", "assigned"]
+        assert a.requests("JoinGroup")[-1].reason == "the test wants it"
+
+
+async def test_a_killed_coordinator_is_no_event(cluster: ScriptedCluster) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch, b.generation = 2, 1
+    async with joined(cluster) as story:
+        await a.until("Heartbeat")
+        await a.stop()
+        cluster.owner = 1
+        await b.until("Heartbeat", 2)
+        assert story.words == ["assigned"]
+        await story.member.commit({ALL[0]: 5})
+        assert b.offsets == {("t", 0): 5}
+
+
+async def test_at_the_end_of_its_life_partitions_are_lost_and_come_back(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    mute = answer(common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
+    async with joined(cluster, session_timeout_ms=400) as story:
+        a.alive = mute
+        await story.until("assigned", "lost")
+        assert story.member.partitions == ()
+        with pytest.raises(muster.CommitFailed):
+            await story.member.commit({ALL[0]: 1})
+        a.alive = None
+        await story.until("assigned", "lost", "assigned")
+        assert story.member.partitions == ALL
+        assert story.member.generation == 1
+        assert len(a.requests("JoinGroup")) == 2
+        assert {(h.member_id, h.generation) for h in a.requests("Heartbeat")} == {("m-1", 1)}
+
+
+async def test_heartbeats_go_on_while_partitions_are_given_up(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    done = asyncio.Event()
+    story = Story(cluster)
+
+    async def slow(partitions: tuple[TopicPartition, ...]) -> None:
+        await done.wait()
+        await story.member.commit({partitions[0]: 9})
+        story.tell("revoked", partitions)
+
+    story.member = muster.Member(
+        story.connection,
+        group_id="g",
+        topics=["t"],
+        on_partitions_assigned=lambda p: story.tell("assigned", p),
+        on_partitions_revoked=slow,
+        **FAST,
+    )
+    async with story.member:
+        await story.until("assigned")
+        a.alive = answer(common.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 5)
+        assert len(a.requests("JoinGroup")) == 2
+        assert story.member.state is MemberState.REBALANCING
+        a.alive = None
+        done.set()
+        await story.until("assigned", "revoked", "assigned")
+        assert a.offsets == {("t", 0): 9}
+        assert a.requests("OffsetCommit")[0].generation == 1
+    await story.connection.close()
+
+
+async def test_a_commit_is_repeated_with_its_number_until_it_is_known(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+
+    def broken(_request: Any) -> Any:
+        raise Break(grpc.StatusCode.UNKNOWN)
+
+    loading = [lambda r: commit_answer(r, common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)]
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"] = deque([broken, *loading])
+        await story.member.commit({ALL[1]: 4})
+        await story.member.commit({ALL[1]: 6})
+        assert [(c.member_seq, c.topics[0].partitions[0].offset) for c in a.requests("OffsetCommit")] == [
+            (1, 4),
+            (1, 4),
+            (1, 4),
+            (2, 6),
+        ]
+        found = await story.member.committed(ALL)
+        assert found == {ALL[1]: muster.Committed(6)}
+
+
+async def test_commits_that_come_together_travel_together(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    hold = asyncio.Event()
+
+    async def slow(request: Any) -> Any:
+        await hold.wait()
+        return a.commit(request)
+
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"].append(slow)
+        first = asyncio.create_task(story.member.commit({ALL[0]: 1}))
+        await a.until("OffsetCommit")
+        others = [asyncio.create_task(story.member.commit({p: n})) for p in ALL for n in (2, 3)]
+        await asyncio.sleep(0)
+        hold.set()
+        await asyncio.gather(first, *others)
+        assert len(a.requests("OffsetCommit")) == 2
+        assert set(a.offsets.values()) == {3}
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (common.ERROR_CODE_ILLEGAL_GENERATION, muster.CommitFailed, ["assigned", "lost", "assigned"]),
+        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, muster.CommitFailed, ["assigned", "lost", "assigned"]),
+        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, muster.CommitFailed, ["assigned", "revoked", "assigned"]),
+        (common.ERROR_CODE_OFFSET_METADATA_TOO_LARGE, muster.CommitRejected, ["assigned"]),
+    ],
+)
+async def test_a_refused_commit_is_raised(
+    cluster: ScriptedCluster, code: int, error: type[Exception], words: list[str]
+) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"].append(lambda r: commit_answer(r, code))
+        with pytest.raises(error):
+            await story.member.commit({ALL[0]: 1})
+        await story.until(*words)
+
+
+async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch, b.generation = 2, 1
+    async with joined(cluster) as story:
+
+        async def parked(_request: Any) -> Any:
+            await asyncio.Event().wait()
+
+        a.script["JoinGroup"].append(parked)
+        story.member.rejoin("test")
+        parked_join = await a.until("JoinGroup", 3)
+        a.alive = answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where())
+        moved = await b.until("JoinGroup")
+        assert moved == parked_join
+        await story.until("assigned", "revoked", "assigned")
+
+
+async def test_a_leader_rejoins_when_a_topic_grew(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster, topic_refresh_interval_ms=100) as story:
+        cluster.topics["t"] = 4
+        await story.until("assigned", "revoked", "assigned")
+        assert story.told[-1][1] == (*ALL, TopicPartition("t", 3))
+        assert "t from 3 to 4" in a.requests("JoinGroup")[-1].reason
+
+
+async def test_kept_partitions_keep_their_token(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+
+    def kept(request: Any) -> Any:
+        response = a.sync(request)
+        response.token = "0000000002-0000000000000009"
+        response.kept_tokens.add(topic="t", partition=1, token=TOKEN)
+        return response
+
+    a.script["SyncGroup"].append(kept)
+    async with joined(cluster) as story:
+        assert story.member.token(ALL[1]) == TOKEN
+        assert story.member.token(ALL[0]) == "0000000002-0000000000000009"
+
+
+async def test_a_callback_that_raises_ends_the_member(cluster: ScriptedCluster) -> None:
+    connection = muster.Cluster(cluster.address)
+
+    def bad(_partitions: tuple[TopicPartition, ...]) -> None:
+        raise RuntimeError("boom")
+
+    member = muster.Member(connection, group_id="g", topics="t", on_partitions_assigned=bad, **FAST)
+    await member.start()
+    with pytest.raises(muster.CallbackFailed, match="on_partitions_assigned") as caught:
+        await asyncio.wait_for(member.wait(), 20)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
+    await connection.close()
+
+
+async def test_an_impossible_assignment_ends_the_member(cluster: ScriptedCluster) -> None:
+    twice = muster.assignors.Assignor("mine", lambda g: {m: [ALL[0], ALL[0]] for m in g.members})
+    story = Story(cluster, assignors=[twice])
+    await story.member.start()
+    with pytest.raises(muster.AssignorFailed, match="'mine'"):
+        await asyncio.wait_for(story.member.wait(), 20)
+    await story.connection.close()
+
+
+async def test_closing_while_the_join_is_parked_leaves(cluster: ScriptedCluster) -> None:
+    a: Coordinator = cluster.coordinators[0]
+
+    async def parked(_request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    a.script["JoinGroup"] = deque([a.join, parked])
+    story = Story(cluster)
+    await story.member.start()
+    await a.until("JoinGroup", 2)
+    await asyncio.wait_for(story.member.close(), 20)
+    assert a.requests("LeaveGroup")[0].members[0].member_id == "m-1"
+    assert story.words == []
+    await story.connection.close()
