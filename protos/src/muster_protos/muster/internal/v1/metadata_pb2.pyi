@@ -273,10 +273,13 @@ class AppendStep(_message.Message):
     CLAIM_NONCE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    FIRST_ATTEMPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the claim."""
     claim_nonce: _builtins.bytes
     """Nonce of the claim."""
+    first_attempt: _builtins.bool
+    """True: this batch was never sent before, through any instance. Only then may REFUSED be answered."""
     @_builtins.property
     def end(self) -> Global___LogEnd:
         """Where the log must end."""
@@ -292,10 +295,11 @@ class AppendStep(_message.Message):
         claim_nonce: _builtins.bytes = ...,
         end: Global___LogEnd | None = ...,
         records: _abc.Iterable[Global___NewRecord] | None = ...,
+        first_attempt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "first_attempt", b"first_attempt", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
