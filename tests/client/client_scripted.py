@@ -300,5 +300,5 @@ class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
         self.topics[name] = request.topic.partitions
         return disco.AlterTopicResponse(topic=request.topic)
 
-    async def WatchCluster(self, request: Any, context: Any) -> Any:
+    async def WatchCluster(self, request: Any, context: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError

@@ -1,0 +1,286 @@
+"""`run` and `arun`: work on what is owned, stop it when it is not."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import muster
+import pytest
+from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
+from muster import TopicPartition
+from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FAST: muster.MemberSettings = {"heartbeat_interval_ms": 30, "session_timeout_ms": 10_000}
+
+
+async def running(
+    scripted: ScriptedCluster, work: Any, stop: asyncio.Event, **settings: Any
+) -> "asyncio.Task[None]":
+    return asyncio.create_task(
+        muster.arun(
+            work,
+            group="g",
+            topic="t",
+            partitions=3,
+            servers=scripted.address,
+            stop=stop,
+            **{**FAST, **settings},
+        )
+    )
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the condition is about other tasks and threads
+            await asyncio.sleep(0.005)
+
+
+async def test_each_partition_has_a_task_until_the_program_stops(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    a.offsets["t", 1] = 41
+    stop = asyncio.Event()
+    seen: dict[int, tuple[int | None, str, int]] = {}
+    ended: list[tuple[int, bool]] = []
+
+    async def work(p: muster.Partition) -> None:
+        seen[p.number] = (await p.committed(), p.token, p.generation)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append((p.number, p.is_ending))
+            await p.commit(100 + p.number, "last words")
+
+    task = await running(cluster, work, stop)
+    await until(lambda: len(seen) == 3)
+    stop.set()
+    await task
+    assert seen == {0: (None, TOKEN, 1), 1: (41, TOKEN, 1), 2: (None, TOKEN, 1)}
+    assert sorted(ended) == [(0, True), (1, True), (2, True)]
+    assert a.offsets == {("t", n): 100 + n for n in range(3)}
+    order = [name for name, _ in a.seen if name in ("OffsetCommit", "LeaveGroup")]
+    assert order[-1] == "LeaveGroup"
+    assert order.count("LeaveGroup") == 1
+
+
+async def test_a_failure_stops_everything_and_names_the_partition(cluster: ScriptedCluster) -> None:
+    cancelled = []
+
+    async def work(p: muster.Partition) -> None:
+        if p.number == 1:
+            raise KeyError("no such site")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(p.number)
+            raise
+
+    task = await running(cluster, work, asyncio.Event())
+    with pytest.raises(muster.WorkFailed, match="partition 1 of topic 't' failed: KeyError") as caught:
+        await asyncio.wait_for(task, 20)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.partition == TopicPartition("t", 1)
+    assert sorted(cancelled) == [0, 2]
+    assert cluster.coordinators[0].requests("LeaveGroup")[0].members[0].reason == "the work failed"
+
+
+async def test_work_that_returns_leaves_its_partition_owned(cluster: ScriptedCluster) -> None:
+    stop = asyncio.Event()
+    done: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        done.append(p.number)
+
+    task = await running(cluster, work, stop)
+    await cluster.coordinators[0].until("Heartbeat", 3)
+    assert sorted(done) == [0, 1, 2]
+    assert cluster.coordinators[0].requests("LeaveGroup") == []
+    stop.set()
+    await task
+
+
+async def test_a_commit_that_came_too_late_is_no_failure_of_the_program(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    stop = asyncio.Event()
+    starts: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        starts.append(p.generation)
+        if p.number == 0 and p.generation == 1:
+            await p.commit(1)
+        await asyncio.Event().wait()
+
+    a.script["OffsetCommit"].append(lambda r: commit_answer(r, common.ERROR_CODE_ILLEGAL_GENERATION))
+    task = await running(cluster, work, stop)
+    await until(lambda: starts.count(2) == 3)
+    stop.set()
+    await task
+
+
+async def test_one_partition_never_has_two_workers(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    stop, release = asyncio.Event(), asyncio.Event()
+    active: dict[int, int] = {}
+    most: list[int] = []
+    starts: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        active[p.number] = active.get(p.number, 0) + 1
+        most.append(active[p.number])
+        starts.append(p.generation)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await release.wait()
+            active[p.number] -= 1
+            raise
+
+    task = await running(cluster, work, stop)
+    await until(lambda: len(starts) == 3)
+    lost = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    a.script["Heartbeat"].append(lost)
+    await a.until("SyncGroup", 2)
+    await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
+    assert starts == [1, 1, 1]
+    release.set()
+    await until(lambda: starts.count(2) == 3)
+    stop.set()
+    await task
+    assert max(most) == 1
+
+
+async def test_another_partition_count_names_both(cluster: ScriptedCluster) -> None:
+    cluster.topics["t"] = 7
+    with pytest.raises(muster.PartitionCountMismatch, match=r"'t' has 7 partitions, 3 were asked for"):
+        await muster.arun(lambda p: None, group="g", topic="t", partitions=3, servers=cluster.address)
+
+
+async def test_an_absent_topic_is_created(cluster: ScriptedCluster) -> None:
+    stop = asyncio.Event()
+    got: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        got.append(p.number)
+
+    task = asyncio.create_task(
+        muster.arun(work, group="g", topic="new", partitions=5, servers=cluster.address, stop=stop, **FAST)
+    )
+    await until(lambda: sorted(got) == [0, 1, 2, 3, 4])
+    assert cluster.topics["new"] == 5
+    stop.set()
+    await task
+
+
+async def test_blocking_work_runs_in_threads_and_is_asked_to_stop(cluster: ScriptedCluster) -> None:
+    stop = asyncio.Event()
+    threads: dict[int, str] = {}
+
+    def work(p: muster.BlockingPartition) -> None:
+        position = p.committed() or 10
+        threads[p.number] = threading.current_thread().name
+        while not p.wait_ending(0.01):
+            position = 20
+            p.commit(position)
+        p.commit(position + 10)
+
+    task = await running(cluster, work, stop)
+    await until(lambda: set(cluster.coordinators[0].offsets.values()) == {20} and len(threads) == 3)
+    stop.set()
+    await task
+    assert cluster.coordinators[0].offsets == {("t", n): 30 for n in range(3)}
+    assert threads == {n: f"muster-work-t-{n}" for n in range(3)}
+
+
+async def test_a_failing_thread_is_surfaced(cluster: ScriptedCluster) -> None:
+    def work(p: muster.BlockingPartition) -> None:
+        if p.number == 2:
+            raise ValueError("bad line")
+        p.wait_ending()
+
+    task = await running(cluster, work, asyncio.Event())
+    with pytest.raises(muster.WorkFailed, match=r"partition 2 .* ValueError: bad line"):
+        await asyncio.wait_for(task, 20)
+
+
+async def test_cancelling_arun_leaves_the_group(cluster: ScriptedCluster) -> None:
+    async def work(p: muster.Partition) -> None:
+        await asyncio.Event().wait()
+
+    task = await running(cluster, work, asyncio.Event())
+    await cluster.coordinators[0].until("Heartbeat")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
+
+
+def test_settings_are_checked_before_anything_is_sent() -> None:
+    with pytest.raises(muster.SettingsError, match="heartbeat_interval_ms"):
+        muster.run(lambda p: None, group="g", topic="t", partitions=1, heartbeat_interval_ms=60_000)
+    with pytest.raises(muster.SettingsError, match="partitions: 0"):
+        muster.run(lambda p: None, group="g", topic="t", partitions=0)
+    with pytest.raises(muster.SettingsError, match="group_id"):
+        muster.run(lambda p: None, group="", topic="t", partitions=1)
+
+
+@pytest.mark.parametrize("example", ["worker.py", "blocking_worker.py"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
+async def test_the_examples_stop_cleanly(
+    cluster: ScriptedCluster, example: str, number: signal.Signals
+) -> None:
+    a = cluster.coordinators[0]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / example),
+        env={**os.environ, "MUSTER_SERVERS": cluster.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await a.until("OffsetCommit")
+        process.send_signal(number)
+        out, err = await asyncio.wait_for(process.communicate(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, err.decode()) == (0, "")
+    assert out.decode().count("on from 0 with token") == 12
+    assert len(a.requests("LeaveGroup")) == 1
+    assert cluster.topics["sites"] == 12
+
+
+async def test_the_raw_member_needs_no_client(cluster: ScriptedCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / "raw_member.py"),
+        *("--servers", cluster.address, "--beats", "2", "--interval", "0.01", "--topic", "t"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0
+    assert out.decode().splitlines() == [
+        "joined as m-1, generation 1, leader m-1",
+        f"owns t-0, t-1, t-2 with token {TOKEN}",
+        "heartbeat: ERROR_CODE_NONE",
+        "heartbeat: ERROR_CODE_NONE",
+        "left",
+    ]
+
+
+def test_nobody_there_is_said_in_one_sentence() -> None:
+    started = time.monotonic()
+
+    async def ask() -> None:
+        async with muster.Cluster("127.0.0.1:1", timeout_ms=300) as nobody:
+            await nobody.topics()
+
+    with pytest.raises(muster.ClusterUnavailable, match=r"127\.0\.0\.1:1 answered within 0.3 s.*muster dev"):
+        asyncio.run(ask())
+    assert time.monotonic() - started < 20
