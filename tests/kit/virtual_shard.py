@@ -12,6 +12,7 @@ from muster_core.events import (
     Event,
     GroupRequest,
     GroupResponse,
+    Push,
     Request,
     Resume,
     Suspend,
@@ -36,6 +37,7 @@ class VirtualShard:
         answers: answers that nobody has asked for yet, by call id.
         auto_ack: whether appends are acknowledged at once.
         waiting: appends that were not acknowledged yet.
+        pushes: news for session streams, in order.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class VirtualShard:
         self.auto_ack = True
         self.waiting: deque[Append] = deque()
         self.appends: list[Append] = []
+        self.pushes: list[Push] = []
         self.deadline_ms: int | None = None
         self.epoch = (self.log[-1][0].epoch if self.log else 0) + 1
         self.shard = Shard(0, self.config)
@@ -132,6 +135,7 @@ class VirtualShard:
 
     def _carry_out(self, effects: Effects) -> None:
         self.deadline_ms = effects.next_deadline_ms
+        self.pushes.extend(effects.pushes)
         for reply in effects.replies:
             assert reply.call_id not in self.answered, f"call {reply.call_id} was answered twice"
             self.answered.add(reply.call_id)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.application import Application
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
-from muster_core.events import Append, Effects, GroupResponse, Reply, Request
+from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
 from muster_core.group import Group
 from muster_core.member import Member
 from muster_core.position import Position
@@ -35,6 +35,7 @@ class ShardContext:
         now: time of the turn.
         effects: effects of the turn.
         calls: open calls by id.
+        streams: session streams by id → members on them, with their groups.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -46,6 +47,7 @@ class ShardContext:
         self.now = Now(0, 0)
         self.effects = Effects()
         self.calls: dict[int, Request] = {}
+        self.streams: dict[int, dict[Member, Group]] = {}
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
@@ -158,10 +160,26 @@ class ShardContext:
             self.reply(call_id, answer)
         return call_id is not None
 
+    def detach(self, member: Member) -> None:
+        """Takes a member off its session stream."""
+        if member.stream_id is not None:
+            self.streams.get(member.stream_id, {}).pop(member, None)
+            member.stream_id = None
+
+    def fence(self, group: Group, member: Member, code: ErrorCode) -> None:
+        """Tells a member on a stream that its membership is gone, and takes it off."""
+        if member.stream_id is not None:
+            news = session_pb2.Fenced(
+                group_id=group.group_id, member_id=member.member_id, error_code=code, shard_epoch=self.epoch
+            )
+            self.effects.pushes.append(Push(member.stream_id, news))
+            self.detach(member)
+
     def release(self, group: Group, member: Member) -> None:
         """Ends what a member waits for, because it is about to be removed (conformance LG-18, LG-19)."""
         if member.heartbeat is not None:
             self.purgatory.wheel.cancel(member.heartbeat)
+        self.fence(group, member, error_code.UNKNOWN_MEMBER_ID)
         call_id = group.unpark_join(member)
         if call_id is not None and call_id in self.calls:
             answer = coordinator_pb2.JoinGroupResponse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core.position import Position
 
@@ -122,7 +122,62 @@ class TopicsChanged:
     deleted: frozenset[str] = frozenset()
 
 
-Event: TypeAlias = Request | Cancelled | AppendDone | Tick | Suspend | Resume | Unload | TopicsChanged
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """A member comes onto a session stream. Answered by a push of `AttachResult`.
+
+    Attributes:
+        stream_id: chosen by the driver, never used again for another stream.
+        request: who.
+    """
+
+    stream_id: int
+    request: session_pb2.Attach
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """A member goes off a session stream."""
+
+    stream_id: int
+    request: session_pb2.Detach
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """All members of the shard that are on the stream are alive."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    """A session stream has ended.
+
+    Attributes:
+        stream_id: which.
+        suspect: False when the server ended it, or when most streams broke at once: then it is no sign
+            that the members are gone, and their sessions run on as they are.
+    """
+
+    stream_id: int
+    suspect: bool = True
+
+
+Event: TypeAlias = (
+    Request
+    | Cancelled
+    | AppendDone
+    | Tick
+    | Suspend
+    | Resume
+    | Unload
+    | TopicsChanged
+    | Attach
+    | Detach
+    | Beat
+    | StreamBroken
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +196,19 @@ class Append:
     records: tuple[records_pb2.Record, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Push:
+    """News for a session stream."""
+
+    stream_id: int
+    message: (
+        session_pb2.AttachResult
+        | session_pb2.RebalanceStarted
+        | session_pb2.Fenced
+        | session_pb2.CoordinatorMoved
+    )
+
+
 @dataclass(slots=True)
 class Effects:
     """What the driver has to do after an event.
@@ -148,9 +216,11 @@ class Effects:
     Attributes:
         replies: answers to calls.
         appends: what to store, in order; several may be open at once.
+        pushes: news for session streams, in order, after the replies.
         next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting.
     """
 
     replies: list[Reply] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
+    pushes: list[Push] = field(default_factory=list)
     next_deadline_ms: int | None = None

@@ -292,6 +292,7 @@ class Joins:
 
     def _fence(self, group: Group, member: Member) -> None:
         text = f"instance {member.group_instance_id} was taken over by another process"
+        self._context.fence(group, member, error_code.FENCED_INSTANCE_ID)
         self._context.refuse_join(group, member, error_code.FENCED_INSTANCE_ID, text)
         if member.sync_call is not None:
             self._context.refuse(member.sync_call, error_code.FENCED_INSTANCE_ID, text)

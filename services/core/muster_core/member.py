@@ -40,6 +40,8 @@ class Member:
         join_call: its parked JoinGroup.
         sync_call: its parked SyncGroup.
         heartbeat: its session, as a timer.
+        stream_id: the session stream it is on; None: it is on none.
+        suspect: whether its stream broke and it was not heard of since.
     """
 
     __slots__ = (
@@ -61,6 +63,8 @@ class Member:
         "recorded",
         "recorded_join_seq",
         "session_timeout_ms",
+        "stream_id",
+        "suspect",
         "sync_call",
         "token",
     )
@@ -86,6 +90,8 @@ class Member:
         self.join_call: int | None = None
         self.sync_call: int | None = None
         self.heartbeat: Timer | None = None
+        self.stream_id: int | None = None
+        self.suspect = False
 
     @property
     def is_static(self) -> bool:

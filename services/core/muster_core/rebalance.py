@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import causes, error_code
 from muster_core.context import LOG_SLOW, ShardContext
 from muster_core.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from muster_core.events import Push
 from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
@@ -41,8 +42,15 @@ class Rebalancer:
         if member.heartbeat is None:
             member.heartbeat = DelayedHeartbeat(self, group.group_id, member)
         member.confirmed = True
+        member.suspect = False
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
+
+    def remaining_ms(self, member: Member) -> int | None:
+        """How long the session still runs; None: its timer is not armed."""
+        if member.heartbeat is None or not member.heartbeat.armed:
+            return None
+        return max(member.heartbeat.deadline_ms - self._context.now.boot_ms, 0)
 
     def session_ended(self, group_id: str, member: Member) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
@@ -59,7 +67,8 @@ class Rebalancer:
             return  # gone, or heard of again while this waited in line
         if member.is_waiting and not member.is_new:
             return  # parked, so alive; its session starts when it is answered (SE-07)
-        cause = causes.by_member(causes.SESSION_EXPIRED, member, self._context.now.wall_ms)
+        kind = causes.DISCONNECTED if member.suspect else causes.SESSION_EXPIRED
+        cause = causes.by_member(kind, member, self._context.now.wall_ms)
         self.remove_members(group, [member], cause)
 
     # --- the join phase
@@ -73,6 +82,7 @@ class Rebalancer:
             return
         for member in group.members.values():
             self._refuse_sync(group, member)
+            self._announce(group, member, cause)
             if group.state is GroupState.COMPLETING_REBALANCE:
                 member.assignment = b""
         self._stop_waiting_for_syncs(group)
@@ -89,6 +99,18 @@ class Rebalancer:
         else:
             operation = DelayedJoin(self, group, group.rebalance_timeout_ms)
         self.watch_join(operation)
+
+    def _announce(self, group: Group, member: Member, cause: Cause) -> None:
+        """Tells a member on a stream at once what the others learn from their next heartbeat."""
+        if member.stream_id is not None and member.join_call is None:
+            news = session_pb2.RebalanceStarted(
+                group_id=group.group_id,
+                member_id=member.member_id,
+                generation=group.generation,
+                cause=cause,
+                shard_epoch=self._context.epoch,
+            )
+            self._context.effects.pushes.append(Push(member.stream_id, news))
 
     def restart_waits(self, group: Group) -> None:
         """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""
@@ -153,6 +175,8 @@ class Rebalancer:
             call_id = group.unpark_join(member)
             if call_id is not None:
                 self._context.reply(call_id, self.join_answer(group, member))
+            else:  # a static member that did not come back: its generation is over (RT-02)
+                self._context.fence(group, member, error_code.ILLEGAL_GENERATION)
             self.touch(group, member)
         group.pending_sync = set(group.members)
         self.wait_for_syncs(group)

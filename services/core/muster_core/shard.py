@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
@@ -15,11 +15,16 @@ from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
+    Attach,
+    Beat,
     Cancelled,
+    Detach,
     Effects,
     Event,
+    Push,
     Request,
     Resume,
+    StreamBroken,
     Suspend,
     Tick,
     TopicsChanged,
@@ -34,6 +39,7 @@ from muster_core.position import Position
 from muster_core.queries import Queries
 from muster_core.rebalance import Rebalancer
 from muster_core.responses import Owner
+from muster_core.streams import Streams
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
 
@@ -62,6 +68,7 @@ class Shard:
         self._syncs = Syncs(self._context, self._rebalancer)
         self._leaves = Leaves(self._context, self._rebalancer)
         self._offsets = Offsets(self._context, self._rebalancer)
+        self._streams = Streams(self._context, self._rebalancer)
         self._queries = Queries(self._context, self._offsets)
         self._retention = _Retention(self._context, self._offsets)
         self._suspended = False
@@ -77,6 +84,10 @@ class Shard:
             Resume: self._resume,
             Unload: self._unload,
             TopicsChanged: self._topics_changed,
+            Attach: self._streams.attach,
+            Detach: self._streams.detach,
+            Beat: self._streams.beat,
+            StreamBroken: self._streams.broken,
         }
         self._requests: dict[type[Any], Callable[[Request, Any], None]] = {
             pb.JoinGroupRequest: self._joins.handle,
@@ -232,6 +243,13 @@ class Shard:
         self._unloaded = True
         self._successor = event.successor
         self._end_calls(error_code.NOT_COORDINATOR, _MOVED, event.successor)
+        for stream_id, members in self._context.streams.items():
+            for member, group in members.items():
+                moved = session_pb2.CoordinatorMoved(
+                    group_id=group.group_id, member_id=member.member_id, coordinator=event.successor
+                )
+                self._context.effects.pushes.append(Push(stream_id, moved))
+        self._context.streams.clear()
         for group in self._context.groups.values():
             group.become(GroupState.DEAD, self._context.now.wall_ms)
         self._context.groups.clear()
