@@ -1,0 +1,284 @@
+"""The run of the demo: sets up, kills, measures, compares."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import muster
+from muster_core.sharding import shard_of
+
+from muster_server.child_process import ChildProcess
+from muster_server.demo.progress import Gate, Progress
+from muster_server.demo.show import Show
+from muster_server.demo.text import count, read_lines
+from muster_server.demo.worker import SESSION_TIMEOUT_MS, boot_ms
+from muster_server.demo.workload import Store, collect, load
+from muster_server.dev.cluster import DevCluster
+from muster_server.dev.redis_nodes import RedisNode
+from muster_server.verify.command import show as show_report
+from muster_server.verify.verifier import verify
+
+PARTITIONS = 12
+WORKERS = 6
+GROUP = "word-count"
+TOPIC = "lines"
+_RECOVERY_SECONDS = 30.0
+_GAP_MS = 3_000
+
+
+class DemoError(Exception):
+    """The demo did not show what it should; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how much.
+
+    Attributes:
+        seconds: how long the work is stretched.
+        text_bytes: how much of the default text.
+        calm_seconds: undisturbed work before each kill.
+    """
+
+    seconds: float
+    text_bytes: int
+    calm_seconds: float
+
+
+FULL_PLAN = Plan(seconds=60.0, text_bytes=5_000_000, calm_seconds=5.0)
+FAST_PLAN = Plan(seconds=20.0, text_bytes=1_500_000, calm_seconds=1.5)
+
+
+class Demo:
+    """One run.
+
+    Args:
+        folder: data and logs.
+        plan: how long and how much.
+        input_folder: text of your own.
+        show: where it tells what happens.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, input_folder: Path | None, show: Show) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._input = input_folder
+        self._show = show
+        self._workload = RedisNode(folder / "workload")
+        self._cluster = DevCluster(
+            folder / "cluster",
+            redis_nodes=3,
+            settings={"MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": "1000"},
+        )
+        self._workers: dict[str, ChildProcess] = {}
+
+    async def run(self) -> bool:
+        """Runs it; True: everything was as it must be."""
+        lines = read_lines(self._input, self._plan.text_bytes)
+        size = sum(len(line) for line in lines)
+        self._show.say(f"{len(lines)} lines of real text, {size / 1e6:.1f} MB")
+        store = Store(self._workload.url)
+        try:
+            await asyncio.gather(self._workload.start(), self._cluster.start())
+            self._tell_cluster()
+            sizes = load(self._workload.url, lines, PARTITIONS)
+            progress = Progress(store, sizes)
+            async with muster.Cluster(self._cluster.servers) as connection:
+                await self._work(progress, connection)
+                history = await connection.group_history(GROUP, 100)
+                await self._end_workers()
+            equal = self._compare(lines)
+            report = verify(self._cluster.redis_url)
+            self._show.console.print()
+            show_report(report, self._show.console)
+            self._show.timeline(GROUP, history)
+            return equal and report.clean
+        finally:
+            self._show.end()
+            await store.close()
+            await asyncio.gather(*(worker.kill() for worker in self._workers.values()))
+            await self._cluster.stop()
+            await self._workload.stop()
+
+    def _tell_cluster(self) -> None:
+        assert self._cluster.nodes is not None
+        self._show.say(
+            f"cluster is up: discovery at {self._cluster.servers}, one metadata, "
+            f"{len(self._cluster.coordinators)} coordinators, {len(self._cluster.nodes)} Redis nodes as the log"
+        )
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    async def _work(self, progress: Progress, connection: muster.Cluster) -> None:
+        gate = Gate(progress.store, self._plan.seconds)
+        background = [asyncio.create_task(progress.follow())]
+        try:
+            self._start_workers()
+            await self._wait(
+                progress, lambda: len(progress.owners) == PARTITIONS, "all partitions have an owner"
+            )
+            gate.started_ms = boot_ms()
+            self._show.say(f"{WORKERS} workers share {PARTITIONS} partitions; the count begins")
+            self._show.begin(progress.total)
+            background += [asyncio.create_task(gate.run()), asyncio.create_task(self._tick(progress))]
+            for disturbance in (
+                self._kill_coordinator,
+                self._kill_worker,
+                self._kill_redis_node,
+                self._stop_coordinator,
+            ):
+                await self._calm(progress)
+                await disturbance(progress, connection)
+            gate.release()
+            await self._wait(progress, lambda: progress.finished, "every line is counted", 60.0)
+            self._show.end()
+            self._show.say(f"all {progress.total} lines are counted, {len(progress.commits)} commits")
+        finally:
+            for task in background:
+                task.cancel()
+            for task in background:
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    def _start_workers(self) -> None:
+        for index in range(1, WORKERS + 1):
+            name = f"worker-{index}"
+            arguments = [name, self._cluster.servers, self._workload.url, GROUP, TOPIC, str(PARTITIONS)]
+            worker = ChildProcess(
+                name,
+                [sys.executable, "-m", "muster_server.demo.worker", *arguments],
+                self._folder / "logs" / f"{name}.log",
+                removed=("MUSTER_",),
+            )
+            worker.start()
+            self._workers[name] = worker
+
+    async def _end_workers(self) -> None:
+        await asyncio.gather(*(worker.terminate() for worker in self._workers.values()))
+
+    async def _tick(self, progress: Progress) -> None:
+        while True:
+            self._show.progress(progress.done, len(progress.commits))
+            await asyncio.sleep(0.2)
+
+    async def _calm(self, progress: Progress) -> None:
+        """Undisturbed work, and all partitions moving."""
+        await asyncio.sleep(self._plan.calm_seconds)
+        since = boot_ms()
+        await self._wait(
+            progress,
+            lambda: len({c.partition for c in progress.commits if c.sent_ms >= since}) == PARTITIONS,
+            "commits in every partition",
+        )
+
+    async def _wait(
+        self,
+        progress: Progress,
+        condition: Callable[[], bool],
+        what: str,
+        seconds: float = _RECOVERY_SECONDS,
+    ) -> None:
+        if not await progress.until(condition, seconds):
+            raise DemoError(f"not within {seconds:g} s: {what}; see the logs in {self._folder}")
+
+    # -- the disturbances ---------------------------------------------------------------------------
+
+    async def _owner(self, connection: muster.Cluster) -> str:
+        cluster = await connection.describe()
+        shard = shard_of(GROUP, cluster.shard_count)
+        return next(owner.node_id for owner in cluster.shards if owner.shard == shard)
+
+    async def _generation(self, connection: muster.Cluster) -> int:
+        return (await connection.describe_group(GROUP)).generation
+
+    async def _kill_coordinator(self, progress: Progress, connection: muster.Cluster) -> None:
+        name, before = await self._owner(connection), await self._generation(connection)
+        self._show.say(f"SIGKILL {name}, the coordinator that owns the group", "bold yellow")
+        await self._cluster.coordinator(name).kill()
+        killed_ms = boot_ms()
+        await self._wait(progress, lambda: progress.first_commit_after(killed_ms) is not None, "a commit")
+        first = progress.first_commit_after(killed_ms)
+        assert first is not None
+        owner = await self._owner(connection)
+        self._show.say(
+            f"  commits go on {first.at_ms - killed_ms} ms after the kill, now at {owner}", "green"
+        )
+        await self._same_generation(connection, before)
+
+    async def _kill_worker(self, progress: Progress, _connection: muster.Cluster) -> None:
+        name = min(self._workers, key=lambda worker: (-len(progress.partitions_of(worker)), worker))
+        owned = progress.partitions_of(name)
+        self._show.say(
+            f"SIGKILL {name}, which works on {len(owned)} partitions {sorted(owned)} "
+            f"(its session lasts {SESSION_TIMEOUT_MS / 1000:g} s)",
+            "bold yellow",
+        )
+        await self._workers.pop(name).kill()
+        killed_ms = boot_ms()
+        await self._wait(
+            progress, lambda: progress.taken_over_ms(owned, name, killed_ms) is not None, "others take over"
+        )
+        taken_ms = progress.taken_over_ms(owned, name, killed_ms)
+        assert taken_ms is not None
+        self._show.say(
+            f"  others work on all its partitions {(taken_ms - killed_ms) / 1000:.1f} s after the kill",
+            "green",
+        )
+
+    async def _kill_redis_node(self, progress: Progress, connection: muster.Cluster) -> None:
+        assert self._cluster.nodes is not None
+        before = await self._generation(connection)
+        node = self._cluster.nodes[0]
+        self._show.say("SIGKILL Redis node 1 of 3, which holds a copy of the log", "bold yellow")
+        usual = progress.longest_gap_ms(boot_ms() - _GAP_MS // 2, boot_ms())
+        await node.kill()
+        killed_ms = boot_ms()
+        await asyncio.sleep(_GAP_MS / 1000)
+        gap = progress.longest_gap_ms(killed_ms, boot_ms())
+        self._show.say(f"  longest pause between commits {gap} ms (before the kill: {usual} ms)", "green")
+        await self._same_generation(connection, before)
+        await node.start()
+        self._show.say("  node 1 is started again on its data; what it missed is repaired in the background")
+
+    async def _stop_coordinator(self, progress: Progress, connection: muster.Cluster) -> None:
+        name, before = await self._owner(connection), await self._generation(connection)
+        self._show.say(f"SIGTERM {name}, the coordinator that owns the group now", "bold yellow")
+        asked_ms = boot_ms()
+        code = await self._cluster.coordinator(name).terminate()
+        ended_ms = boot_ms()
+        since = boot_ms()
+        await self._wait(
+            progress, lambda: any(c.sent_ms >= since for c in progress.commits), "a commit at the successor"
+        )
+        gap = progress.longest_gap_ms(asked_ms, boot_ms())
+        owner = await self._owner(connection)
+        self._show.say(
+            f"  it handed over to {owner} and ended with code {code} after {ended_ms - asked_ms} ms; "
+            f"longest pause between commits {gap} ms",
+            "green",
+        )
+        await self._same_generation(connection, before)
+
+    async def _same_generation(self, connection: muster.Cluster, before: int) -> None:
+        now = await self._generation(connection)
+        if now != before:
+            raise DemoError(f"the group went from generation {before} to {now}: a rebalance without need")
+        self._show.say(f"  no rebalance: still generation {now}", "green")
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def _compare(self, lines: list[str]) -> bool:
+        alone, together = count(lines), collect(self._workload.url, PARTITIONS)
+        if alone == together:
+            self._show.say(
+                f"equal: {alone.total()} words, {len(alone)} different ones, as a single process counts them",
+                "bold green",
+            )
+            return True
+        wrong = [word for word in alone.keys() | together.keys() if alone[word] != together[word]]
+        told = ", ".join(f"{word!r} {together[word]} instead of {alone[word]}" for word in sorted(wrong)[:5])
+        self._show.say(f"NOT EQUAL: {len(wrong)} words differ: {told}", "bold red")
+        return False

@@ -1,0 +1,85 @@
+"""Real text to count words in."""
+
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_WORD = re.compile(r"\w+")
+_SUFFIXES = frozenset({".md", ".rst", ".txt"})
+_NAMES = frozenset({"METADATA", "README", "LICENSE", "NOTICE", "AUTHORS", "CHANGELOG"})
+_MAX_FILE_BYTES = 2_000_000
+_MAX_LINE_CHARACTERS = 2_000
+
+
+class InputError(Exception):
+    """There is no text to count words in; the message says where it was looked for."""
+
+
+def words(line: str) -> list[str]:
+    """The words of a line, in small letters."""
+    return _WORD.findall(line.lower())
+
+
+def count(lines: Iterable[str]) -> Counter[str]:
+    """How often each word stands in some lines: the plain count that the fleet's is compared with."""
+    total: Counter[str] = Counter()
+    for line in lines:
+        total.update(words(line))
+    return total
+
+
+def read_lines(folder: Path | None, limit_bytes: int) -> list[str]:
+    """Lines with words in them, from the files of a folder or from the installed packages' documentation.
+
+    Args:
+        folder: any folder with text; None: what the packages of this environment brought along.
+        limit_bytes: enough text; of the default text only.
+
+    Raises:
+        InputError: there is none.
+    """
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--input {folder}: there is no such folder")
+    roots = [folder] if folder is not None else _package_folders()
+    lines: list[str] = []
+    size = 0
+    for path in _text_files(roots, every_file=folder is not None):
+        for line in _lines_of(path):
+            lines.append(line)
+            size += len(line)
+        if folder is None and size >= limit_bytes:
+            break
+    if not lines:
+        raise InputError(f"no text in {', '.join(str(root) for root in roots)}")
+    return lines
+
+
+def _package_folders() -> list[Path]:
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")}
+    return sorted(Path(path) for path in paths if path and Path(path).is_dir())
+
+
+def _text_files(roots: list[Path], *, every_file: bool) -> Iterator[Path]:
+    for root in roots:
+        for path in sorted(root.rglob("*")):
+            wanted = every_file or path.suffix in _SUFFIXES or path.name in _NAMES
+            if wanted and path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
+                yield path
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError):
+            print(f"demo: {path} cannot be read and is left out: {error.strerror}", file=sys.stderr)
+        return  # not text
+    if "\0" in text:
+        return
+    for line in text.splitlines():
+        cut = line.strip()[:_MAX_LINE_CHARACTERS]
+        if words(cut):
+            yield cut

@@ -1,0 +1,97 @@
+"""One worker of the demo: `python -m muster_server.demo.worker NAME SERVERS WORKLOAD GROUP TOPIC PARTITIONS`.
+
+It is what a user of Muster writes: the public API and a function for one partition.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from dataclasses import dataclass
+
+import muster
+
+from muster_server.demo.text import count
+from muster_server.demo.workload import StaleTokenError, Store
+
+SESSION_TIMEOUT_MS = 6_000
+_HEARTBEAT_MS = 500
+_LINES_AT_ONCE = 400
+_IDLE_SECONDS = 0.05
+_TURN_SECONDS = 0.15
+
+
+@dataclass
+class Worker:
+    """Counts the words of the partitions that it owns."""
+
+    name: str
+    store: Store
+
+    async def work(self, partition: muster.Partition) -> None:
+        """Counts one partition from where it was left, for as long as it is owned."""
+        number, token = partition.number, partition.token
+        size = await self.store.size(number)
+        position = await partition.committed() or 0
+        try:
+            # The store may be ahead of the commit: the last owner may have died between the two.
+            position = await self.store.apply(number, token, position, position, {})
+            await self._report("owned", partition, position)
+            while True:
+                lines = await self._next_lines(number, position, size)
+                if not lines:
+                    await asyncio.sleep(_IDLE_SECONDS)
+                    continue
+                after = position + len(lines)
+                position = await self.store.apply(number, token, position, after, count(lines))
+                sent_ms = boot_ms()
+                await partition.commit(position)
+                await self._report("commit", partition, position, sent_ms)
+                await asyncio.sleep(_TURN_SECONDS)
+        except StaleTokenError:
+            await self._report("refused", partition, position)
+
+    async def _next_lines(self, number: int, position: int, size: int) -> list[str]:
+        allowed = await self.store.allowed(size)
+        if position >= allowed:
+            return []
+        return await self.store.read(number, position, min(_LINES_AT_ONCE, allowed - position))
+
+    async def _report(self, event: str, partition: muster.Partition, position: int, sent_ms: int = 0) -> None:
+        await self.store.report(
+            event=event,
+            worker=self.name,
+            partition=partition.number,
+            generation=partition.generation,
+            position=position,
+            sent_ms=sent_ms,
+            at_ms=boot_ms(),
+        )
+
+
+def boot_ms() -> int:
+    """Time that all processes of this machine share, ms."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
+def main() -> None:
+    """Entry point."""
+    name, servers, workload, group, topic, partitions = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    worker = Worker(name, Store(workload))
+    muster.run(
+        worker.work,
+        group=group,
+        topic=topic,
+        partitions=int(partitions),
+        servers=servers,
+        client_id=name,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=_HEARTBEAT_MS,
+        rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""A whole cluster on this machine: embedded servers and one process per role instance."""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from muster_server.dev.ports import LOOPBACK, free_ports, is_free
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.dev.role_process import RoleProcess, start_all
+from muster_server.initialise import initialise_log
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
+
+DESCRIPTION = "cluster.json"
+"""File of a cluster's folder that says where it is."""
+
+
+class ClusterBusyError(Exception):
+    """The folder or a port is in use; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the processes listen; 0: free ports are picked.
+
+    Attributes:
+        discovery: of discovery; further instances come behind it.
+        coordinator: of the first coordinator; the others come behind it.
+        metadata: of metadata; further instances come behind it.
+    """
+
+    discovery: int = 0
+    coordinator: int = 0
+    metadata: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Where a cluster is, for other programs on this machine.
+
+    Attributes:
+        servers: discovery addresses for clients.
+        redis: nodes of the log.
+        pid: process that runs the cluster.
+    """
+
+    servers: str
+    redis: str
+    pid: int
+
+    @classmethod
+    def read(cls, folder: Path) -> "Description":
+        """Reads it from a cluster's folder.
+
+        Raises:
+            FileNotFoundError: no cluster was started there.
+        """
+        return cls(**json.loads((folder / DESCRIPTION).read_text()))
+
+
+class DevCluster:
+    """Embedded servers, metadata, discovery and coordinators as processes; an async context manager.
+
+    Args:
+        folder: data, logs and the description; a cluster started there again finds its state.
+        redis_nodes: 1, 3 or 5 embedded servers.
+        redis_url: nodes of your own instead.
+        coordinators: how many.
+        metadata: how many.
+        ports: where they listen.
+        fsync: of the embedded servers.
+        settings: further variables for every process.
+        shard_count: when the log is initialised.
+
+    Attributes:
+        nodes: the embedded servers; None with nodes of your own.
+        metadata: the processes of that role.
+        discovery: the process of that role.
+        coordinators: the processes of that role, in order.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        redis_nodes: int = 1,
+        redis_url: str | None = None,
+        coordinators: int = 3,
+        metadata: int = 1,
+        ports: Ports = Ports(),
+        fsync: str = "everysec",
+        settings: Mapping[str, str] | None = None,
+        shard_count: int = 50,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._shard_count = shard_count
+        self._lock: IO[str] | None = None
+        self._take_folder()
+        self.nodes = None if redis_url else RedisNodes(self.folder, redis_nodes, fsync)
+        self.redis_url = redis_url or (self.nodes.url if self.nodes else "")
+        picked = iter(free_ports(1 + coordinators + metadata))
+        settings = dict(settings or {})
+
+        def port(first: int, index: int) -> int:
+            other = next(picked)
+            return first + index if first else other
+
+        metadata_ports = [port(ports.metadata, index) for index in range(metadata)]
+        addresses = ",".join(f"{LOOPBACK}:{number}" for number in metadata_ports)
+        logs = self.folder / "logs"
+
+        def process(name: str, role: str, number: int, **own: str) -> RoleProcess:
+            prefix = f"MUSTER_{role.upper()}_"
+            listen = {f"{prefix}LISTEN": f"{LOOPBACK}:{number}"}
+            return RoleProcess(
+                name, role, number, logs, {**settings, **listen, **{prefix + k: v for k, v in own.items()}}
+            )
+
+        self.metadata = [
+            process(f"metadata-{index}", METADATA, number, REDIS=self.redis_url)
+            for index, number in enumerate(metadata_ports, 1)
+        ]
+        self.discovery = process("discovery-1", DISCOVERY, port(ports.discovery, 0), METADATA=addresses)
+        self.coordinators = [
+            process(name, COORDINATOR, port(ports.coordinator, index), METADATA=addresses, NODE_ID=name)
+            for index, name in enumerate(f"coordinator-{number}" for number in range(1, coordinators + 1))
+        ]
+
+    @property
+    def servers(self) -> str:
+        """Discovery addresses for clients."""
+        return self.discovery.address
+
+    @property
+    def roles(self) -> Sequence[RoleProcess]:
+        """All processes but the servers, in the order of their start."""
+        return [*self.metadata, self.discovery, *self.coordinators]
+
+    def coordinator(self, node_id: str) -> RoleProcess:
+        """The coordinator of that name."""
+        return next(process for process in self.coordinators if process.name == node_id)
+
+    async def start(self) -> None:
+        """Starts everything and waits until it serves.
+
+        Raises:
+            ClusterBusyError: a port is taken.
+            ChildError: a process did not come up; everything is stopped again.
+        """
+        taken = [process for process in self.roles if not is_free(process.port)]
+        if taken:
+            where = ", ".join(f"{process.port} (for {process.name})" for process in taken)
+            self._give_folder_back()
+            raise ClusterBusyError(
+                f"port {where} is in use: stop what listens there, or choose others (--ports free)"
+            )
+        try:
+            if self.nodes is not None:
+                await self.nodes.start()
+            await initialise_log(self.redis_url, self._shard_count)
+            await start_all(list(self.roles))
+        except BaseException:
+            await self.stop()
+            raise
+        description = Description(self.servers, self.redis_url, os.getpid())
+        (self.folder / DESCRIPTION).write_text(json.dumps(asdict(description)))
+
+    async def stop(self) -> None:
+        """Stops everything in good order; nothing is left running."""
+        for layer in (self.coordinators, [self.discovery], self.metadata):
+            await asyncio.gather(*(process.terminate() for process in layer))
+        if self.nodes is not None:
+            await self.nodes.stop()
+        self._give_folder_back()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _take_folder(self) -> None:
+        lock = (self.folder / "lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ClusterBusyError(
+                f"a cluster runs on {self.folder} already: stop it, or choose another folder with --data"
+            ) from None
+        self._lock = lock
+
+    def _give_folder_back(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -1,0 +1,23 @@
+"""An embedded, initialised log for a process that runs everything."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.initialise import initialise_log
+
+
+@asynccontextmanager
+async def embedded_log(folder: Path) -> AsyncIterator[str]:
+    """Starts one embedded server on a folder and initialises its log if that was not done yet.
+
+    Gives its URL; stops it at the end.
+    """
+    nodes = RedisNodes(folder, 1)
+    await nodes.start()
+    try:
+        await initialise_log(nodes.url, 50)
+        yield nodes.url
+    finally:
+        await nodes.stop()

@@ -1,0 +1,129 @@
+"""`muster verify`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster_server.dev.cluster import Description
+from muster_server.verify.reader import LogUnreadableError
+from muster_server.verify.verifier import ALL, Evidence, Report
+from muster_server.verify.verifier import verify as verify_log
+
+EXIT_BROKEN = 1
+EXIT_UNREADABLE = 2
+
+
+def verify(
+    url: Annotated[
+        str, typer.Argument(help="Nodes of the log, redis://host:port,…; default: those of `muster dev`.")
+    ] = "",
+    nodes: Annotated[
+        str, typer.Option(help="`all`: also compare what the nodes hold; `one`: only check the best log.")
+    ] = "all",
+    output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`.")] = "text",
+    data: Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")] = Path(".muster/dev"),
+) -> None:
+    """Checks from the log alone, read-only, that no declared promise was broken. Exit code 1: one was."""
+    for name, value, known in (("nodes", nodes, ("all", "one")), ("output", output, ("text", "json"))):
+        if value not in known:
+            _fail(f"--{name} {value!r}: use {' or '.join(known)}")
+    try:
+        report = verify_log(url or _dev_url(data), compare_nodes=nodes == "all")
+    except LogUnreadableError as error:
+        _fail(str(error))
+    if output == "json":
+        typer.echo(as_json(report))
+    else:
+        show(report, Console())
+    if not report.clean:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"muster verify: {message}", err=True)
+    raise typer.Exit(EXIT_UNREADABLE)
+
+
+def _dev_url(folder: Path) -> str:
+    try:
+        return Description.read(folder).redis
+    except FileNotFoundError:
+        raise LogUnreadableError(
+            f"no cluster was started on {folder}: name the nodes, e.g. `muster verify redis://localhost:6379`"
+        ) from None
+
+
+def show(report: Report, console: Console) -> None:
+    """The report for people."""
+    table = Table(title="What the log shows", title_justify="left")
+    for column in ("id", "promise", "looked at", "verdict"):
+        table.add_column(column, justify="right" if column == "looked at" else "left")
+    for row in ALL.values():
+        broken = report.broken[row.id]
+        looked = report.checked[row.id]
+        verdict = (
+            Text(f"BROKEN {broken}×", "bold red") if broken else Text("holds" if looked else "–", "green")
+        )
+        table.add_row(row.id, row.promise, f"{looked} {row.counted}", verdict)
+    console.print(table)
+    for index, problem in sorted(report.problems.items()):
+        console.print(f"node {index} was not read: {problem}", style="yellow", markup=False)
+    for evidence in _first_of_each(report.evidence):
+        violation = evidence.violation
+        where = f"{evidence.log} at {violation.position.stream_id}"
+        console.print(
+            f"{violation.invariant} is broken in {where}: {violation.detail}", style="red", markup=False
+        )
+        for line in evidence.around:
+            console.print(f"  {line}", markup=False, highlight=False)
+    summary = "clean" if report.clean else f"{sum(report.broken.values())} violations"
+    console.print(
+        f"{report.logs} logs, {report.entries} entries, {report.groups} groups, "
+        f"{report.nodes} node{'s' if report.nodes > 1 else ''}: {summary}",
+        style="green" if report.clean else "bold red",
+        highlight=False,
+    )
+
+
+def _first_of_each(evidence: list[Evidence]) -> list[Evidence]:
+    first: dict[str, Evidence] = {}
+    for one in evidence:
+        first.setdefault(one.violation.invariant, one)
+    return list(first.values())
+
+
+def as_json(report: Report) -> str:
+    """The report for programs."""
+    return json.dumps(
+        {
+            "clean": report.clean,
+            "cluster_id": report.cluster_id,
+            "nodes": report.nodes,
+            "unread_nodes": report.problems,
+            "logs": report.logs,
+            "entries": report.entries,
+            "groups": report.groups,
+            "records": dict(report.kinds),
+            "invariants": [
+                {**asdict(row), "looked_at": report.checked[row.id], "broken": report.broken[row.id]}
+                for row in ALL.values()
+            ],
+            "violations": [
+                {
+                    "invariant": one.violation.invariant,
+                    "log": one.log,
+                    "position": one.violation.position.stream_id,
+                    "detail": one.violation.detail,
+                    "around": list(one.around),
+                }
+                for one in report.evidence
+            ],
+        },
+        indent=2,
+    )
