@@ -1,0 +1,134 @@
+"""From a call of the public API to its answer: limits, the shard, and the merging of batches.
+
+Unary calls and, later, frames of a session go through the same table.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster_core import error_code
+from muster_core.events import GroupRequest, GroupResponse
+from muster_core.responses import refusal
+from muster_core.sharding import shard_of
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.refusals import InvalidArgument
+from muster_runtime.view import ClusterView
+
+from muster_coordinator.ownership import Ownership
+from muster_coordinator.validation import violations
+
+_NOT_YET = "this coordinator does not know the cluster yet; try again"
+_NO_OWNER = "nobody serves the group's shard now; try again"
+_ELSEWHERE = "another coordinator owns the group"
+_NO_GROUP_ID = "the group id must not be empty"
+
+
+class Calls:
+    """Answers the calls of the group protocol.
+
+    Args:
+        ownership: the shards of this process.
+        view: the cluster.
+    """
+
+    def __init__(self, ownership: Ownership, view: ClusterView) -> None:
+        self._ownership = ownership
+        self._view = view
+
+    async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call; cancelling it tells the group protocol that its caller went away.
+
+        Args:
+            request: the call.
+            host: address of the caller.
+
+        Raises:
+            InvalidArgument: it breaks a limit of the public API.
+        """
+        problems = violations(request)
+        if problems:
+            raise InvalidArgument(problems)
+        cluster = self._view.cluster
+        if cluster is None:
+            return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
+        if isinstance(request, pb.ListGroupsRequest):
+            return await self._list(request, host)
+        batch = _BATCHES.get(type(request))
+        if batch is not None:
+            return await self._batch(request, batch, cluster.shard_count, host)
+        return await self._single(request, cluster.shard_count, host)
+
+    async def _single(self, request: Any, shard_count: int, host: str) -> GroupResponse:
+        if not request.group_id and not isinstance(request, pb.OffsetCommitRequest):
+            # No shard owns the empty id, so no owner needs to be asked (conformance GV-02).
+            return refusal(request, error_code.INVALID_GROUP_ID, 0, _NO_GROUP_ID)
+        return await self._at_shard(shard_of(request.group_id, shard_count), request, host)
+
+    async def _at_shard(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return await shard.call(request, host)
+        owner = self._ownership.owner_elsewhere(number)
+        if owner is None or not owner.node_id:
+            epoch = 0 if owner is None else owner.shard_epoch
+            return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, epoch, _NO_OWNER)
+        return refusal(request, error_code.NOT_COORDINATOR, owner.shard_epoch, _ELSEWHERE, owner)
+
+    async def _batch(self, request: Any, batch: "_Batch", shard_count: int, host: str) -> GroupResponse:
+        """Splits a call about several groups by shard and puts the results back in its order."""
+        items = list(getattr(request, batch.items))
+        if batch.distinct:
+            items = list(dict.fromkeys(items))
+        places: dict[int, list[int]] = {}
+        for place, item in enumerate(items):
+            places.setdefault(shard_of(batch.group_id(item), shard_count), []).append(place)
+        parts = [
+            self._at_shard(number, type(request)(**{batch.items: [items[place] for place in chosen]}), host)
+            for number, chosen in places.items()
+        ]
+        if len(parts) == 1:
+            return await parts[0]
+        answers: Sequence[Any] = await asyncio.gather(*parts)
+        results: list[Any] = [None] * len(items)
+        for chosen, answer in zip(places.values(), answers, strict=True):
+            for place, result in zip(chosen, getattr(answer, batch.results), strict=True):
+                results[place] = result
+        merged: GroupResponse = type(answers[0])(**{batch.results: results})
+        return merged
+
+    async def _list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
+        """The groups of all shards here; an error says that a shard is missing from the list."""
+        shards = [shard for shard in self._ownership.shards.values() if not shard.elsewhere]
+        answers: Sequence[Any] = await asyncio.gather(*(shard.call(request, host) for shard in shards))
+        groups = [group for answer in answers for group in answer.groups]
+        codes = {answer.error_code for answer in answers} - {error_code.NONE, error_code.NOT_COORDINATOR}
+        return pb.ListGroupsResponse(
+            error_code=max(codes, default=error_code.NONE),
+            groups=sorted(groups, key=lambda group: group.group_id),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """How a call about several groups is taken apart and put together.
+
+    Attributes:
+        items: field of the request with one item per group.
+        results: field of the answer with one result per item, in the same order.
+        group_id: the group of an item.
+        distinct: a repeated item has one result.
+    """
+
+    items: str
+    results: str
+    group_id: Callable[[Any], str]
+    distinct: bool = False
+
+
+_BATCHES: dict[type[Any], _Batch] = {
+    pb.OffsetFetchRequest: _Batch("groups", "groups", lambda group: str(group.group_id)),
+    pb.DescribeGroupsRequest: _Batch("group_ids", "groups", str),
+    pb.DeleteGroupsRequest: _Batch("group_ids", "results", str, distinct=True),
+}

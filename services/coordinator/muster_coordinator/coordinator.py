@@ -1,0 +1,291 @@
+"""The coordinator as something to start and stop."""
+
+import asyncio
+import importlib.metadata
+import uuid
+
+import grpc
+import structlog
+from muster_core.clock import Now
+from muster_core.events import GroupRequest, GroupResponse
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
+from muster_runtime import clock
+from muster_runtime.channels import CHANNEL_OPTIONS, Address, Channels, open_channel
+from muster_runtime.errors import StartupError
+from muster_runtime.refusals import Unavailable
+from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.tls import TlsSettings
+from muster_runtime.view import ClusterView
+
+from muster_coordinator.calls import Calls
+from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.loader import Loader
+from muster_coordinator.log_client import LogClient, Nonces
+from muster_coordinator.owned_shard import Claimant, Surroundings
+from muster_coordinator.ownership import Ownership, OwnershipPace
+from muster_coordinator.peers import CoordinatorPeerServicer, Peers
+from muster_coordinator.servicer import METHOD_LIMITS, GroupCoordinatorServicer, GroupSessionServicer
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings
+
+log = structlog.get_logger()
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
+
+
+class Coordinator:
+    """One coordinator in the running event loop; several may live in one process.
+
+    Args:
+        settings: where it listens, its name, where metadata is.
+        group: limits of the group protocol; the environment's if absent.
+        server: limits of its gRPC server; the environment's if absent.
+        tls: certificates for server and channels; plain text if absent.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        *,
+        group: GroupSettings | None = None,
+        server: ServerSettings | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        if settings.advertise is None and settings.listen.host in _EVERYWHERE:
+            raise StartupError(
+                f"MUSTER_COORDINATOR_LISTEN={settings.listen}: clients cannot be told this address; set "
+                "MUSTER_COORDINATOR_ADVERTISE to the host and port that they can reach"
+            )
+        self._settings = settings
+        self._config = (GroupSettings() if group is None else group).to_config()
+        self._tls = tls
+        self._server = RpcServer(server, tls)
+        self._holding: asyncio.Event = asyncio.Event()
+        self._superseded: asyncio.Event = asyncio.Event()
+        self._parts: _Parts | None = None
+        self._becoming_ready: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start`."""
+        return self._server.port
+
+    @property
+    def address(self) -> Address:
+        """What clients are told: `advertise`, or the host it listens on with the bound port."""
+        return self._settings.advertise or Address(self._settings.listen.host, self.port)
+
+    @property
+    def node_id(self) -> str:
+        """Its name."""
+        return self._settings.node_id
+
+    @property
+    def serving(self) -> dict[int, int]:
+        """The shards that are loaded here, with the epochs of their claims."""
+        if self._parts is None:
+            return {}
+        shards = self._parts.ownership.shards.values()
+        return {shard.number: shard.epoch for shard in shards if shard.serving}
+
+    async def start(self) -> int:
+        """Listens, renews its lease, and begins to take shards; health is SERVING once the lease is held.
+
+        Returns:
+            The bound port.
+
+        Raises:
+            StartupError: it cannot listen, or a certificate cannot be read.
+        """
+        settings = self._settings
+        channels = Channels(settings.metadata, self._tls)
+        view = ClusterView(channels)
+        targets = [str(address) for address in settings.metadata]
+        log_client = LogClient(targets, lambda target: open_channel(target, self._tls))
+        loader = Loader(channels.channel, len(channels), self._config)
+        peers = Peers(lambda address: open_channel(address, self._tls))
+        # Calls can only be served when their servicers are there before the port is, and who this process is
+        # is known only after: so the servicers get what answers them a moment later.
+        late = _Late()
+        self._add_servicers(late)
+        try:
+            port = await self._server.start(str(settings.listen))
+        except BaseException:
+            await channels.close()
+            raise
+        session = str(uuid.uuid4())
+        version = _version()
+        address = self.address
+        lease = LeaseKeeper(
+            targets,
+            self._lease_channel,
+            Holder(settings.node_id, session, address.host, address.port, version),
+            LeasePace(
+                margin_ms=settings.lease_margin_ms,
+                interval_ms=settings.lease_interval_ms,
+                limit_ms=settings.lease_limit_ms,
+            ),
+            LeaseCallbacks(self._suspend, self._resume, self._supersede),
+            clock.boot_ms,
+        )
+        nonces = Nonces()
+        ownership = Ownership(
+            common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
+            view,
+            lease,
+            lambda owner: Surroundings(
+                claimant=Claimant(settings.node_id, session, version),
+                log=log_client,
+                nonces=nonces,
+                loader=loader,
+                now=_now,
+                may_answer=lease.may_answer,
+                changed=owner.shard_changed,
+                load_wait_ms=settings.load_wait_ms,
+            ),
+            loader,
+            peers,
+            OwnershipPace(
+                settle_ms=settings.settle_ms,
+                moves_max=settings.moves_max,
+                drain_limit_ms=settings.drain_limit_ms,
+            ),
+        )
+        self._parts = _Parts(channels, view, log_client, lease, ownership, peers)
+        late.calls, late.ownership = Calls(ownership, view), ownership
+        log_client.start()
+        await view.start()
+        ownership.start()
+        lease.start(asyncio.get_running_loop())
+        log.info("coordinator_started", node_id=settings.node_id, address=str(address))
+        return port
+
+    async def ready(self) -> None:
+        """Waits until the lease is held for the first time."""
+        await self._holding.wait()
+
+    async def superseded(self) -> None:
+        """Waits until another run of the same name took the lease; then this one has to end."""
+        await self._superseded.wait()
+
+    async def drain_and_stop(self) -> None:
+        """Hands all shards over, gives up the lease, and stops. May be called again.
+
+        Health says SERVING until the shards are gone: clients are sent on by the answers themselves.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._parts is not None and not self._superseded.is_set():
+            began_ms = clock.boot_ms()
+            shards = len(self.serving)
+            await self._parts.ownership.drain()
+            log.info("coordinator_drained", shards=shards, drain_ms=clock.boot_ms() - began_ms)
+        await self._server.set_serving(False)
+        await self._end(release=True, grace_ms=500)
+
+    async def abort(self) -> None:
+        """Stops where it stands, without hand-over or release, as a killed process does."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._end(release=False, grace_ms=0)
+
+    async def _end(self, *, release: bool, grace_ms: int) -> None:
+        parts = self._parts
+        if parts is None:
+            await self._server.stop(grace_ms)
+            return
+        if release:
+            await asyncio.to_thread(parts.lease.stop, release=True)
+            await self._server.stop(grace_ms)
+        else:
+            await self._server.stop(grace_ms)
+            await asyncio.to_thread(parts.lease.stop, release=False)
+        await parts.ownership.stop()
+        await parts.log_client.stop()
+        await parts.view.stop()
+        await parts.peers.close()
+        await parts.channels.close()
+        log.info("coordinator_stopped", node_id=self.node_id)
+
+    def _add_servicers(self, late: "_Late") -> None:
+        add = self._server.add
+        add(
+            coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
+            GroupCoordinatorServicer(late.answer),
+            method_limits=METHOD_LIMITS,
+        )
+        add(session_pb2_grpc.add_GroupSessionServiceServicer_to_server, GroupSessionServicer())
+        add(peer_rpc.add_CoordinatorPeerServiceServicer_to_server, CoordinatorPeerServicer(late.give))
+
+    def _lease_channel(self, target: str) -> grpc.Channel:
+        credentials = None if self._tls is None else self._tls.channel_credentials()
+        if credentials is None:
+            return grpc.insecure_channel(target, options=list(CHANNEL_OPTIONS))
+        return grpc.secure_channel(target, credentials, options=list(CHANNEL_OPTIONS))
+
+    def _suspend(self) -> None:
+        if self._parts is not None:
+            self._parts.ownership.suspended()
+
+    def _resume(self) -> None:
+        if self._parts is not None:
+            self._parts.ownership.resumed()
+        if not self._holding.is_set():
+            self._holding.set()
+            self._becoming_ready = asyncio.get_running_loop().create_task(self._server.set_serving(True))
+
+    def _supersede(self) -> None:
+        self._superseded.set()
+
+
+class _Parts:
+    """What a started coordinator consists of."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        view: ClusterView,
+        log_client: LogClient,
+        lease: LeaseKeeper,
+        ownership: Ownership,
+        peers: Peers,
+    ) -> None:
+        self.channels = channels
+        self.view = view
+        self.log_client = log_client
+        self.lease = lease
+        self.ownership = ownership
+        self.peers = peers
+
+
+class _Late:
+    """Stands in for the parts until the port is known."""
+
+    def __init__(self) -> None:
+        self.calls: Calls | None = None
+        self.ownership: Ownership | None = None
+
+    async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
+        if self.calls is None:
+            raise Unavailable("the coordinator starts", 100)
+        return await self.calls.answer(request, host)
+
+    async def give(self, shard: int, asker: common_pb2.Coordinator) -> peer_pb.RequestHandoffResponse:
+        if self.ownership is None:
+            raise Unavailable("the coordinator starts", 100)
+        return await self.ownership.give(shard, asker)
+
+
+def _now() -> Now:
+    return Now(clock.boot_ms(), clock.wall_ms())
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("muster-server")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

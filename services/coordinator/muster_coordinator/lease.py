@@ -1,0 +1,346 @@
+"""The lease of this process, renewed on a thread and a connection of its own."""
+
+import queue
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.v1 import discovery_pb2
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePace:
+    """Times of the lease, all in ms.
+
+    Attributes:
+        lease_ms: an observer waits so long from the last change of the counter that it saw.
+        margin_ms: the holder stops so much earlier.
+        interval_ms: between two renewals.
+        limit_ms: a renewal that is not answered by then failed.
+        retry_ms: pause after a failed one when all instances have failed.
+    """
+
+    lease_ms: int = 2_000
+    margin_ms: int = 400
+    interval_ms: int = 400
+    limit_ms: int = 300
+    retry_ms: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the lease.
+
+    Attributes:
+        node_id: name of the process.
+        session: identity of this run of it, a UUID.
+        host: host that clients connect to.
+        port: TCP port.
+        version: of its software.
+    """
+
+    node_id: str
+    session: str
+    host: str
+    port: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCallbacks:
+    """What the loop is told, on the loop, in order.
+
+    Attributes:
+        suspended: the deadline passed.
+        resumed: the lease is held, for the first time or again.
+        superseded: another run of the same name took it; this process must stop.
+    """
+
+    suspended: Callable[[], None]
+    resumed: Callable[[], None]
+    superseded: Callable[[], None]
+
+
+class LeaseKeeper:
+    """Renews the lease and knows until when this process may answer.
+
+    The deadline counts from when the last good renewal was *sent*, less the margin. A renewal is sent only if
+    the loop answered a ping since the last one: a loop that hangs loses its lease, a loop that is merely busy
+    does not (reliability 2.2, rule 5).
+
+    Args:
+        targets: addresses of the metadata instances.
+        connect: makes a channel to one of them, of its own connection.
+        holder: who renews.
+        pace: its times.
+        callbacks: what the loop is told.
+        boot_ms: the boot clock.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        connect: Callable[[str], grpc.Channel],
+        holder: Holder,
+        pace: LeasePace,
+        callbacks: LeaseCallbacks,
+        boot_ms: Callable[[], int],
+    ) -> None:
+        self._targets = tuple(targets)
+        self._connect = connect
+        self._holder = holder
+        self._pace = pace
+        self._callbacks = callbacks
+        self._boot_ms = boot_ms
+        self._loop: AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._stream: _LeaseStream | None = None
+        self._current = 0
+        self._number = 0
+        self._answers: dict[int, pb.LeaseResponse] = {}
+        # Written by the thread, read by the loop.
+        self._deadline_ms = 0
+        self._lapsed = True
+        self._resuming = False
+        # Written by the loop, read by the thread.
+        self._state = discovery_pb2.COORDINATOR_STATE_LIVE
+        self._serving: tuple[tuple[int, int], ...] = ()
+        self._kicked = False
+        self._stopping = False
+        self._releasing = False
+        self._ponged = True
+
+    def start(self, loop: AbstractEventLoop) -> None:
+        """Begins to renew.
+
+        Args:
+            loop: whose life the lease stands for, and where the callbacks run.
+        """
+        self._loop = loop
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def may_answer(self, now_ms: int) -> bool:
+        """Whether this process may answer clients at the given boot time. Checked when an answer is built."""
+        return not self._lapsed and now_ms < self._deadline_ms
+
+    def set_lease_ms(self, lease_ms: int) -> None:
+        """Takes over the lease time that metadata says its observers use."""
+        if lease_ms > self._pace.margin_ms and lease_ms != self._pace.lease_ms:
+            pace = self._pace
+            self._pace = LeasePace(lease_ms, pace.margin_ms, pace.interval_ms, pace.limit_ms, pace.retry_ms)
+
+    def announce(self, serving: Sequence[tuple[int, int]], *, draining: bool) -> None:
+        """Says with the next renewal, which comes at once, what this process serves and that it drains.
+
+        Args:
+            serving: shards and the epochs of their claims.
+            draining: it hands its shards over and stops.
+        """
+        state = discovery_pb2.COORDINATOR_STATE_DRAINING if draining else discovery_pb2.COORDINATOR_STATE_LIVE
+        with self._changed:
+            self._serving = tuple(serving)
+            self._state = state
+            self._kicked = True
+            self._changed.notify_all()
+
+    def stop(self, *, release: bool) -> None:
+        """Stops renewing; returns when the thread has ended. Blocks for the limit of a renewal at most.
+
+        Args:
+            release: give the lease up, so that nobody has to wait for its end.
+        """
+        with self._changed:
+            self._releasing = release and not self._lapsed
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._lapsed = True
+
+    # --- on the thread
+
+    def _run(self) -> None:
+        next_ms = self._boot_ms()
+        failures = 0
+        try:
+            while not self._stopping:
+                now_ms = self._boot_ms()
+                self._check_deadline(now_ms)
+                if now_ms < next_ms and not self._kicked:
+                    self._wait(self._until(next_ms, now_ms))
+                elif not self._ponged:
+                    self._wait(20)
+                elif self._renew(now_ms):
+                    failures = 0
+                    next_ms = now_ms + self._pace.interval_ms
+                else:
+                    failures += 1
+                    all_failed = failures % len(self._targets) == 0
+                    next_ms = self._boot_ms() + (self._pace.retry_ms if all_failed else 0)
+                    self._kicked = False
+            if self._releasing:
+                self._renew(self._boot_ms(), release=True)
+        except RuntimeError as error:
+            # The loop was closed without a stop: there is nobody left to hold a lease for.
+            log.warning("lease_thread_ended", reason=str(error))
+        finally:
+            self._drop_stream()
+
+    def _until(self, next_ms: int, now_ms: int) -> int:
+        wake_ms = next_ms if self._lapsed else min(next_ms, max(self._deadline_ms, now_ms + 1))
+        return max(1, wake_ms - now_ms)
+
+    def _wait(self, time_ms: int) -> None:
+        with self._changed:
+            if not self._stopping and (not self._kicked or not self._ponged):
+                self._changed.wait(time_ms / 1000)
+
+    def _check_deadline(self, now_ms: int) -> None:
+        if not self._lapsed and now_ms >= self._deadline_ms:
+            self._lapsed = True
+            log.warning("lease_lapsed", late_ms=now_ms - self._deadline_ms)
+            self._tell(self._callbacks.suspended)
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(callback)
+
+    def _renew(self, sent_ms: int, *, release: bool = False) -> bool:
+        with self._changed:
+            self._kicked = False
+            self._number += 1
+            number, serving, state = self._number, self._serving, self._state
+        request = pb.LeaseRequest(
+            node_id=self._holder.node_id,
+            session=self._holder.session,
+            host=self._holder.host,
+            port=self._holder.port,
+            version=self._holder.version,
+            state=state,
+            number=number,
+            serving=[pb.ServedShard(shard=shard, epoch=epoch) for shard, epoch in serving],
+            release=release,
+        )
+        lease_ms = self._pace.lease_ms
+        if not release:
+            self._ping()
+        if self._stream is None:
+            self._open_stream()
+        stream = self._stream
+        assert stream is not None
+        stream.send(request)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: number in self._answers or stream.problem != "" or (self._stopping and not release),
+                self._pace.limit_ms / 1000,
+            )
+            answer = self._answers.get(number)
+            self._answers.clear()
+        if answer is not None and answer.superseded:
+            log.error("lease_superseded", node_id=self._holder.node_id)
+            self._lapsed = True
+            self._stopping = True
+            self._tell(self._callbacks.suspended)
+            self._tell(self._callbacks.superseded)
+            return False
+        if answer is None or not answer.renewed:
+            if not self._stopping:
+                problem = stream.problem or (answer.message if answer is not None else "no answer in time")
+                log.warning("lease_not_renewed", instance=stream.target, reason=problem)
+            self._drop_stream()
+            self._current = (self._current + 1) % len(self._targets)
+            return False
+        if not release:
+            self._renewed(sent_ms + lease_ms - self._pace.margin_ms)
+        return True
+
+    def _renewed(self, deadline_ms: int) -> None:
+        self._check_deadline(self._boot_ms())
+        self._deadline_ms = deadline_ms
+        if self._lapsed and not self._resuming:
+            self._resuming = True
+            self._tell(self._resume)
+
+    def _ping(self) -> None:
+        self._ponged = False
+        self._tell(self._pong)
+
+    def _open_stream(self) -> None:
+        target = self._targets[self._current]
+        self._stream = _LeaseStream(target, self._connect(target), self._heard)
+
+    def _drop_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _heard(self, answer: pb.LeaseResponse | None) -> None:
+        """Called on the stream's own thread; None: it broke."""
+        with self._changed:
+            if answer is not None:
+                self._answers[answer.number] = answer
+            self._changed.notify_all()
+
+    # --- on the loop
+
+    def _pong(self) -> None:
+        with self._changed:
+            self._ponged = True
+            self._changed.notify_all()
+
+    def _resume(self) -> None:
+        self._resuming = False
+        if self._stopping:
+            return
+        self._lapsed = False
+        self._callbacks.resumed()
+
+
+class _LeaseStream:
+    """One `Lease` stream, with a thread that reads its answers."""
+
+    def __init__(
+        self, target: str, channel: grpc.Channel, heard: Callable[[pb.LeaseResponse | None], None]
+    ) -> None:
+        self.target = target
+        self.problem = ""
+        self._channel = channel
+        self._heard = heard
+        self._requests: queue.SimpleQueue[pb.LeaseRequest | None] = queue.SimpleQueue()
+        stub: Any = rpc.MetadataServiceStub(channel)
+        self._call: Any = stub.Lease(self._outgoing())
+        threading.Thread(target=self._read, name="lease-answers", daemon=True).start()
+
+    def send(self, request: pb.LeaseRequest) -> None:
+        self._requests.put(request)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def _outgoing(self) -> Iterator[pb.LeaseRequest]:
+        return iter(self._requests.get, None)
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._heard(answer)
+            self.problem = "the stream was ended"
+        except grpc.RpcError as error:
+            problem: Any = error
+            self.problem = f"{problem.code().name}: {problem.details()}"
+        except ValueError as error:
+            # Raised by grpc when the channel is closed while the call begins.
+            self.problem = str(error)
+        self._heard(None)

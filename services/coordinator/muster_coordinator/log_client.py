@@ -1,0 +1,288 @@
+"""The coordinator's way to the log: one `Log` stream to one metadata instance at a time."""
+
+import asyncio
+import os
+import random
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import grpc
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+
+log = structlog.get_logger()
+
+REQUEST_MAX_BYTES = 16 << 20
+"""Steps of a loop turn are split into several messages above this size."""
+
+_NONCE = struct.Struct(">8sQ")
+_FINAL = frozenset(
+    {
+        pb.LOG_OUTCOME_OK,
+        pb.LOG_OUTCOME_FENCED,
+        pb.LOG_OUTCOME_NO_LOG,
+        pb.LOG_OUTCOME_TRUNCATED,
+        pb.LOG_OUTCOME_INVALID,
+    }
+)
+
+Step = pb.ClaimStep | pb.AppendStep | pb.CheckStep
+
+
+class Nonces:
+    """Nonces that no other process or moment makes: 8 random bytes of the process and a counter."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(8)
+        self._count = 0
+
+    def next(self) -> bytes:
+        """A new nonce of 16 bytes."""
+        self._count += 1
+        return _NONCE.pack(self._prefix, self._count)
+
+
+class Log(Protocol):
+    """What shards need of the log client."""
+
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+        """Carries out a step; repeats it unchanged until its outcome is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times of the log client, all in ms.
+
+    Attributes:
+        stall_ms: an open step is not answered for so long: go on with the next instance.
+        repeat_first_ms: pause before a step of unknown outcome is sent again.
+        repeat_max_ms: longest such pause; it doubles from one repetition to the next.
+        connect_first_ms: pause after a stream broke; the first instance after a good one is tried at once.
+        connect_max_ms: longest such pause.
+    """
+
+    stall_ms: int = 2_000
+    repeat_first_ms: int = 20
+    repeat_max_ms: int = 500
+    connect_first_ms: int = 50
+    connect_max_ms: int = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A step whose outcome is not known yet."""
+
+    shard: int
+    step: Step
+    future: "asyncio.Future[pb.LogResult]"
+    size_bytes: int
+    call_id: int = 0
+    sent_at: float = 0.0
+    repeats: int = 0
+
+
+@dataclass(slots=True)
+class _Stream:
+    """State of one stream."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: bool = False
+
+
+class LogClient:
+    """Sends the steps of all shards in one stream, and knows the outcome of each in the end.
+
+    What is submitted in one turn of the loop travels in one message. A step whose outcome is unknown, refused
+    for now, or lost with its stream, is sent again unchanged, through the same or the next metadata instance,
+    until it is known or its future is cancelled. There is no other end: a step that was sent may have been
+    carried out (docs/safety.md, "The log").
+
+    Args:
+        targets: addresses of the metadata instances.
+        connect: makes a channel to one of them.
+        pace: its times.
+    """
+
+    def __init__(
+        self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], pace: Pace | None = None
+    ) -> None:
+        self._targets = tuple(targets)
+        self._connect = connect
+        self._pace = Pace() if pace is None else pace
+        self._open: dict[int, _Open] = {}
+        self._waiting: list[_Open] = []
+        self._call_ids = 0
+        self._current = random.randrange(len(self._targets))  # noqa: S311 (spreads load, protects nothing)
+        self._stream: _Stream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def start(self) -> None:
+        """Begins to connect."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="log-client")
+
+    async def stop(self) -> None:
+        """Ends the stream. Steps that are still open are cancelled: their outcome stays unknown."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for timer in self._timers:
+            timer.cancel()
+        for entry in (*self._waiting, *self._open.values()):
+            entry.future.cancel()
+        self._open.clear()
+        self._waiting.clear()
+
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+        """Carries out a step on a shard's log.
+
+        Args:
+            shard: the log. Not more than one step of a shard may be open at a time.
+            step: what to do.
+
+        Returns:
+            Its outcome: OK, FENCED, NO_LOG, TRUNCATED or INVALID. Cancel it to stop the repetitions; the step
+            may have been carried out all the same.
+        """
+        entry = _Open(shard, step, asyncio.get_running_loop().create_future(), step.ByteSize())
+        self._enqueue(entry)
+        return entry.future
+
+    def _enqueue(self, entry: _Open) -> None:
+        self._waiting.append(entry)
+        if self._stream is not None:
+            self._stream.wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            target = self._targets[self._current]
+            stream = _Stream()
+            self._stream = stream
+            reason = await self._serve(target, stream)
+            self._stream = None
+            self._waiting[:0] = [entry for entry in self._open.values() if not entry.future.done()]
+            self._open.clear()
+            failures = 1 if stream.answered else failures + 1
+            self._current = (self._current + 1) % len(self._targets)
+            pause_ms = min(self._pace.connect_first_ms << min(failures - 1, 10), self._pace.connect_max_ms)
+            log.warning("log_stream_lost", instance=target, reason=reason, retry_in_ms=pause_ms)
+            if failures > 1 or len(self._targets) == 1:
+                until = loop.time() + pause_ms / 1000 * random.uniform(0.8, 1.2)  # noqa: S311
+                await asyncio.sleep(until - loop.time())
+
+    async def _serve(self, target: str, stream: _Stream) -> str:
+        """Runs one stream until it breaks; returns why."""
+        channel = self._connect(target)
+        call = rpc.MetadataServiceStub(channel).Log()
+        parts = [
+            asyncio.ensure_future(part)
+            for part in (self._write(call, stream), self._read(call, stream), self._watch())
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            return str(error)
+        finally:
+            for part in parts:
+                part.cancel()
+            call.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            await channel.close()
+
+    async def _write(
+        self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream
+    ) -> str:
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._waiting:
+                request = pb.LogRequest()
+                size_bytes = taken = 0
+                now = loop.time()
+                for entry in self._waiting:
+                    if size_bytes and size_bytes + entry.size_bytes > REQUEST_MAX_BYTES:
+                        break
+                    taken += 1
+                    if not entry.future.done():
+                        size_bytes += entry.size_bytes
+                        self._put(request, entry, now)
+                del self._waiting[:taken]
+                if request.calls:
+                    await call.write(request)
+            stream.wake.clear()
+            await stream.wake.wait()
+
+    def _put(self, request: pb.LogRequest, entry: _Open, now: float) -> None:
+        self._call_ids += 1
+        entry.call_id, entry.sent_at = self._call_ids, now
+        self._open[entry.call_id] = entry
+        call = request.calls.add(call_id=entry.call_id, shard=entry.shard)
+        match entry.step:
+            case pb.ClaimStep():
+                call.claim.CopyFrom(entry.step)
+            case pb.AppendStep():
+                call.append.CopyFrom(entry.step)
+            case pb.CheckStep():
+                call.check.CopyFrom(entry.step)
+
+    async def _read(
+        self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream
+    ) -> str:
+        while True:
+            response = await call.read()
+            if not isinstance(response, pb.LogResponse):
+                code = await call.code()
+                return f"{code.name}: the stream was ended"
+            stream.answered = True
+            for result in response.results:
+                self._settle(result)
+
+    def _settle(self, result: pb.LogResult) -> None:
+        entry = self._open.pop(result.call_id, None)
+        if entry is None or entry.future.done():
+            return
+        if result.outcome in _FINAL:
+            entry.future.set_result(result)
+            return
+        pause_ms = min(self._pace.repeat_first_ms << min(entry.repeats, 10), self._pace.repeat_max_ms)
+        entry.repeats += 1
+        level = log.warning if entry.repeats in {1, 10} else log.debug
+        level(
+            "log_step_repeated",
+            shard=entry.shard,
+            outcome=pb.LogOutcome.Name(result.outcome),
+            reason=result.message,
+            repeats=entry.repeats,
+        )
+        self._later(pause_ms, entry)
+
+    def _later(self, pause_ms: float, entry: _Open) -> None:
+        def again() -> None:
+            self._timers.discard(timer)
+            if not entry.future.done():
+                self._enqueue(entry)
+
+        timer = asyncio.get_running_loop().call_later(pause_ms / 1000, again)
+        self._timers.add(timer)
+
+    async def _watch(self) -> str:
+        """Gives up on an instance that takes steps and answers none."""
+        loop = asyncio.get_running_loop()
+        stall_s = self._pace.stall_ms / 1000
+        while True:
+            await asyncio.sleep(stall_s / 8)
+            for call_id, entry in tuple(self._open.items()):
+                if entry.future.done():
+                    del self._open[call_id]
+            oldest = min((entry.sent_at for entry in self._open.values()), default=loop.time())
+            if loop.time() - oldest > stall_s:
+                return f"no answer for {self._pace.stall_ms} ms"

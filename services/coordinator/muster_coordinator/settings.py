@@ -1,0 +1,150 @@
+"""Settings of the coordinator."""
+
+import socket
+from typing import Annotated
+
+from muster_core.config import GroupConfig
+from muster_runtime.channels import Address, AddressList, ListenAddress, OneAddress
+from muster_runtime.settings import Settings
+from pydantic import Field, StringConstraints
+from pydantic_settings import SettingsConfigDict
+
+_DEFAULTS = GroupConfig()
+_DAY_MS = 86_400_000
+
+
+class CoordinatorSettings(Settings):
+    """Where a coordinator listens, who it is, and where metadata is."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_COORDINATOR_")
+
+    listen: ListenAddress = Field(
+        default=Address("127.0.0.1", 7410),
+        description="Address to listen on, host:port; port 0 picks a free one.",
+    )
+    advertise: OneAddress | None = Field(
+        default=None, description="Address that clients are told, host:port; default: the listen address."
+    )
+    node_id: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9._-]+$")] = (
+        Field(
+            default_factory=socket.gethostname,
+            description="Name of the process, unique among those that live: 1 to 255 of `A-Za-z0-9._-`.",
+        )
+    )
+    metadata: AddressList = Field(
+        default=(Address("127.0.0.1", 7420),),
+        description="Addresses of the metadata instances, host:port,host:port.",
+    )
+    lease_margin_ms: int = Field(
+        default=400,
+        ge=50,
+        le=10_000,
+        description="Stop answering so many ms before the lease ends, 50 to 10,000.",
+    )
+    lease_interval_ms: int = Field(
+        default=400, ge=50, le=10_000, description="Renew the lease every so many ms, 50 to 10,000."
+    )
+    lease_limit_ms: int = Field(
+        default=300,
+        ge=20,
+        le=10_000,
+        description="A renewal fails when unanswered for so many ms, 20 to 10,000.",
+    )
+    settle_ms: int = Field(
+        default=5_000,
+        ge=0,
+        le=3_600_000,
+        description="Shards move for balance when no coordinator came or went for so many ms.",
+    )
+    moves_max: int = Field(
+        default=16, ge=1, le=1_000, description="Claims and hand-overs in flight at a time, 1 to 1,000."
+    )
+    drain_limit_ms: int = Field(
+        default=10_000,
+        ge=0,
+        le=600_000,
+        description="At the end, wait so many ms for others to take the shards over, 0 to 600,000.",
+    )
+    load_wait_ms: int = Field(
+        default=100,
+        ge=0,
+        le=5_000,
+        description="Let a call wait so many ms for a load to end before it is told to retry, 0 to 5,000.",
+    )
+
+
+class GroupSettings(Settings):
+    """Limits and times of the group protocol."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_GROUP_")
+
+    min_session_timeout_ms: int = Field(
+        default=_DEFAULTS.min_session_timeout_ms,
+        ge=1,
+        le=_DAY_MS,
+        description="Lowest session timeout in ms.",
+    )
+    max_session_timeout_ms: int = Field(
+        default=_DEFAULTS.max_session_timeout_ms,
+        ge=1,
+        le=_DAY_MS,
+        description="Highest session timeout in ms.",
+    )
+    initial_rebalance_delay_ms: int = Field(
+        default=_DEFAULTS.initial_rebalance_delay_ms,
+        ge=0,
+        le=3_600_000,
+        description="How long an empty group gathers members first, in ms (KIP-134).",
+    )
+    max_size: int = Field(
+        default=_DEFAULTS.max_size, ge=1, le=1_000_000, description="Members of a group at most (KIP-389)."
+    )
+    max_pending_members: int = Field(
+        default=_DEFAULTS.max_pending_members,
+        ge=1,
+        le=1_000_000,
+        description="Member ids given out and not yet used, per group (KIP-394).",
+    )
+    new_member_join_timeout_ms: int = Field(
+        default=_DEFAULTS.new_member_join_timeout_ms,
+        ge=1_000,
+        le=_DAY_MS,
+        description="How long a new member may be parked in its first JoinGroup, in ms.",
+    )
+    offset_metadata_max_bytes: int = Field(
+        default=_DEFAULTS.offset_metadata_max_bytes,
+        ge=0,
+        le=65_536,
+        description="Length of the metadata string of a commit, in bytes of UTF-8.",
+    )
+    offsets_retention_ms: int = Field(
+        default=_DEFAULTS.offsets_retention_ms,
+        ge=1_000,
+        le=3_660 * _DAY_MS,
+        description="How long offsets outlive the last member of their group, in ms (KIP-211).",
+    )
+    retention_check_interval_ms: int = Field(
+        default=_DEFAULTS.retention_check_interval_ms,
+        ge=100,
+        le=_DAY_MS,
+        description="How often expired offsets are looked for, in ms.",
+    )
+    append_timeout_ms: int = Field(
+        default=_DEFAULTS.append_timeout_ms,
+        ge=100,
+        le=600_000,
+        description="How long a call waits for its records to be stored, in ms.",
+    )
+    history_length: int = Field(
+        default=_DEFAULTS.history_length, ge=1, le=10_000, description="Generations that a group remembers."
+    )
+    history_moves: int = Field(
+        default=_DEFAULTS.history_moves,
+        ge=0,
+        le=100_000,
+        description="Moves of partitions that a generation of the history lists.",
+    )
+
+    def to_config(self) -> GroupConfig:
+        """The values as the core takes them."""
+        return GroupConfig(**{name: getattr(self, name) for name in type(self).model_fields})

@@ -1,0 +1,243 @@
+"""The limits of the public API: what a request must hold before the group protocol sees it.
+
+Pure. An empty group id, a session timeout out of bounds, no protocols and no protocol type are outcomes of
+the group protocol, not violations: the core answers them (conformance GV-02, JG-01, JG-13, JG-14).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from muster_core.events import GroupRequest
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.refusals import Violation
+
+ID_MAX_BYTES = 255
+INSTANCE_ID_MAX_CHARACTERS = 249
+TOPIC_MAX_CHARACTERS = 249
+REASON_MAX_CHARACTERS = 255
+REQUEST_ID_MAX_BYTES = 64
+PROTOCOLS_MAX = 16
+METADATA_MAX_BYTES = 65_536
+ASSIGNMENT_MAX_BYTES = 1 << 20
+REBALANCE_TIMEOUT_MAX_MS = 1_800_000
+DISCONNECT_GRACE_MAX_MS = 1_800_000
+LEAVING_MEMBERS_MAX = 1_000
+GROUPS_MAX = 1_000
+PARTITIONS_MAX = 10_000
+ASSIGNMENTS_MAX = 100_000
+STATES_MAX = 100
+HISTORY_MAX = 100
+COMMIT_METADATA_MAX_BYTES = 65_536
+RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+Report = Callable[[str, str], None]
+
+
+def violations(request: GroupRequest) -> Sequence[Violation]:
+    """Every limit that a request breaks; empty: none.
+
+    Called for each call before anything else looks at it; a heartbeat costs a few comparisons.
+    """
+    found: list[Violation] = []
+    _CHECKS[type(request)](request, lambda field, text: found.append(Violation(field, text)))
+    return found
+
+
+def _text(
+    report: Report, field: str, value: str, *, required: bool = False, limit: int = ID_MAX_BYTES
+) -> None:
+    if not value:
+        if required:
+            report(field, f"must be 1 to {limit} bytes long")
+        return
+    if len(value) > limit or len(value.encode("utf-8", "surrogatepass")) > limit:
+        report(field, f"must be at most {limit} bytes long")
+    elif _CONTROL.search(value):
+        report(field, "must not contain control characters")
+
+
+def _instance_id(report: Report, field: str, value: str) -> None:
+    if value and (
+        len(value) > INSTANCE_ID_MAX_CHARACTERS or value in {".", ".."} or _NAME.fullmatch(value) is None
+    ):
+        report(
+            field,
+            f"must be 1 to {INSTANCE_ID_MAX_CHARACTERS} of `A-Za-z0-9._-`, and not `.` or `..`",
+        )
+
+
+def _reason(report: Report, field: str, value: str) -> None:
+    if len(value) > REASON_MAX_CHARACTERS:
+        report(field, f"must be at most {REASON_MAX_CHARACTERS} characters long")
+
+
+def _range(report: Report, field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        report(field, f"must be {low:,} to {high:,}")
+
+
+def _count(report: Report, field: str, items: Sequence[Any], low: int, high: int) -> bool:
+    """Reports a wrong number of items. False: there are too many to look at each."""
+    if not low <= len(items) <= high:
+        report(field, f"must have {low:,} to {high:,} items")
+    return len(items) <= high
+
+
+def _identity(report: Report, request: Any) -> None:
+    _text(report, "group_id", request.group_id)
+    _text(report, "member_id", request.member_id)
+    _instance_id(report, "group_instance_id", request.group_instance_id)
+
+
+def _join(request: pb.JoinGroupRequest, report: Report) -> None:
+    _identity(report, request)
+    _text(report, "protocol_type", request.protocol_type)
+    _text(report, "client_id", request.client_id)
+    _text(report, "request_id", request.request_id, limit=REQUEST_ID_MAX_BYTES)
+    _text(report, "server_assignor", request.server_assignor)
+    _reason(report, "reason", request.reason)
+    _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
+    _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
+    if not _count(report, "protocols", request.protocols, 0, PROTOCOLS_MAX):
+        return
+    names = set()
+    for index, protocol in enumerate(request.protocols):
+        _text(report, f"protocols[{index}].name", protocol.name, required=True)
+        if len(protocol.metadata) > METADATA_MAX_BYTES:
+            report(f"protocols[{index}].metadata", f"must be at most {METADATA_MAX_BYTES:,} bytes long")
+        if protocol.name in names:
+            report(f"protocols[{index}].name", "must not be given twice")
+        names.add(protocol.name)
+
+
+def _sync(request: pb.SyncGroupRequest, report: Report) -> None:
+    _identity(report, request)
+    _text(report, "protocol_type", request.protocol_type)
+    _text(report, "protocol_name", request.protocol_name)
+    if not _count(report, "assignments", request.assignments, 0, ASSIGNMENTS_MAX):
+        return
+    for index, entry in enumerate(request.assignments):
+        _text(report, f"assignments[{index}].member_id", entry.member_id)
+        if len(entry.assignment) > ASSIGNMENT_MAX_BYTES:
+            report(f"assignments[{index}].assignment", f"must be at most {ASSIGNMENT_MAX_BYTES:,} bytes long")
+
+
+def _heartbeat(request: pb.HeartbeatRequest, report: Report) -> None:
+    _identity(report, request)
+
+
+def _leave(request: pb.LeaveGroupRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+    if not _count(report, "members", request.members, 1, LEAVING_MEMBERS_MAX):
+        return
+    for index, member in enumerate(request.members):
+        _text(report, f"members[{index}].member_id", member.member_id)
+        _instance_id(report, f"members[{index}].group_instance_id", member.group_instance_id)
+        _reason(report, f"members[{index}].reason", member.reason)
+
+
+def _topic(report: Report, field: str, name: str) -> None:
+    if not name or len(name) > TOPIC_MAX_CHARACTERS or _CONTROL.search(name):
+        report(field, f"must be 1 to {TOPIC_MAX_CHARACTERS} characters without control characters")
+
+
+def _commit(request: pb.OffsetCommitRequest, report: Report) -> None:
+    _identity(report, request)
+    _range(report, "retention_ms", request.retention_ms, 0, RETENTION_MAX_MS)
+    if request.generation < -1:
+        report("generation", "must be -1 or more")
+    total = sum(max(1, len(topic.partitions)) for topic in request.topics)
+    if total > PARTITIONS_MAX:
+        report("topics", f"must have at most {PARTITIONS_MAX:,} partitions in all")
+        return
+    names: set[str] = set()
+    for index, topic in enumerate(request.topics):
+        field = f"topics[{index}]"
+        _topic(report, f"{field}.name", topic.name)
+        if topic.name in names:
+            report(f"{field}.name", "must not be given twice")
+        names.add(topic.name)
+        _committed_partitions(report, field, topic.partitions)
+
+
+def _committed_partitions(
+    report: Report, field: str, partitions: Iterable[pb.OffsetCommitRequest.Partition]
+) -> None:
+    seen = set()
+    for index, entry in enumerate(partitions):
+        path = f"{field}.partitions[{index}]"
+        if entry.partition in seen:
+            report(f"{path}.partition", "must not be given twice")
+        seen.add(entry.partition)
+        if entry.offset < 0:
+            report(f"{path}.offset", "must not be negative")
+        if entry.leader_epoch < -1:
+            report(f"{path}.leader_epoch", "must be -1 or more")
+        if len(entry.metadata.encode("utf-8", "surrogatepass")) > COMMIT_METADATA_MAX_BYTES:
+            report(f"{path}.metadata", f"must be at most {COMMIT_METADATA_MAX_BYTES:,} bytes long")
+
+
+def _partitions(report: Report, field: str, topics: Sequence[common_pb2.TopicPartitions], limit: int) -> None:
+    if sum(max(1, len(topic.partitions)) for topic in topics) > limit:
+        report(field, f"must have at most {PARTITIONS_MAX:,} partitions in all")
+        return
+    for index, topic in enumerate(topics):
+        _topic(report, f"{field}[{index}].topic", topic.topic)
+        if len(set(topic.partitions)) != len(topic.partitions):
+            report(f"{field}[{index}].partitions", "must not name a partition twice")
+
+
+def _fetch(request: pb.OffsetFetchRequest, report: Report) -> None:
+    if not _count(report, "groups", request.groups, 1, GROUPS_MAX):
+        return
+    left = PARTITIONS_MAX
+    for index, group in enumerate(request.groups):
+        _text(report, f"groups[{index}].group_id", group.group_id)
+        _partitions(report, f"groups[{index}].topics", group.topics, left)
+        left -= sum(max(1, len(topic.partitions)) for topic in group.topics)
+        if left < 0:
+            return
+
+
+def _offset_delete(request: pb.OffsetDeleteRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+    _partitions(report, "topics", request.topics, PARTITIONS_MAX)
+
+
+def _group_ids(request: Any, report: Report) -> None:
+    if not _count(report, "group_ids", request.group_ids, 1, GROUPS_MAX):
+        return
+    for index, group_id in enumerate(request.group_ids):
+        _text(report, f"group_ids[{index}]", group_id)
+
+
+def _list(request: pb.ListGroupsRequest, report: Report) -> None:
+    for field, values in (("states", request.states), ("types", request.types)):
+        if _count(report, field, values, 0, STATES_MAX):
+            for index, value in enumerate(values):
+                _text(report, f"{field}[{index}]", value)
+
+
+def _history(request: pb.GroupHistoryRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+    _range(report, "limit", request.limit, 0, HISTORY_MAX)
+
+
+_CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
+    pb.JoinGroupRequest: _join,
+    pb.SyncGroupRequest: _sync,
+    pb.HeartbeatRequest: _heartbeat,
+    pb.LeaveGroupRequest: _leave,
+    pb.OffsetCommitRequest: _commit,
+    pb.OffsetFetchRequest: _fetch,
+    pb.OffsetDeleteRequest: _offset_delete,
+    pb.DescribeGroupsRequest: _group_ids,
+    pb.DeleteGroupsRequest: _group_ids,
+    pb.ListGroupsRequest: _list,
+    pb.GroupHistoryRequest: _history,
+}
