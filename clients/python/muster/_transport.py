@@ -143,10 +143,17 @@ def raise_status(error: grpc.aio.AioRpcError, what: str) -> None:
     """Sorts a gRPC status into what the layers above tell apart."""
     status = error.code()
     if status in _RETRIABLE:
-        raise ConnectionLost(f"{status.name}: {error.details()}") from error
+        raise ConnectionLost(_in_short(status, error.details() or "")) from error
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         raise Overloaded(error.details()) from error
     raise RequestRefused(status.name, f"{what} was refused with {status.name}: {error.details()}") from error
+
+
+def _in_short(status: grpc.StatusCode, details: str) -> str:
+    """GRPC wraps a refused connection in several sentences; the last part is the one that tells."""
+    if details.startswith("failed to connect to all addresses"):
+        return details.rpartition(": ")[2]
+    return f"{status.name}: {details}".removesuffix(": ")
 
 
 class UnaryTransport:

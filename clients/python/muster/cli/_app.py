@@ -1,0 +1,68 @@
+"""The application: its groups of commands, those that other packages add, and how errors are shown."""
+
+import logging
+import sys
+from importlib.metadata import entry_points
+
+import typer
+
+from muster._errors import MusterError
+from muster.cli import _groups, _topics
+
+PLUGINS = "muster.commands"
+"""Entry points of this group become commands: a function, or a Typer application for several."""
+
+OWN = ("groups", "topics", "offsets", "cluster")
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application with all commands that are installed.
+
+    Those of other packages are not loaded for one of our own, so that it starts fast.
+    """
+    app = typer.Typer(
+        name="muster",
+        help="Share work among any fleet of workers: groups, topics, the cluster.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.add_typer(_groups.app, name="groups")
+    app.add_typer(_topics.app, name="topics")
+    app.command("offsets")(_groups.offsets)
+    app.command("cluster")(_topics.cluster)
+    if next((word for word in arguments if not word.startswith("-")), "") in OWN:
+        return app
+    for entry in sorted(entry_points(group=PLUGINS), key=lambda e: e.name):
+        try:
+            command = entry.load()
+        except ImportError as error:
+            _absent(app, entry.name, str(error))
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
+    return app
+
+
+def invoke(app: typer.Typer) -> None:
+    """Runs it; an error of the client is one line on stderr and exit code 1."""
+    # Here the client is an application: its one error line says all that its log would.
+    logging.getLogger("muster").setLevel(logging.CRITICAL)
+    try:
+        app()
+    except MusterError as error:
+        sys.exit(f"muster: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _absent(app: typer.Typer, name: str, why: str) -> None:
+    """A command that cannot be loaded says so when it is called, and not before."""
+
+    def command() -> None:
+        sys.exit(f"muster: the command {name!r} cannot be loaded: {why}")
+
+    app.command(name, hidden=True)(command)

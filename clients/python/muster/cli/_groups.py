@@ -1,0 +1,121 @@
+"""`muster groups` and `muster offsets`."""
+
+from typing import Annotated
+
+import typer
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._messages import decode_assignment, group_by_topic
+from muster.cli._output import Format, Output, Servers, as_dict, ask, show_json, show_table, when
+
+app = typer.Typer(help="List, describe and delete groups; show why they rebalanced.", no_args_is_help=True)
+
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
+
+
+@app.command("list")
+def list_groups(
+    state: Annotated[
+        list[str] | None, typer.Option(help="Only groups in this state; may be repeated.")
+    ] = None,
+    servers: Servers = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """All groups of all coordinators."""
+    groups = ask(servers, lambda cluster: cluster.list_groups(state or ()))
+    if output is Output.JSON:
+        show_json([as_dict(group) for group in groups])
+        return
+    rows = [(g.group_id, _state(g.state), g.protocol_type or "simple") for g in groups]
+    show_table(("GROUP", "STATE", "KIND"), rows, "there are no groups")
+
+
+@app.command()
+def describe(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
+    """State, generation, cause of the last rebalance, and who owns what."""
+    group = ask(servers, lambda cluster: cluster.describe_group(group_id))
+    if output is Output.JSON:
+        show_json(as_dict(group))
+        return
+    if group.state == pb.GROUP_STATE_DEAD:
+        typer.echo(f"there is no group {group_id}")
+        raise typer.Exit(1)
+    typer.echo(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
+    typer.echo(
+        f"generation {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}"
+    )
+    if group.HasField("cause"):
+        typer.echo(f"because: {group.cause.sentence or group.cause.reason}")
+    typer.echo("")
+    rows = [(m.group_instance_id or m.member_id, m.host, _owned(m), m.token) for m in group.members]
+    show_table(("MEMBER", "HOST", "OWNS", "TOKEN"), rows, "it has no members")
+
+
+@app.command()
+def history(
+    group_id: GroupId,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many generations at most.")] = 20,
+    servers: Servers = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """The last generations: when, why, how many members, what moved."""
+    generations = ask(servers, lambda cluster: cluster.group_history(group_id, limit))
+    if output is Output.JSON:
+        show_json([as_dict(generation) for generation in generations])
+        return
+    show_table(
+        ("GENERATION", "STARTED (UTC)", "MEMBERS", "MOVED", "BECAUSE"),
+        [
+            (
+                g.generation,
+                when(g.started_at_ms),
+                len(g.members),
+                f"{len(g.moves)}{'+' if g.moves_truncated else ''}",
+                g.cause.sentence or g.cause.reason,
+            )
+            for g in generations
+        ],
+        "it has no generations yet",
+    )
+
+
+@app.command()
+def delete(group_id: GroupId, servers: Servers = None) -> None:
+    """Delete an empty group with its offsets."""
+    ask(servers, lambda cluster: cluster.delete_group(group_id))
+    typer.echo(f"group {group_id} is deleted")
+
+
+def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
+    """What a group committed."""
+    found = sorted(ask(servers, lambda cluster: cluster.committed(group_id)).items())
+    if output is Output.JSON:
+        show_json([{**partition._asdict(), **at._asdict()} for partition, at in found])
+        return
+    rows = [(partition.topic, partition.number, at.offset, at.metadata) for partition, at in found]
+    show_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), rows, "nothing was committed")
+
+
+def _state(state: pb.GroupState.ValueType) -> str:
+    """`GROUP_STATE_PREPARING_REBALANCE` as Kafka writes it: `PreparingRebalance`."""
+    return pb.GroupState.Name(state).removeprefix("GROUP_STATE_").title().replace("_", "")
+
+
+def _owned(member: pb.DescribeGroupsResponse.Member) -> str:
+    partitions = decode_assignment(member.assignment)
+    if partitions is None:
+        return "(foreign bytes)"
+    return (
+        ", ".join(f"{topic} {_runs(numbers)}" for topic, numbers in group_by_topic(partitions).items()) or "-"
+    )
+
+
+def _runs(numbers: list[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2 5`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1][-1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

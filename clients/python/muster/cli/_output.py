@@ -1,0 +1,78 @@
+"""What all commands share: options, a connection, and two ways to print."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster._cluster import Cluster
+
+_T = TypeVar("_T")
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Servers = Annotated[
+    str | None,
+    typer.Option("--servers", help="Discovery servers, host:port with commas between; else $MUSTER_SERVERS."),
+]
+Format = Annotated[Output, typer.Option("--output", help="A table for people or JSON for programs.")]
+
+TIMEOUT_MS = 5_000
+"""How long a command goes on trying."""
+
+
+def ask(servers: str | None, question: Callable[[Cluster], Awaitable[_T]]) -> _T:
+    """Connects, asks, disconnects."""
+
+    async def main() -> _T:
+        async with Cluster(servers, timeout_ms=TIMEOUT_MS) as cluster:
+            return await question(cluster)
+
+    return asyncio.run(main())
+
+
+def as_dict(message: Message) -> dict[str, object]:
+    """A message as JSON writes it, with the field names of the .proto."""
+    fields: dict[str, object] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return fields
+
+
+def show_json(data: object) -> None:
+    """Prints JSON."""
+    typer.echo(json.dumps(data, indent=2))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Prints a table, or a sentence when there is nothing in it."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        # User strings are values, not markup.
+        table.add_row(*(Text(str(cell), overflow="fold") for cell in row))
+    if table.row_count:
+        Console().print(table)
+    else:
+        typer.echo(empty)
+
+
+def when(at_ms: int) -> str:
+    """A wall clock time for people, UTC."""
+    if not at_ms:
+        return "never"
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

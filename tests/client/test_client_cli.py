@@ -1,0 +1,157 @@
+"""The command line, as a process."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from client.client_scripted import NONE, ScriptedCluster
+from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+
+async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
+    servers = scripted.address if scripted else "127.0.0.1:1"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "from muster.cli import main; main()",
+        *arguments,
+        env={
+            **os.environ,
+            "MUSTER_SERVERS": scripted.address if scripted else "127.0.0.1:1",
+            "COLUMNS": "200",
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> None:
+    code, out, err = await cli(cluster, "topics", "create", "sites", "12", "--output", "json")
+    assert (code, json.loads(out), err) == (0, [{"name": "sites", "partitions": 12}], "")
+    code, out, _ = await cli(cluster, "topics", "alter", "sites", "24")
+    assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24"])
+    code, out, _ = await cli(cluster, "topics", "list")
+    assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24", "t", "3"])
+    code, out, _ = await cli(cluster, "topics", "delete", "sites")
+    assert (code, cluster.topics) == (0, {"t": 3})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("topics", "create", "t", "5"),
+            "topic 't' exists already, with 3 partitions; use it, or another name",
+        ),
+        (("topics", "create", "a b", "5"), "topic: 'a b': 1 to 249 letters"),
+        (("topics", "delete", "nothing"), "there is no topic 'nothing'"),
+        (("groups", "history", "nobody"), "group 'nobody': GROUP_ID_NOT_FOUND"),
+    ],
+)
+async def test_an_error_is_one_line(
+    cluster: ScriptedCluster, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, out, err = await cli(cluster, *arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"muster: {sentence}")
+    assert err.count("\n") == 1
+
+
+async def test_nobody_there_is_one_line() -> None:
+    code, _, err = await cli(None, "cluster")
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "no server of 127.0.0.1:1 answered" in err
+    assert "Connection refused" in err
+
+
+async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
+    assignment = common.Assignment(
+        version=1, partitions=[common.TopicPartitions(topic="t", partitions=[0, 1, 2, 5])]
+    )
+    group = pb.DescribeGroupsResponse.Group(
+        group_id="g",
+        state=pb.GROUP_STATE_STABLE,
+        generation=4,
+        protocol_name="range",
+        leader="m-1",
+        cause=common.RebalanceCause(sentence="Member m-2 left: it was closed."),
+        members=[
+            pb.DescribeGroupsResponse.Member(
+                member_id="m-1", host="10.0.0.7", assignment=assignment.SerializeToString(), token="T"
+            )
+        ],
+    )
+    answer = pb.DescribeGroupsResponse(groups=[group])
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].extend([answer, answer])
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert code == 0
+    assert out.startswith("group g: Stable since")
+    assert "because: Member m-2 left: it was closed." in out
+    assert out.splitlines()[-1].split() == ["m-1", "10.0.0.7", "t", "0-2", "5", "T"]
+    code, out, _ = await cli(cluster, "groups", "describe", "g", "--output", "json")
+    assert json.loads(out)["members"][0]["member_id"] == "m-1"
+    code, out, _ = await cli(cluster, "groups", "describe", "other")
+    assert (code, out) == (1, "there is no group other\n")
+
+
+async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -> None:
+    for coordinator, name in zip(cluster.coordinators, ("z", "b"), strict=True):
+        entry = pb.ListGroupsResponse.Group(
+            group_id=name, protocol_type="consumer", state=pb.GROUP_STATE_PREPARING_REBALANCE
+        )
+        coordinator.script["ListGroups"].append(pb.ListGroupsResponse(groups=[entry]))
+    code, out, _ = await cli(cluster, "groups", "list")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["b", "PreparingRebalance", "consumer"],
+        ["z", "PreparingRebalance", "consumer"],
+    ]
+
+
+async def test_offsets_and_history_and_cluster(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    entry = pb.OffsetFetchResponse.Partition(partition=2, offset=17, metadata="[bold]")
+    topic = pb.OffsetFetchResponse.Topic(name="t", partitions=[entry])
+    fetched = pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group(group_id="g", topics=[topic])])
+    a.script["OffsetFetch"].append(fetched)
+    code, out, _ = await cli(cluster, "offsets", "g")
+    assert (code, out.splitlines()[1].split()) == (0, ["t", "2", "17", "[bold]"])
+
+    generation = pb.GroupHistoryResponse.Generation(
+        generation=3, started_at_ms=86_400_000, cause=common.RebalanceCause(sentence="It was new.")
+    )
+    a.script["GroupHistory"].append(pb.GroupHistoryResponse(error_code=NONE, generations=[generation]))
+    code, out, _ = await cli(cluster, "groups", "history", "g")
+    assert out.splitlines()[1].split() == ["3", "1970-01-02", "00:00:00", "0", "0", "It", "was", "new."]
+
+    code, out, _ = await cli(cluster, "cluster", "--servers", cluster.address)
+    assert out.splitlines()[3].split()[0::2] == ["a", "live"]
+
+
+def test_without_its_packages_it_says_how_to_get_them() -> None:
+    script = "import sys; sys.modules['typer'] = None\nfrom muster.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "muster: the command line needs two more packages: pip install 'muster-client[cli]'\n"
+    )
+
+
+def test_importing_the_client_imports_no_command_line_and_no_server() -> None:
+    script = (
+        "import sys, logging, signal; before = signal.getsignal(signal.SIGINT); import muster\n"
+        "assert signal.getsignal(signal.SIGINT) is before and not logging.getLogger().handlers\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('typer', 'rich', 'click', 'structlog')"
+        " or m.startswith('muster_') and not m.startswith('muster_protos')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
