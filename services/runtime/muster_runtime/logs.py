@@ -53,7 +53,9 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=32)
+        structlog.dev.ConsoleRenderer(
+            colors=out.isatty(), pad_event_to=32, exception_formatter=structlog.dev.plain_traceback
+        )
         if human
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )

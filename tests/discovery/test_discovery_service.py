@@ -1,0 +1,439 @@
+# mypy: disable-error-code="abstract"
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from muster_core.sharding import shard_of
+from muster_discovery import Discovery, DiscoverySettings
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.channels import Address
+from support.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster, until
+
+NONE = common_pb2.ERROR_CODE_NONE
+NOT_AVAILABLE = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+EXISTS = common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
+UNKNOWN_TOPIC = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+
+GROUP = "crawlers"
+SHARD = shard_of(GROUP, 4)
+
+
+class Setup:
+    """Two metadata stand-ins, one discovery, a client."""
+
+    def __init__(self, first: MetadataStandIn, second: MetadataStandIn, discovery: Discovery) -> None:
+        self.first = first
+        self.second = second
+        self.discovery = discovery
+        self.channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{discovery.port}")
+        self.stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(self.channel)
+
+    def push(
+        self, new_cluster: discovery_pb2.Cluster, topics: metadata_pb2.TopicCatalog | None = None
+    ) -> None:
+        """Both say the same."""
+        self.first.push(new_cluster, topics)
+        self.second.push(new_cluster, topics)
+
+    @property
+    def watched(self) -> MetadataStandIn:
+        return self.first if self.first.watchers else self.second
+
+    async def find(
+        self, group_id: str = GROUP, seen: int = 0
+    ) -> discovery_pb2.FindCoordinatorResponse.Result:
+        request = discovery_pb2.FindCoordinatorRequest(group_ids=[group_id], seen_epochs=[seen])
+        response: discovery_pb2.FindCoordinatorResponse = await self.stub.FindCoordinator(request, timeout=20)
+        return response.results[0]
+
+    async def found(self, epoch: int) -> discovery_pb2.FindCoordinatorResponse.Result:
+        """Asks until the owner of this epoch is named."""
+        async with asyncio.timeout(15):
+            while True:
+                result = await self.find()
+                if result.coordinator.shard_epoch == epoch:
+                    return result
+                await asyncio.sleep(0.01)
+
+    async def refused(self, method: str, request: Any) -> grpc.aio.AioRpcError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await getattr(self.stub, method)(request, timeout=20)
+        return caught.value
+
+    async def topics(self, *names: str) -> dict[str, int]:
+        response = await self.stub.ListTopics(discovery_pb2.ListTopicsRequest(names=names), timeout=20)
+        return {topic.name: topic.partitions for topic in response.topics}
+
+    async def create(self, name: str, partitions: int) -> discovery_pb2.CreateTopicResponse:
+        topic = discovery_pb2.Topic(name=name, partitions=partitions)
+        response: discovery_pb2.CreateTopicResponse = await self.stub.CreateTopic(
+            discovery_pb2.CreateTopicRequest(topic=topic), timeout=20
+        )
+        return response
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    first, second = await MetadataStandIn().start(), await MetadataStandIn().start()
+    discovery = Discovery(
+        DiscoverySettings(
+            listen=Address("127.0.0.1", 0),
+            metadata=(Address("127.0.0.1", first.port), Address("127.0.0.1", second.port)),
+            max_watchers=2,
+            stop_grace_ms=60_000,
+        )
+    )
+    await discovery.start()
+    parts = Setup(first, second, discovery)
+    yield parts
+    async with asyncio.timeout(30):
+        await discovery.stop()
+    await parts.channel.close()
+    await first.stop()
+    await second.stop()
+
+
+async def ready(parts: Setup) -> None:
+    async with asyncio.timeout(15):
+        await parts.discovery.ready()
+
+
+def violations(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    bad = error_details_pb2.BadRequest()
+    assert status.details[0].Unpack(bad)
+    return [(v.field, v.description) for v in bad.field_violations]
+
+
+async def test_names_the_owner_by_hash(setup: Setup) -> None:
+    setup.push(cluster({shard: (shard + 1, f"n{shard}") for shard in range(4)}))
+    await ready(setup)
+    groups = [f"group-{number}" for number in range(1_000)]
+    response = await setup.stub.FindCoordinator(
+        discovery_pb2.FindCoordinatorRequest(group_ids=groups), timeout=20
+    )
+    assert [result.group_id for result in response.results] == groups
+    for result in response.results:
+        shard = shard_of(result.group_id, 4)
+        assert result.error_code == NONE
+        assert result.error_message == ""
+        assert result.coordinator == common_pb2.Coordinator(
+            node_id=f"n{shard}", host=f"n{shard}.test", port=7410, shard=shard, shard_epoch=shard + 1
+        )
+
+
+async def test_is_not_serving_before_the_first_view(setup: Setup) -> None:
+    health: Any = health_pb2_grpc.HealthStub(setup.channel)
+    check = health_pb2.HealthCheckRequest()
+    assert (await health.Check(check, timeout=20)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    result = await setup.find()
+    assert result.error_code == NOT_AVAILABLE
+    assert "has not heard from metadata" in result.error_message
+    for method, request in (
+        ("DescribeCluster", discovery_pb2.DescribeClusterRequest()),
+        ("ListTopics", discovery_pb2.ListTopicsRequest()),
+    ):
+        error = await setup.refused(method, request)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+    setup.push(cluster({SHARD: (1, "a")}))
+    await ready(setup)
+    assert (await health.Check(check, timeout=20)).status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (cluster({}), f"shard {SHARD} has no owner"),
+        (cluster({SHARD: (3, "")}), f"shard {SHARD} has no owner"),
+        (cluster({SHARD: (3, "a")}, {"a": DEAD}), f"the owner of shard {SHARD} is not alive"),
+        (cluster({SHARD: (3, "a")}, {}), f"the owner of shard {SHARD} is not alive"),
+    ],
+)
+async def test_says_why_nobody_can_be_named(setup: Setup, view: discovery_pb2.Cluster, reason: str) -> None:
+    setup.push(view)
+    await ready(setup)
+    result = await setup.find()
+    assert result.error_code == NOT_AVAILABLE
+    assert reason in result.error_message
+    assert result.coordinator == common_pb2.Coordinator(shard=SHARD)
+
+
+@pytest.mark.parametrize("state", [LIVE, DRAINING])
+async def test_a_draining_owner_is_still_the_owner(setup: Setup, state: Any) -> None:
+    setup.push(cluster({SHARD: (3, "a")}, {"a": state}))
+    await ready(setup)
+    assert (await setup.find()).coordinator.node_id == "a"
+
+
+async def test_an_older_epoch_than_the_client_saw_is_not_named(setup: Setup) -> None:
+    setup.push(cluster({SHARD: (3, "a")}))
+    await ready(setup)
+    result = await setup.find(seen=4)
+    assert result.error_code == NOT_AVAILABLE
+    assert "knows epoch 3" in result.error_message
+    assert (await setup.find(seen=3)).error_code == NONE
+
+
+async def test_never_names_an_owner_of_a_lower_epoch_than_before(setup: Setup) -> None:
+    """Rule E6, over the change to an instance of metadata that knows less."""
+    setup.first.push(cluster({SHARD: (5, "new")}, {"new": LIVE, "old": LIVE}))
+    setup.second.push(cluster({SHARD: (5, "new")}, {"new": LIVE, "old": LIVE}))
+    await setup.found(5)
+    other = setup.second if setup.watched is setup.first else setup.first
+    other.push(cluster({SHARD: (4, "old")}, {"new": LIVE, "old": LIVE}))
+    await setup.watched.stop()
+    await until(lambda: other.watchers == 1)
+    for _ in range(50):
+        result = await setup.find()
+        assert (result.coordinator.shard_epoch, result.coordinator.node_id) == (5, "new")
+    other.push(cluster({SHARD: (6, "newer")}))
+    await setup.found(6)
+
+
+async def test_bad_keys_are_refused(setup: Setup) -> None:
+    setup.push(cluster(dict.fromkeys(range(4), (1, "a"))))
+    await ready(setup)
+    find = discovery_pb2.FindCoordinatorRequest
+    limit = [("group_ids", "must have 1 to 1,000 entries, has 0")]
+    assert violations(await setup.refused("FindCoordinator", find())) == limit
+    too_many = find(group_ids=["x"] * 1_001)
+    assert "1 to 1,000" in violations(await setup.refused("FindCoordinator", too_many))[0][1]
+    too_long = find(group_ids=["fine", "ü" * 128])
+    assert violations(await setup.refused("FindCoordinator", too_long)) == [
+        ("group_ids[1]", "must be at most 255 bytes long")
+    ]
+    assert violations(await setup.refused("FindCoordinator", find(group_ids=["x"], seen_epochs=[1, 2])))
+    assert (await setup.find("ü" * 127)).error_code == NONE
+    empty = await setup.find("")
+    assert empty.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID
+    assert empty.error_message
+
+
+async def test_describes_the_cluster(setup: Setup) -> None:
+    setup.push(cluster({0: (3, "a")}))
+    await ready(setup)
+    response = await setup.stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=20)
+    assert response.cluster.shards[0].shard_epoch == 3
+    assert response.cluster.shard_count == 4
+
+
+async def test_watchers_are_told_of_changes_and_bounded(setup: Setup) -> None:
+    watches = [setup.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60) for _ in range(2)]
+    setup.push(cluster({0: (1, "a")}))
+    assert [(await watch.read()).cluster.shards[0].node_id for watch in watches] == ["a", "a"]
+    third = setup.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await third.read()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    setup.push(cluster({0: (2, "b")}))
+    versions = [(await watch.read()).cluster.version for watch in watches]
+    assert versions == [2, 2]
+    watches[0].cancel()
+    async with asyncio.timeout(15):
+        while True:
+            fourth = setup.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60)
+            try:
+                assert (await fourth.read()).cluster.shards[0].node_id == "b"
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.01)
+
+
+async def test_stop_ends_watchers_before_the_grace_is_over(setup: Setup) -> None:
+    setup.push(cluster({0: (1, "a")}))
+    watch = setup.stub.WatchCluster(discovery_pb2.WatchClusterRequest(), timeout=60)
+    await watch.read()
+    async with asyncio.timeout(15):
+        await setup.discovery.stop()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await watch.read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "stops" in str(caught.value.details())
+
+
+def created(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+    return metadata_pb2.ChangeTopicResponse(
+        topic=request.create, version=common_pb2.Position(epoch=1, offset=7)
+    )
+
+
+def exists(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+    stored = discovery_pb2.Topic(name=request.create.name, partitions=12)
+    return metadata_pb2.ChangeTopicResponse(error_code=EXISTS, topic=stored, error_message="it exists")
+
+
+async def with_topics(setup: Setup, topics: dict[str, int], offset: int) -> None:
+    setup.push(cluster({0: (1, "a")}), catalog(topics, offset))
+    await ready(setup)
+
+
+async def test_a_created_topic_is_read_back_at_once(setup: Setup) -> None:
+    await with_topics(setup, {"old": 1}, 6)
+    setup.first.on_change = setup.second.on_change = created
+    assert (await setup.create("sites", 12)).error_code == NONE
+    assert await setup.topics() == {"old": 1, "sites": 12}
+    assert await setup.topics("sites", "absent") == {"sites": 12}
+    setup.push(cluster({0: (2, "a")}), catalog({"old": 1}, 6))
+    await until_epoch(setup, 2)
+    assert await setup.topics("sites") == {"sites": 12}
+    setup.push(cluster({0: (3, "a")}), catalog({"old": 1}, 8))
+    await until_epoch(setup, 3)
+    assert await setup.topics() == {"old": 1}
+
+
+async def until_epoch(setup: Setup, epoch: int) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            response = await setup.stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=20)
+            if response.cluster.shards[0].shard_epoch == epoch:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_an_acknowledged_change_holds_also_where_its_place_is_not_told(setup: Setup) -> None:
+    await with_topics(setup, {"old": 1}, 6)
+    setup.first.on_change = setup.second.on_change = lambda request: metadata_pb2.ChangeTopicResponse(
+        topic=request.create
+    )
+    await setup.create("sites", 12)
+    assert await setup.topics() == {"old": 1, "sites": 12}
+
+
+async def test_alters_and_deletes(setup: Setup) -> None:
+    await with_topics(setup, {"sites": 1}, 6)
+    place = common_pb2.Position(epoch=1, offset=7)
+    setup.first.on_change = setup.second.on_change = lambda request: metadata_pb2.ChangeTopicResponse(
+        topic=request.alter, version=place
+    )
+    topic = discovery_pb2.Topic(name="sites", partitions=5)
+    response = await setup.stub.AlterTopic(discovery_pb2.AlterTopicRequest(topic=topic), timeout=20)
+    assert (response.error_code, response.topic) == (NONE, topic)
+    assert await setup.topics() == {"sites": 5}
+    later = common_pb2.Position(epoch=1, offset=8)
+    setup.first.on_change = setup.second.on_change = lambda _: metadata_pb2.ChangeTopicResponse(version=later)
+    response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="sites"), timeout=20)
+    assert response.error_code == NONE
+    assert await setup.topics() == {}
+
+
+async def test_outcomes_of_metadata_are_passed_on(setup: Setup) -> None:
+    await with_topics(setup, {}, 1)
+    setup.first.on_change = setup.second.on_change = exists
+    response = await setup.create("sites", 12)
+    assert (response.error_code, response.topic.partitions, response.error_message) == (
+        EXISTS,
+        12,
+        "it exists",
+    )
+    assert len(setup.first.changes) + len(setup.second.changes) == 1
+
+
+async def test_a_change_goes_to_the_next_instance_when_one_fails(setup: Setup) -> None:
+    await with_topics(setup, {}, 1)
+    other = setup.second if setup.watched is setup.first else setup.first
+    other.on_change = created
+    assert (await setup.create("sites", 12)).error_code == NONE
+    assert len(setup.watched.changes) == 1
+
+
+async def test_a_repeat_that_meets_its_own_effect_is_a_success(setup: Setup) -> None:
+    await with_topics(setup, {}, 1)
+    other = setup.second if setup.watched is setup.first else setup.first
+    other.on_change = exists
+    assert (await setup.create("sites", 12)).error_code == NONE
+    assert (await setup.create("others", 3)).error_code == EXISTS
+    other.on_change = lambda _: metadata_pb2.ChangeTopicResponse(error_code=UNKNOWN_TOPIC, error_message="no")
+    response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="sites"), timeout=20)
+    assert response.error_code == NONE
+    response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="never"), timeout=20)
+    assert response.error_code == UNKNOWN_TOPIC
+
+
+async def test_a_change_is_retriable_when_nobody_answers(setup: Setup) -> None:
+    await with_topics(setup, {}, 1)
+    response = await setup.create("sites", 12)
+    assert response.error_code == NOT_AVAILABLE
+    assert "no metadata instance answers" in response.error_message
+    await setup.first.stop()
+    await setup.second.stop()
+    response = await setup.create("sites", 12)
+    assert response.error_code == NOT_AVAILABLE
+    assert await setup.topics() == {}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "a\n", "x" * 250])
+async def test_bad_names_are_refused(setup: Setup, name: str) -> None:
+    await with_topics(setup, {}, 1)
+    topic = discovery_pb2.Topic(name=name, partitions=1)
+    for method, request, field in (
+        ("CreateTopic", discovery_pb2.CreateTopicRequest(topic=topic), "topic.name"),
+        ("AlterTopic", discovery_pb2.AlterTopicRequest(topic=topic), "topic.name"),
+        ("DeleteTopic", discovery_pb2.DeleteTopicRequest(name=name), "name"),
+        ("ListTopics", discovery_pb2.ListTopicsRequest(names=[name]), "names[0]"),
+    ):
+        [(where, what)] = violations(await setup.refused(method, request))
+        assert where == field
+        assert "1 to 249 letters" in what
+    assert not setup.first.changes + setup.second.changes
+
+
+@pytest.mark.parametrize("partitions", [0, 100_001])
+async def test_bad_numbers_of_partitions_are_refused(setup: Setup, partitions: int) -> None:
+    topic = discovery_pb2.Topic(name="x" * 249, partitions=partitions)
+    for method, request in (
+        ("CreateTopic", discovery_pb2.CreateTopicRequest(topic=topic)),
+        ("AlterTopic", discovery_pb2.AlterTopicRequest(topic=topic)),
+    ):
+        assert violations(await setup.refused(method, request)) == [
+            ("topic.partitions", "must be from 1 to 100,000")
+        ]
+
+
+async def test_a_request_without_a_topic_is_refused(setup: Setup) -> None:
+    found = violations(await setup.refused("CreateTopic", discovery_pb2.CreateTopicRequest()))
+    assert [field for field, _ in found] == ["topic.name", "topic.partitions"]
+
+
+async def test_too_many_names_are_refused(setup: Setup) -> None:
+    request = discovery_pb2.ListTopicsRequest(names=["t"] * 1_001)
+    assert violations(await setup.refused("ListTopics", request)) == [
+        ("names", "must have at most 1,000 entries")
+    ]
+
+
+async def test_garbage_leaves_the_process_alive(setup: Setup) -> None:
+    setup.push(cluster({SHARD: (1, "a")}))
+    await ready(setup)
+    for method in ("FindCoordinator", "CreateTopic", "ListTopics"):
+        call = setup.channel.unary_unary(f"/muster.v1.CoordinatorDiscoveryService/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"\xff\xff", timeout=20)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await setup.find()).error_code == NONE
+
+
+async def test_two_instances_serve_side_by_side_and_keep_their_last_view(setup: Setup) -> None:
+    setup.push(cluster({SHARD: (1, "a")}))
+    await ready(setup)
+    other = Discovery(
+        DiscoverySettings(
+            listen=Address("127.0.0.1", 0),
+            metadata=(Address("127.0.0.1", setup.first.port),),
+            advertise=Address("discovery.example", 7400),
+        )
+    )
+    try:
+        assert await other.start() != setup.discovery.port
+        assert str(other.address) == "discovery.example:7400"
+        assert setup.discovery.address == Address("127.0.0.1", setup.discovery.port)
+        await setup.first.stop()
+        await setup.second.stop()
+        assert (await setup.find()).coordinator.node_id == "a"
+    finally:
+        await other.stop()

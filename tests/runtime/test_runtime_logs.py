@@ -1,0 +1,65 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from muster_runtime.logs import LogSettings, configure
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_events_are_json_with_fields() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    structlog.get_logger().info("shard_loaded", shard=3, group="g\x1b[31m\nx", long="y" * 1_000)
+    event = json.loads(out.getvalue())
+    assert (event["event"], event["shard"], event["level"]) == ("shard_loaded", 3, "info")
+    assert event["group"] == "g\\x1b[31m\\nx"
+    assert len(event["long"]) == 256
+    assert out.getvalue().count("\n") == 1
+
+
+def test_nested_values_are_cleaned_too() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    structlog.get_logger().info("e", ids=["a\r", {"k\n": b"\x00"}], other=object)
+    event = json.loads(out.getvalue())
+    assert event["ids"] == ["a\\r", {"k\\n": "b'\\x00'"}]
+
+
+def test_lines_of_the_standard_library_join_in() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    logging.getLogger("grpc").warning("bad\n%s", "thing")
+    event = json.loads(out.getvalue())
+    assert (event["event"], event["logger"], event["message"]) == ("library_log", "grpc", "bad\\nthing")
+
+
+def test_the_level_holds_and_people_get_a_readable_line() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="human", level="warning"), out)
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("loud", group="a\nb")
+    assert "quiet" not in out.getvalue()
+    assert "loud" in out.getvalue()
+    assert out.getvalue().count("\n") == 1
+
+
+def test_exceptions_are_kept() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    try:
+        int("broken")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    assert "ValueError: invalid literal" in json.loads(out.getvalue())["exception"]

@@ -1,0 +1,76 @@
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+PRELUDE = """
+import asyncio, sys
+from muster_runtime.process import run
+from muster_runtime.settings import SettingsError
+"""
+
+
+@contextmanager
+def process(code: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "error"),
+    [
+        ("return None", 0, ""),
+        ("return 7", 7, ""),
+        (
+            "raise SettingsError(['MUSTER_X: wrong'])",
+            2,
+            "error: the settings are wrong:\n  MUSTER_X: wrong\n",
+        ),
+    ],
+)
+def test_exit_codes(body: str, code: int, error: str) -> None:
+    with process(f"async def main(stop):\n    {body}\nsys.exit(run(main))") as child:
+        _, stderr = child.communicate(timeout=30)
+    assert (child.returncode, stderr) == (code, error)
+
+
+def test_an_unforeseen_error_ends_with_1() -> None:
+    with process("async def main(stop):\n    raise KeyError('x')\nsys.exit(run(main))") as child:
+        child.communicate(timeout=30)
+    assert child.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_to_stop(number: signal.Signals) -> None:
+    code = (
+        "async def main(stop):\n    print('up', flush=True)\n    await stop.wait()\n    return 5\n"
+        "sys.exit(run(main))"
+    )
+    with process(code) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        child.send_signal(number)
+        assert child.wait(timeout=30) == 5
+
+
+def test_a_second_signal_forces_the_end() -> None:
+    code = (
+        "async def main(stop):\n    print('up', flush=True)\n    await stop.wait()\n"
+        "    print('stopping', flush=True)\n    await asyncio.sleep(1000)\nsys.exit(run(main))"
+    )
+    with process(code) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        child.send_signal(signal.SIGTERM)
+        while (line := child.stdout.readline()) != "stopping\n":
+            assert line
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=30) == 128 + signal.SIGTERM

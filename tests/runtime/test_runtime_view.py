@@ -1,0 +1,193 @@
+# mypy: disable-error-code="abstract"
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
+from muster_runtime.channels import Address, Channels
+from muster_runtime.view import ClusterView
+from structlog.testing import capture_logs
+from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster, until
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[MetadataStandIn, MetadataStandIn]]:
+    first, second = await MetadataStandIn().start(), await MetadataStandIn().start()
+    yield first, second
+    await first.stop()
+    await second.stop()
+
+
+class Watching:
+    """A view of some instances, stopped at the end."""
+
+    def __init__(self, *instances: MetadataStandIn, first_view_timeout_ms: int = 3_000) -> None:
+        self.channels = Channels([Address("127.0.0.1", instance.port) for instance in instances])
+        self.view = ClusterView(self.channels, first=0, first_view_timeout_ms=first_view_timeout_ms)
+
+    async def __aenter__(self) -> ClusterView:
+        await self.view.start()
+        return self.view
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.view.stop()
+        await self.channels.close()
+
+
+async def test_holds_what_is_pushed_and_tells_of_changes(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    first, _ = pair
+    async with Watching(first) as view:
+        assert view.cluster is None
+        assert view.age_ms() is None
+        told: list[int] = []
+        end = view.subscribe(lambda: told.append(view.changes))
+        first.push(cluster({0: (1, "a")}), catalog({"t": 3}, 2))
+        async with asyncio.timeout(15):
+            await view.wait_change(0)
+        assert view.connected
+        assert view.age_ms() == 0
+        assert view.lease_ms == 2_000
+        assert view.catalog is not None
+        assert view.catalog.topics[0].partitions == 3
+        first.push(cluster({0: (2, "b")}))
+        async with asyncio.timeout(15):
+            await view.wait_change(1)
+        owner = view.owner(0)
+        assert owner is not None
+        assert owner.node_id == "b"
+        assert view.node("b") is not None
+        assert view.node("a") is None
+        assert view.catalog.topics[0].name == "t"
+        assert told == [1, 2]
+        end()
+        first.push(cluster({0: (3, "c")}))
+        await until(lambda: view.changes == 3)
+        assert told == [1, 2]
+
+
+async def test_equal_news_is_no_change(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, _ = pair
+    async with Watching(first) as view:
+        first.push(cluster({0: (1, "a")}))
+        await until(lambda: view.changes == 1)
+        first.push(cluster({0: (1, "a")}))
+        first.push(cluster({0: (1, "a")}, {"a": DEAD}))
+        await until(lambda: view.changes > 1)
+        assert view.changes == 2
+
+
+async def test_goes_on_with_the_next_instance(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, second = pair
+    first.push(cluster({0: (1, "a")}))
+    second.push(cluster({0: (2, "b")}))
+    async with Watching(first, second) as view:
+        await until(lambda: view.connected)
+        await first.stop()
+        await until(lambda: view.changes == 2)
+        owner = view.owner(0)
+        assert owner is not None
+        assert owner.shard_epoch == 2
+
+
+async def test_comes_back_to_a_restarted_instance(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, _ = pair
+    first.push(cluster({0: (1, "a")}))
+    async with Watching(first) as view:
+        await until(lambda: view.connected)
+        await first.stop()
+        await until(lambda: not view.connected)
+        age = view.age_ms()
+        assert age is not None
+        assert age >= 0
+        assert view.cluster is not None
+        again = await MetadataStandIn().start(first.port)
+        again.push(cluster({0: (5, "z")}))
+        await until(lambda: view.changes == 2)
+        assert view.connected
+        await again.stop()
+
+
+async def test_leaves_an_instance_that_says_nothing(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, second = pair
+    first.silent = True
+    second.push(cluster({0: (1, "a")}))
+    async with Watching(first, second, first_view_timeout_ms=200) as view:
+        await until(lambda: view.connected)
+        assert first.watches == 1
+
+
+async def test_never_goes_back_to_a_lower_epoch(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, second = pair
+    first.push(cluster({0: (5, "a"), 1: (1, "a")}), catalog({"t": 2}, 9))
+    second.push(cluster({0: (4, "b"), 1: (2, "b")}), catalog({"t": 1}, 8))
+    async with Watching(first, second) as view:
+        await until(lambda: view.connected)
+        await first.stop()
+        await until(lambda: view.changes == 2)
+        rows = [] if view.cluster is None else [(row.shard_epoch, row.node_id) for row in view.cluster.shards]
+        assert rows == [(5, "a"), (2, "b")]
+        assert view.catalog is not None
+        assert view.catalog.topics[0].partitions == 2
+
+
+async def test_refuses_another_cluster(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, second = pair
+    first.push(cluster({0: (1, "a")}))
+    second.push(cluster({0: (9, "x")}, cluster_id="other"))
+    with capture_logs() as logs:
+        async with Watching(first, second) as view:
+            await until(lambda: view.connected)
+            await first.stop()
+            await until(lambda: any(entry.get("problem") == "it serves another cluster" for entry in logs))
+            owner = view.owner(0)
+            assert owner is not None
+            assert owner.shard_epoch == 1
+            assert not view.connected
+
+
+async def test_a_subscriber_that_fails_hurts_nobody(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
+    first, _ = pair
+    async with Watching(first) as view:
+        told: list[int] = []
+        view.subscribe(lambda: told[99])  # type: ignore[arg-type]
+        view.subscribe(lambda: told.append(1))
+        with capture_logs() as logs:
+            first.push(cluster({0: (1, "a")}))
+            await until(lambda: told == [1])
+        assert "view_subscriber_failed" in [entry["event"] for entry in logs]
+
+
+async def test_stops_while_nobody_answers() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        channels = Channels([Address("127.0.0.1", deaf.getsockname()[1])])
+        view = ClusterView(channels)
+        with capture_logs() as logs:
+            await view.start()
+            await until(lambda: bool(logs))
+        async with asyncio.timeout(15):
+            await view.stop()
+            await channels.close()
+        assert view.cluster is None
+
+
+def test_merge_keeps_rows_that_the_news_lacks_and_takes_equal_epochs() -> None:
+    known = merge_cluster(None, cluster({0: (5, "a"), 1: (3, "a")}))
+    merged = merge_cluster(known, cluster({1: (3, "")}, {"a": LIVE}))
+    assert [(row.shard, row.shard_epoch, row.node_id) for row in merged.shards] == [(0, 5, "a"), (1, 3, "")]
+    assert (known.version, merged.version) == (1, 2)
+    assert merge_cluster(merged, cluster({1: (3, "")}, {"a": LIVE})).version == 2
+
+
+def test_merge_refuses_another_number_of_shards() -> None:
+    with pytest.raises(ForeignClusterError, match="8 shards instead of 4"):
+        merge_cluster(cluster({}), cluster({}, shard_count=8))
+
+
+def test_catalogs_go_by_epoch_then_offset() -> None:
+    old, new = catalog({"t": 1}, 4), catalog({"t": 2}, 5)
+    assert merge_catalog(new, old) == new
+    assert merge_catalog(old, new) == new
