@@ -71,15 +71,14 @@ def serve(
     if data is not None and (METADATA not in names or redis is not None):
         raise StartupError("--data is for a process with the role metadata and without --redis")
 
-    async def main(stop: asyncio.Event) -> None:
+    async def main(stop: asyncio.Event) -> int:
         if data is None:
             overrides = {METADATA: {"redis": redis}} if redis is not None else {}
-            await Composition(names, overrides).run(stop, ready_file)
-            return
+            return await Composition(names, overrides).run(stop, ready_file)
         from muster_server.dev.embedded import embedded_log
 
         async with embedded_log(data) as url:
-            await Composition(names, {METADATA: {"redis": url}}).run(stop, ready_file)
+            return await Composition(names, {METADATA: {"redis": url}}).run(stop, ready_file)
 
     raise typer.Exit(process.run(main))
 

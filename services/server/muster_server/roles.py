@@ -3,10 +3,10 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from muster_runtime.channels import Address
@@ -15,6 +15,9 @@ from muster_runtime.logs import LogSettings, configure
 from muster_runtime.server import ServerSettings
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.tls import TlsSettings
+
+if TYPE_CHECKING:
+    from muster_coordinator import Coordinator
 
 log = structlog.get_logger()
 
@@ -42,8 +45,50 @@ class Role(Protocol):
     async def ready(self) -> None:
         """Waits until it serves."""
 
+    async def over(self) -> None:
+        """Waits until the role must end although nobody asked it to; for most that is never."""
+
     async def stop(self) -> None:
         """Hands over what it has and ends."""
+
+
+class _Endless(Protocol):
+    @property
+    def port(self) -> int: ...
+
+    async def start(self) -> int: ...
+
+    async def ready(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class _EndlessRole:
+    """A role that ends only when it is told to."""
+
+    def __init__(self, role: _Endless) -> None:
+        self._role = role
+        self.start, self.ready, self.stop = role.start, role.ready, role.stop
+
+    @property
+    def port(self) -> int:
+        return self._role.port
+
+    async def over(self) -> None:
+        await asyncio.Event().wait()
+
+
+class _CoordinatorRole:
+    """A coordinator: it drains before it stops, and ends when another run of its name took its place."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self._coordinator = coordinator
+        self.start, self.ready = coordinator.start, coordinator.ready
+        self.over, self.stop = coordinator.superseded, coordinator.drain_and_stop
+
+    @property
+    def port(self) -> int:
+        return self._coordinator.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +96,14 @@ class RoleKind:
     """How a role is made.
 
     Attributes:
-        settings: its groups of settings, its own one first.
-        make: from its settings, by class.
+        make: takes its settings, and by name the others, `server` and `tls`.
+        settings: its own group of settings.
+        others: further groups, by the name of the argument.
     """
 
-    settings: tuple[type[Settings], ...]
     make: Callable[..., Role]
+    settings: type[Settings]
+    others: Mapping[str, type[Settings]] = field(default_factory=dict)
 
 
 def parse_roles(text: str) -> tuple[str, ...]:
@@ -78,20 +125,31 @@ def kind_of(role: str) -> RoleKind:
     if role == METADATA:
         from muster_metadata import Metadata, MetadataSettings
 
-        return RoleKind((MetadataSettings,), Metadata)
+        return RoleKind(
+            lambda *settings, **others: _EndlessRole(Metadata(*settings, **others)), MetadataSettings
+        )
     if role == DISCOVERY:
         from muster_discovery import Discovery, DiscoverySettings
 
-        return RoleKind((DiscoverySettings,), Discovery)
+        return RoleKind(
+            lambda *settings, **others: _EndlessRole(Discovery(*settings, **others)), DiscoverySettings
+        )
     from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
 
-    return RoleKind((CoordinatorSettings, GroupSettings), Coordinator)
+    return RoleKind(
+        lambda *settings, **others: _CoordinatorRole(Coordinator(*settings, **others)),
+        CoordinatorSettings,
+        {"group": GroupSettings},
+    )
 
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that processes of these roles read."""
     shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings]
-    return shared + [settings for role in roles for settings in kind_of(role).settings]
+    for role in roles:
+        kind = kind_of(role)
+        shared += [kind.settings, *kind.others.values()]
+    return shared
 
 
 class Composition:
@@ -112,52 +170,63 @@ class Composition:
         self._overrides = overrides or {}
         # Any role's variables may be set: one environment serves processes of several roles.
         check_environment(settings_classes())
-        configure(load(LogSettings))
+        self._log = load(LogSettings)
+        configure(self._log)
         self._server = load(ServerSettings)
         self._tls = load(TlsSettings)
         self._kinds = {role: kind_of(role) for role in self.roles}
-        self._settings = {role: self._load(role) for role in self.roles}
+        self._settings = {
+            role: load(kind.settings, **self._overrides.get(role, {})) for role, kind in self._kinds.items()
+        }
+        self._others = {
+            name: load(other) for kind in self._kinds.values() for name, other in kind.others.items()
+        }
         self._running: list[tuple[str, Role]] = []
-
-    def _load(self, role: str) -> list[Settings]:
-        own, *others = self._kinds[role].settings
-        return [load(own, **self._overrides.get(role, {})), *(load(other) for other in others)]
 
     @property
     def settings(self) -> list[Settings]:
         """All settings in force."""
-        return [self._server, self._tls, *(one for group in self._settings.values() for one in group)]
+        return [self._log, self._server, self._tls, *self._settings.values(), *self._others.values()]
 
-    async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> None:
+    async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
         """Starts the roles, and stops them when told to.
 
         Args:
             stop: set when the process shall end.
-            ready_file: written once all roles serve: their addresses as JSON, by role.
+            ready_file: written once all roles serve: their ports as JSON, by role.
+
+        Returns:
+            The exit code: 0, or 1 when a role could not go on.
         """
+        watches = [asyncio.ensure_future(stop.wait())]
         try:
             for role in self.roles:
-                await self._start(role)
-            waiting = asyncio.gather(*(running.ready() for _, running in self._running))
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                await waiting
+                running = await self._start(role)
+                watches.append(asyncio.ensure_future(running.over()))
+            ready = asyncio.gather(*(running.ready() for _, running in self._running))
+            await asyncio.wait((ready, *watches), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                await ready
                 self._announce(ready_file)
-                await stopping
+                await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             else:
-                waiting.cancel()
+                ready.cancel()
+            return 0 if stop.is_set() else 1
         finally:
+            for watch in watches:
+                watch.cancel()
             await self._stop()
 
-    async def _start(self, role: str) -> None:
-        own, *others = self._settings[role]
+    async def _start(self, role: str) -> Role:
+        kind, own = self._kinds[role], self._settings[role]
         beside = dict(self._running).get(METADATA)
         if beside is not None and role != METADATA and "metadata" not in own.model_fields_set:
             own = own.model_copy(update={"metadata": (Address(_LOOPBACK, beside.port),)})
-        running = self._kinds[role].make(own, *others, server=self._server, tls=self._tls)
+        others = {name: self._others[name] for name in kind.others}
+        running = kind.make(own, **others, server=self._server, tls=self._tls)
         self._running.append((role, running))
         await running.start()
+        return running
 
     async def _stop(self) -> None:
         while self._running:

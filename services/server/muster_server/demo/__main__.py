@@ -27,7 +27,8 @@ def demo(
 
     Starts a cluster with three Redis nodes on this machine, kills the coordinator that owns the group
     (SIGKILL), a worker (SIGKILL), a Redis node (SIGKILL), and stops another coordinator (SIGTERM); then
-    compares the counts with those of a single process and verifies the log. Exit code 1: not equal, or not clean.
+    compares the counts with those of a single process and verifies the log. Exit code 1: not equal, or
+    not clean.
     """
     folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
     show = Show()

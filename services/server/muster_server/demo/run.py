@@ -107,7 +107,7 @@ class Demo:
         assert self._cluster.nodes is not None
         self._show.say(
             f"cluster is up: discovery at {self._cluster.servers}, one metadata, "
-            f"{len(self._cluster.coordinators)} coordinators, {len(self._cluster.nodes)} Redis nodes as the log"
+            f"{len(self._cluster.coordinators)} coordinators, {len(self._cluster.nodes)} Redis nodes"
         )
 
     # -- the work -----------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""`muster dev`."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import muster
+import typer
+from muster_runtime.errors import StartupError
+from rich.console import Console
+from rich.live import Live
+
+from muster_server.child_process import ChildError
+from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
+from muster_server.dev.overview import Overview, as_lines, as_tables, look
+from muster_server.dev.redis_nodes import NODE_COUNTS, EmbeddedServerError
+
+_FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420)
+_LOOK_SECONDS = 1.0
+
+
+def dev(
+    data: Annotated[Path, typer.Option(help="Folder of data and logs; a restart finds its state.")] = Path(
+        ".muster/dev"
+    ),
+    redis_nodes: Annotated[int, typer.Option(help="Embedded servers that hold the log: 1, 3 or 5.")] = 1,
+    redis: Annotated[
+        str | None, typer.Option(metavar="URL", help="Nodes of your own instead, redis://host:port,….")
+    ] = None,
+    coordinators: Annotated[int, typer.Option(min=1, max=50, help="Coordinator processes.")] = 3,
+    ports: Annotated[
+        str,
+        typer.Option(
+            help="`default`: discovery 7400, coordinators from 7410, metadata 7420; `free`: free ones."
+        ),
+    ] = "default",
+) -> None:
+    """Starts a development cluster on this machine and shows who owns what; Ctrl-C stops it."""
+    if redis_nodes not in NODE_COUNTS:
+        _fail(f"--redis-nodes {redis_nodes}: use 1, 3 or 5")
+    if ports not in ("default", "free"):
+        _fail(f"--ports {ports!r}: use default or free")
+    try:
+        cluster = DevCluster(
+            data,
+            redis_nodes=redis_nodes,
+            redis_url=redis,
+            coordinators=coordinators,
+            ports=_FIRST_PORTS if ports == "default" else Ports(),
+            settings={key: value for key, value in os.environ.items() if key.startswith("MUSTER_GROUP_")},
+        )
+        asyncio.run(_run(cluster, Console(highlight=False, soft_wrap=True)))
+    except (ClusterBusyError, ChildError, EmbeddedServerError, StartupError) as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"muster dev: {message}", err=True)
+    raise typer.Exit(1)
+
+
+async def _run(cluster: DevCluster, console: Console) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    console.print(f"starting a cluster in {cluster.folder} …", markup=False)
+    starting = asyncio.create_task(cluster.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        return
+    stopping.cancel()
+    await starting
+    try:
+        _introduce(cluster, console)
+        async with muster.Cluster(cluster.servers, timeout_ms=2_000) as connection:
+            await _watch(connection, console, stop)
+    finally:
+        console.print("stopping …")
+        await cluster.stop()
+        console.print("stopped; the state is kept for the next start")
+
+
+def _introduce(cluster: DevCluster, console: Console) -> None:
+    rows = {
+        "clients connect to": cluster.servers,
+        "coordinators": ", ".join(process.address for process in cluster.coordinators),
+        "metadata": ", ".join(process.address for process in cluster.metadata),
+        "log": cluster.redis_url,
+        "data and logs": str(cluster.folder),
+    }
+    for name, value in rows.items():
+        console.print(f"  {name:<20}{value}", markup=False)
+    if cluster.servers.endswith(":7400"):
+        console.print("Workers on this machine find it by themselves. Ctrl-C stops it.")
+    else:
+        console.print(
+            f"Workers find it with MUSTER_SERVERS={cluster.servers}. Ctrl-C stops it.", markup=False
+        )
+
+
+async def _watch(connection: muster.Cluster, console: Console, stop: asyncio.Event) -> None:
+    """Shows the cluster until told to stop: a table on a terminal, else lines of what is new."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            while not stop.is_set():
+                overview = await _look(connection)
+                if overview is not None:
+                    live.update(as_tables(overview), refresh=True)
+                await _sleep(stop)
+        return
+    known: set[str] = set()
+    while not stop.is_set():
+        overview = await _look(connection)
+        if overview is not None:
+            lines = as_lines(overview)
+            for line in lines:
+                if line not in known:
+                    console.print(line, markup=False)
+            known = set(lines)
+        await _sleep(stop)
+
+
+async def _look(connection: muster.Cluster) -> Overview | None:
+    """The cluster; None while it does not answer, which the next look may find over."""
+    try:
+        return await look(connection)
+    except muster.MusterError:
+        return None
+
+
+async def _sleep(stop: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
