@@ -21,7 +21,7 @@ async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, s
         *arguments,
         env={
             **os.environ,
-            "MUSTER_SERVERS": scripted.address if scripted else "127.0.0.1:1",
+            "MUSTER_SERVERS": servers,
             "COLUMNS": "200",
         },
         stdout=asyncio.subprocess.PIPE,

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Self, TypedDict, Unpack
 
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -16,8 +15,8 @@ from muster._clock import boot_ms
 from muster._cluster import Cluster
 from muster._commits import Committer
 from muster._config import MemberConfig, check_group_id, check_topics
+from muster._entry import REASON_LENGTH, Entry
 from muster._errors import (
-    AssignorFailed,
     CallbackFailed,
     ClusterUnavailable,
     CommitFailed,
@@ -27,28 +26,16 @@ from muster._errors import (
 )
 from muster._fetching import fetch_committed
 from muster._leader import Leader
-from muster._link import Outcome
-from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life, MemberState, Order, Seat, Standing
-from muster._transport import KeepAlive, Vitals
 from muster._values import Committed, Topic, TopicPartition
+from muster._waits import Closing, Waits
 from muster.assignors import Assignor
 
 log = logging.getLogger("muster")
 
 LEAVE_TIMEOUT_MS = 5_000
 """How long a closing member tries to say goodbye."""
-
-JOIN_SLACK_MS = 5_000
-"""By how much a JoinGroup outlasts the rebalance time-out that it waits for."""
-
-CANCEL_GRACE_MS = 100
-"""How long something that was cancelled may take to end before it is left to itself."""
-
-REASON_LENGTH = 255
-
-_T = TypeVar("_T")
 
 
 class MemberSettings(TypedDict, total=False):
@@ -63,10 +50,6 @@ class MemberSettings(TypedDict, total=False):
     request_timeout_ms: int
     topic_refresh_interval_ms: int
     assignors: Sequence[str | Assignor]
-
-
-class _Closing(Exception):
-    """The owner of the member wants it closed."""
 
 
 class Member:
@@ -112,7 +95,6 @@ class Member:
         self.topics = check_topics(topics)
         self._cluster = cluster
         self._callbacks = Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost)
-        self._assignors = {assignor.name: assignor for assignor in self.config.resolved_assignors}
         self._link = cluster.link(self.group_id)
         self._standing = Standing(Life(self.config.session_timeout_ms))
         self._committer = Committer(
@@ -122,10 +104,16 @@ class Member:
             request_timeout_ms=self.config.request_timeout_ms,
         )
         self._leader = Leader(self._read_topics)
-        self._keep_alive: KeepAlive | None = None
-        self._member_seq = 0
-        self._given_up: tuple[tuple[TopicPartition, ...], int] = ((), -1)
-        self._close_reason: str | None = None
+        self._waits = Waits(self._standing)
+        self._entry = Entry(
+            config=self.config,
+            topics=self.topics,
+            link=self._link,
+            transport=cluster.transport,
+            standing=self._standing,
+            leader=self._leader,
+            waits=self._waits,
+        )
         self._task: asyncio.Task[None] | None = None
         self._error: MusterError | None = None
 
@@ -206,7 +194,7 @@ class Member:
         """
         if self._task is None:
             return
-        self._close_reason = reason
+        self._standing.closing = reason
         self._standing.news.set()
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
@@ -263,7 +251,7 @@ class Member:
             watch.cancel()
             await asyncio.wait((watch,))
             await self._committer.close()
-            await self._stop_keep_alive()
+            await self._entry.stop_keep_alive()
             self._standing.seat = Seat()
             self._standing.state = MemberState.UNJOINED
 
@@ -274,7 +262,7 @@ class Member:
                 await self._enter(reason)
                 order = await self._stay()
                 reason = await self._step_out(order)
-        except _Closing:
+        except Closing:
             try:
                 await self._revoke()
             finally:
@@ -292,8 +280,8 @@ class Member:
         standing = self._standing
         standing.state = MemberState.REBALANCING
         while True:
-            joined = await self._join(reason)
-            owned = await self._sync(joined)
+            joined = await self._entry.join(reason)
+            owned = await self._entry.sync(joined)
             if owned is not None:
                 break
             order = self._next_order()
@@ -303,156 +291,12 @@ class Member:
         standing.state = MemberState.STABLE
         await self._assigned()
 
-    async def _join(self, reason: str) -> pb.JoinGroupResponse:
-        standing = self._standing
-        standing.joining = True
-        request = self._join_request(reason)
-        backoff = Backoff()
-        try:
-            while True:
-                request.member_id = standing.seat.member_id
-                outcome = await self._unless_closing(
-                    self._link.call(
-                        request, pb.JoinGroupResponse, timeout_ms=self._join_timeout_ms(), follow_moves=True
-                    )
-                )
-                match reaction_to(Call.JOIN, outcome.code):
-                    case Reaction.DONE:
-                        return await self._take_seat(outcome.expect())
-                    case Reaction.TAKE_ID:
-                        standing.seat = Seat(outcome.expect().member_id)
-                        continue
-                    case Reaction.FATAL | Reaction.RAISE:
-                        raise group_error(self.group_id, outcome.code, outcome.message)
-                    case Reaction.REJOIN_RESET_ID:
-                        await self._stop_keep_alive()
-                        standing.seat = Seat()
-                        request = self._join_request(reason)
-                        if backoff.attempts == 0:
-                            backoff.attempts += 1
-                            continue
-                    case Reaction.REJOIN | Reaction.REJOIN_KEEP_ID:
-                        request = self._join_request(reason)
-                    case _:
-                        pass
-                await self._pause(backoff, outcome)
-        finally:
-            standing.joining = False
-
-    def _join_request(self, reason: str) -> pb.JoinGroupRequest:
-        """A new join; its retries are the same but for the member id that was given meanwhile."""
-        self._member_seq += 1
-        config = self.config
-        given_up, generation = self._given_up
-        metadata = encode_subscription(
-            self.topics, owned=given_up, keeps_owned=False, generation=generation, rack_id=config.rack_id
-        )
-        return pb.JoinGroupRequest(
-            group_id=self.group_id,
-            group_instance_id=config.group_instance_id,
-            session_timeout_ms=config.session_timeout_ms,
-            rebalance_timeout_ms=config.rebalance_timeout_ms,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
-            reason=reason[:REASON_LENGTH],
-            client_id=config.client_id,
-            request_id=uuid.uuid4().hex,
-            member_seq=self._member_seq,
-        )
-
-    def _join_timeout_ms(self) -> int:
-        return max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + JOIN_SLACK_MS)
-
-    async def _take_seat(self, joined: pb.JoinGroupResponse) -> pb.JoinGroupResponse:
-        if joined.protocol_type != PROTOCOL_TYPE or joined.protocol_name not in self._assignors:
-            raise group_error(
-                self.group_id,
-                common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
-                f"the group uses {joined.protocol_type!r} with {joined.protocol_name!r}",
-            )
-        standing = self._standing
-        await self._stop_keep_alive()
-        standing.seat = Seat(joined.member_id, joined.generation)
-        standing.order = None
-        standing.life.restart(boot_ms())
-        if joined.HasField("cause"):
-            standing.cause = joined.cause
-        vitals = Vitals(
-            group_id=self.group_id,
-            group_instance_id=self.config.group_instance_id,
-            seat=standing.seat,
-            interval_ms=self.config.heartbeat_interval_ms,
-            timeout_ms=min(self.config.request_timeout_ms, max(1_000, self.config.heartbeat_interval_ms)),
-        )
-        self._keep_alive = self._cluster.transport.keep_alive(self._link, vitals, standing.hear)
-        return joined
-
-    async def _sync(self, joined: pb.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
-        """The partitions with their tokens; None: an order came in between."""
-        standing = self._standing
-        seat = standing.seat
-        request = pb.SyncGroupRequest(
-            group_id=self.group_id,
-            generation=seat.generation,
-            member_id=seat.member_id,
-            group_instance_id=self.config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol_name=joined.protocol_name,
-        )
-        if joined.leader != seat.member_id or joined.server_assignor:
-            self._leader.resign()
-        elif joined.skip_assignment:
-            await self._unless_ordered(self._leader.observe(joined.members))
-        else:
-            assignor = self._assignors[joined.protocol_name]
-            assignments = await self._unless_ordered(self._leader.assign(assignor, joined.members))
-            if assignments is None:
-                return None
-            request.assignments.extend(assignments)
-        backoff = Backoff()
-        while True:
-            sent_ms = boot_ms()
-            outcome = await self._unless_ordered(
-                self._link.call(
-                    request,
-                    pb.SyncGroupResponse,
-                    timeout_ms=self.config.request_timeout_ms,
-                    follow_moves=True,
-                )
-            )
-            if outcome is None:
-                return None
-            match standing.react(Call.SYNC, outcome.code, seat, outcome.message):
-                case Reaction.DONE:
-                    standing.life.renew(sent_ms)
-                    return self._read_assignment(joined, outcome.expect())
-                case Reaction.RETRY | Reaction.REDISCOVER:
-                    await self._pause(backoff, outcome)
-                case _:
-                    return None
-
-    def _read_assignment(
-        self, joined: pb.JoinGroupResponse, synced: pb.SyncGroupResponse
-    ) -> Mapping[TopicPartition, str]:
-        if synced.protocol_type != joined.protocol_type or synced.protocol_name != joined.protocol_name:
-            raise group_error(
-                self.group_id,
-                common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
-                f"the assignment is of {synced.protocol_type!r} with {synced.protocol_name!r}",
-            )
-        partitions = decode_assignment(synced.assignment)
-        if partitions is None:
-            raise AssignorFailed(
-                joined.protocol_name, f"the leader {joined.leader!r} sent an assignment that cannot be read"
-            )
-        return tokens_of(partitions, synced)
-
     async def _stay(self) -> Order:
         """Watches over the assignment until something is to be done about the membership."""
         standing = self._standing
         while True:
             standing.news.clear()
-            self._check_closing()
+            self._waits.check_closing()
             if standing.order is not None:
                 return self._next_order()
             remaining_ms = standing.life.remaining_ms(boot_ms())
@@ -469,7 +313,7 @@ class Member:
                 )
                 await self._assigned()
             else:
-                await self._news(remaining_ms if standing.holding else None)
+                await self._waits.news(remaining_ms if standing.holding else None)
 
     async def _step_out(self, order: Order) -> str:
         """Gives up what is owned and leaves the seat, as ordered; gives the reason of the next join."""
@@ -482,13 +326,13 @@ class Member:
             owned, generation = (), -1
         if standing.order is not None and (later := self._next_order()).loses:
             order = later
-        self._given_up = ((), -1) if order.loses else (owned, generation)
+        self._entry.given_up = ((), -1) if order.loses else (owned, generation)
         await self._change_seat(order)
         return order.why
 
     async def _change_seat(self, order: Order) -> None:
         if order.loses:
-            await self._stop_keep_alive()
+            await self._entry.stop_keep_alive()
         self._standing.leave_seat(order)
 
     def _next_order(self) -> Order:
@@ -503,7 +347,7 @@ class Member:
         if self.config.group_instance_id or not seat.member_id:
             return
         member = pb.LeaveGroupRequest.Member(
-            member_id=seat.member_id, reason=(self._close_reason or "")[:REASON_LENGTH]
+            member_id=seat.member_id, reason=(self._standing.closing or "")[:REASON_LENGTH]
         )
         request = pb.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()
@@ -536,7 +380,7 @@ class Member:
                 "on_partitions_revoked", self._callbacks.on_partitions_revoked, self._doomed, limit_ms
             )
             if finished:
-                finished = await self._watch_over(
+                finished = await self._waits.watch_over(
                     asyncio.ensure_future(self._committer.flush()), self._doomed, limit_ms
                 )
             if not finished and self._doomed():
@@ -577,7 +421,7 @@ class Member:
             return True
         partitions = tuple(self._standing.owned)
         task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
-        if not await self._watch_over(task, interrupted, limit_ms):
+        if not await self._waits.watch_over(task, interrupted, limit_ms):
             return False
         if task.cancelled():
             raise CallbackFailed(name)
@@ -586,65 +430,6 @@ class Member:
         return True
 
     # Waiting
-
-    async def _unless_closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        if await self._watch_over(task, lambda: self._close_reason is not None, None):
-            return task.result()
-        raise _Closing
-
-    async def _unless_ordered(self, coroutine: Coroutine[Any, Any, _T]) -> _T | None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        standing = self._standing
-        if await self._watch_over(
-            task, lambda: self._close_reason is not None or standing.order is not None, None
-        ):
-            return task.result()
-        self._check_closing()
-        return None
-
-    def _check_closing(self) -> None:
-        if self._close_reason is not None:
-            raise _Closing
-
-    async def _watch_over(
-        self, task: "asyncio.Future[Any]", interrupted: Callable[[], bool], limit_ms: int | None
-    ) -> bool:
-        """Waits for a task; False: it was cancelled because of the condition or the limit."""
-        try:
-            while not task.done():
-                self._standing.news.clear()
-                if interrupted() or (limit_ms is not None and boot_ms() >= limit_ms):
-                    return False
-                await self._news(None if limit_ms is None else limit_ms - boot_ms(), task)
-            return True
-        finally:
-            if not task.done():
-                task.cancel()
-                # A callback that resists must not hold up what has to happen now.
-                await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
-
-    async def _news(self, timeout_ms: int | None, *others: "asyncio.Future[Any]") -> None:
-        """Waits for news, for the others, for the end of the member's life, and no longer than that."""
-        waits: list[int] = [] if timeout_ms is None else [timeout_ms]
-        if self._standing.holding:
-            waits.append(self._standing.life.remaining_ms(boot_ms()) or 1_000)
-        news = asyncio.ensure_future(self._standing.news.wait())
-        try:
-            timeout = max(1, min(waits)) / 1_000 if waits else None
-            await asyncio.wait((news, *others), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-
-    async def _pause(self, backoff: Backoff, outcome: "Outcome[Any]") -> None:
-        if outcome.hurry and outcome.code != CONNECTION_LOST:
-            return
-        await self._unless_closing(backoff.pause(connection_broken=outcome.code == CONNECTION_LOST))
-
-    async def _stop_keep_alive(self) -> None:
-        if self._keep_alive is not None:
-            await self._keep_alive.stop()
-            self._keep_alive = None
 
     # Topics
 

@@ -116,6 +116,7 @@ class Standing:
         joining: a JoinGroup is under way; its answer decides, not what else is heard.
         order: what has to be done next, None: nothing.
         cause: why the last rebalance took place, where the server said so.
+        closing: why the owner wants it closed, None: it does not.
         news: set whenever something of the above changed.
     """
 
@@ -127,6 +128,7 @@ class Standing:
     joining: bool = False
     order: Order | None = None
     cause: common_pb2.RebalanceCause | None = None
+    closing: str | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, pulse: Pulse) -> None:

@@ -1,0 +1,233 @@
+"""The parts that decide, without a network."""
+
+import asyncio
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import muster
+import pytest
+from muster import TopicPartition
+from muster._backoff import Backoff
+from muster._channels import Channels
+from muster._discovery import parse_servers
+from muster._leader import check_assignment
+from muster._messages import (
+    decode_assignment,
+    decode_member,
+    encode_assignment,
+    encode_subscription,
+    tokens_of,
+)
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._standing import Life, Order, Pulse, Seat, Standing
+from muster.assignors import Assignor, GroupSnapshot, MemberSnapshot, TopicSnapshot
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+R = Reaction
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: 45000 must be below session_timeout_ms"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms: 0 is not between 1 and 1800000"),
+        ({"session_timeout_ms": 1_800_001}, "session_timeout_ms: 1800001 is not between"),
+        ({"rebalance_timeout_ms": -1}, "rebalance_timeout_ms: -1 is not between"),
+        ({"request_timeout_ms": 1.5}, "request_timeout_ms: must be a whole number"),
+        ({"group_instance_id": ".."}, "group_instance_id: '..'"),
+        ({"group_instance_id": "a b"}, "group_instance_id: 'a b'"),
+        ({"client_id": "é" * 128}, "client_id: has 256 bytes, at most 255"),
+        ({"assignors": ["rang"]}, "assignors: 'rang' is not one of range, roundrobin"),
+        ({"assignors": []}, "assignors: 1 to 16 of them"),
+        ({"assignors": ["range", "range"]}, "assignors: 'range' comes twice"),
+        ({"assignors": [Assignor("", lambda _: {})]}, "assignors: a name has 1 to 255 bytes"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(muster.SettingsError) as caught:
+        muster.MemberConfig(**settings)
+    assert str(caught.value).startswith(message)
+    assert caught.value.field == message.partition(":")[0]
+
+
+def test_the_defaults_are_kafkas() -> None:
+    config = muster.MemberConfig()
+    assert (config.session_timeout_ms, config.heartbeat_interval_ms) == (45_000, 3_000)
+    assert (config.rebalance_timeout_ms, config.request_timeout_ms) == (300_000, 30_000)
+    assert [a.name for a in config.resolved_assignors] == ["range"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, ("localhost:7400",)),
+        ("a:1, b:2", ("a:1", "b:2")),
+        (["a", "b:7401"], ("a:7400", "b:7401")),
+        ("[::1]:9", ("[::1]:9",)),
+        ("[::1]", ("[::1]:7400",)),
+    ],
+)
+def test_servers(monkeypatch: pytest.MonkeyPatch, given: Any, expected: tuple[str, ...]) -> None:
+    monkeypatch.delenv("MUSTER_SERVERS", raising=False)
+    assert parse_servers(given) == expected
+
+
+def test_servers_of_the_environment_are_named_when_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SERVERS", "a:1,b:2")
+    assert parse_servers(None) == ("a:1", "b:2")
+    monkeypatch.setenv("MUSTER_SERVERS", "http://a:1")
+    with pytest.raises(muster.SettingsError, match="MUSTER_SERVERS: 'http://a:1' is not an address"):
+        parse_servers(None)
+
+
+def test_back_off_doubles_to_a_second_and_hurries_once() -> None:
+    backoff = Backoff()
+    assert backoff.next_ms(connection_broken=True) == 0
+    for middle in (100, 200, 400, 800, 1_000, 1_000):
+        assert 0.8 * middle <= backoff.next_ms(connection_broken=True) <= 1.2 * middle
+    backoff.reset()
+    assert 80 <= backoff.next_ms() <= 120
+
+
+# Conformance list, section 2.2: code, then the reactions of join, sync, heartbeat, commit and fetch; None
+# where it has none of its own. Sync repeats where Kafka rejoins (15, 16) or fails (14): the generation is stored.
+SECTION_2_2 = [
+    (14, R.RETRY, R.RETRY, R.RETRY, R.RETRY, R.RETRY),
+    (15, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER),
+    (16, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER),
+    (22, None, R.REJOIN_KEEP_ID, R.REJOIN_KEEP_ID, R.REJOIN_KEEP_ID, None),
+    (25, R.REJOIN_RESET_ID, R.REJOIN_RESET_ID, R.REJOIN_RESET_ID, R.REJOIN_RESET_ID, None),
+    (27, R.REJOIN, R.REJOIN, R.REJOIN, R.REJOIN, None),
+    (79, R.TAKE_ID, None, None, None, None),
+    (82, R.FATAL, R.FATAL, R.FATAL, R.FATAL, None),
+    (23, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+    (24, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+    (26, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+    (81, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+    (30, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+    (3, None, None, None, R.RETRY, R.RAISE),
+    (12, None, None, None, R.RAISE, None),
+    (28, None, None, None, R.RAISE, None),
+    (29, None, None, None, R.RAISE, R.RAISE),
+    (CONNECTION_LOST, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER),
+    (9_999, R.FATAL, R.FATAL, R.FATAL, R.FATAL, R.RAISE),
+]
+
+
+@pytest.mark.parametrize("row", SECTION_2_2, ids=[str(row[0]) for row in SECTION_2_2])
+def test_reactions(row: tuple[int, *tuple[Reaction | None, ...]]) -> None:
+    code, *expected = row
+    calls = (Call.JOIN, Call.SYNC, Call.HEARTBEAT, Call.COMMIT, Call.FETCH)
+    for call, reaction in zip(calls, expected, strict=True):
+        if reaction is not None:
+            assert reaction_to(call, code) is reaction, call
+
+
+def test_life_counts_from_when_the_acknowledged_beat_was_sent() -> None:
+    life = Life(1_000)
+    life.restart(5_000)
+    life.renew(5_400)
+    life.renew(5_200)
+    assert life.remaining_ms(6_399) == 1
+    assert life.remaining_ms(6_400) == 0
+    assert life.remaining_ms(9_000) == 0
+
+
+def test_the_more_severe_order_stays() -> None:
+    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    standing.demand(Order(R.REJOIN_RESET_ID, 25, "gone"))
+    standing.demand(Order(R.REJOIN, 27, "rebalance"))
+    order = standing.take_order()
+    assert order is not None
+    assert order.reaction is R.REJOIN_RESET_ID
+    standing.leave_seat(order)
+    assert standing.seat == Seat()
+    assert standing.take_order() is None
+
+
+def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
+    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    unknown = int(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID)
+    standing.hear(Pulse(Seat("m", 2), unknown, sent_ms=10))
+    standing.joining = True
+    standing.hear(Pulse(Seat("m", 3), unknown, sent_ms=10))
+    assert standing.take_order() is None
+    standing.joining = False
+    standing.hear(Pulse(Seat("m", 3), unknown, sent_ms=10))
+    assert standing.take_order() == Order(R.REJOIN_RESET_ID, unknown, "")
+    assert standing.life.ends_at_ms == 0
+
+
+def test_a_rebalance_in_progress_is_a_sign_of_life_too() -> None:
+    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 27, sent_ms=10))
+    assert standing.life.ends_at_ms == 1_010
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=0))
+    assert standing.life.ends_at_ms == 1_010
+
+
+def test_subscriptions_and_assignments_are_the_published_messages() -> None:
+    data = encode_subscription(["b", "a"], owned=[T1, T0], keeps_owned=False, generation=4, rack_id="r")
+    member = coordinator_pb2.JoinGroupResponse.Member(member_id="m", group_instance_id="i", metadata=data)
+    assert decode_member(member) == MemberSnapshot("m", ("a", "b"), "i", "r", (T0, T1), False, 4)
+    member.metadata = b"\xff\xff"
+    assert decode_member(member) is None
+    assert decode_assignment(encode_assignment([T1, T0])) == (T0, T1)
+    assert decode_assignment(b"") == ()
+    assert decode_assignment(b"\xff\xff") is None
+    assert decode_assignment(common_pb2.Assignment(version=2).SerializeToString()) is None
+    response = coordinator_pb2.SyncGroupResponse(token="new")
+    response.kept_tokens.add(topic="t", partition=1, token="old")
+    assert tokens_of((T1, T0), response) == {T0: "new", T1: "old"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "why"),
+    [
+        ([("m", [T0])], "it returned list"),
+        ({"stranger": [T0]}, "it assigned to 'stranger', which is not a member"),
+        ({"m": [T1]}, "it assigned t-1, which does not exist"),
+        ({"m": [T0], "n": [T0]}, "it assigned t-0 to 'm' and to 'n'"),
+    ],
+)
+def test_an_impossible_assignment_is_refused(assignment: Any, why: str) -> None:
+    members = {name: MemberSnapshot(name, ("t",)) for name in "mn"}
+    with pytest.raises(muster.AssignorFailed) as caught:
+        check_assignment("mine", GroupSnapshot(members, {"t": TopicSnapshot(1)}), assignment)
+    assert why in str(caught.value)
+
+
+async def test_a_channel_is_closed_when_nobody_uses_it() -> None:
+    channels = Channels(idle_ms=0)
+    async with channels.use("127.0.0.1:1"), channels.use("127.0.0.1:1"):
+        assert channels.addresses == {"127.0.0.1:1"}
+    async with asyncio.timeout(20):
+        while channels.addresses:  # noqa: ASYNC110 - a timer closes it
+            await asyncio.sleep(0)
+    await channels.close()
+
+
+def test_exports_are_exactly_the_public_names() -> None:
+    assert muster.__all__ == sorted(muster.__all__)
+    assert all(hasattr(muster, name) for name in muster.__all__)
+    public = {name for name in vars(muster) if not name.startswith("_")}
+    modules = {name for name in public if inspect.ismodule(getattr(muster, name))}
+    assert public - modules == set(muster.__all__) - {"assignors"}
+
+
+def test_every_module_but_the_public_ones_is_private() -> None:
+    names = {info.name for info in pkgutil.iter_modules(muster.__path__)}
+    assert {name for name in names if not name.startswith("_")} == {"assignors", "cli"}
+
+
+def test_all_that_is_public_is_described() -> None:
+    for name in set(muster.__all__) - {"PartitionsCallback"}:  # an alias has its words in the source
+        assert inspect.getdoc(getattr(muster, name)), name
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    for info in pkgutil.iter_modules(muster.__path__, "muster."):
+        importlib.import_module(info.name)
