@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from muster_runtime import effective, process
 from muster_runtime.errors import StartupError
+from muster_runtime.settings import load
 
 from muster_server.roles import METADATA, ORDER, Composition, parse_roles
 
@@ -31,7 +32,7 @@ RedisUrl = Annotated[
         "--redis",
         metavar="URL",
         help="Nodes of the log, redis://host:port,host:port,…; one, three or five. "
-        "The same as MUSTER_METADATA_REDIS.",
+        "The same as MUSTER_METADATA_REDIS_URL.",
     ),
 ]
 
@@ -73,12 +74,12 @@ def serve(
 
     async def main(stop: asyncio.Event) -> int:
         if data is None:
-            overrides = {METADATA: {"redis": redis}} if redis is not None else {}
+            overrides = {METADATA: {"redis_url": redis}} if redis is not None else {}
             return await Composition(names, overrides).run(stop, ready_file)
         from muster_server.dev.embedded import embedded_log
 
         async with embedded_log(data) as url:
-            return await Composition(names, {METADATA: {"redis": url}}).run(stop, ready_file)
+            return await Composition(names, {METADATA: {"redis_url": url}}).run(stop, ready_file)
 
     raise typer.Exit(process.run(main))
 
@@ -92,11 +93,13 @@ def initialise(
     cluster_id: Annotated[str, typer.Option(help="Identity of the cluster, a UUID; drawn if absent.")] = "",
 ) -> None:
     """Initialises the log on empty nodes, once. Repeating it with the same values changes nothing."""
-    from muster_server.initialise import initialise_log
+    from muster_metadata import MetadataSettings
+
+    from muster_server.initialise import in_words, initialise_log
 
     async def main(_stop: asyncio.Event) -> None:
-        made = await initialise_log(redis, shard_count, cluster_id)
-        typer.echo(made)
+        url = redis or load(MetadataSettings).redis_url.get_secret_value()
+        typer.echo(in_words(await initialise_log(url, shard_count, cluster_id)))
 
     raise typer.Exit(process.run(main))
 

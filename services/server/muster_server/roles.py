@@ -198,13 +198,14 @@ class Composition:
         Returns:
             The exit code: 0, or 1 when a role could not go on.
         """
-        watches = [asyncio.ensure_future(stop.wait())]
+        watches: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
         try:
             for role in self.roles:
                 running = await self._start(role)
                 watches.append(asyncio.ensure_future(running.over()))
             ready = asyncio.gather(*(running.ready() for _, running in self._running))
-            await asyncio.wait((ready, *watches), return_when=asyncio.FIRST_COMPLETED)
+            everything: list[asyncio.Future[Any]] = [ready, *watches]
+            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 await ready
                 self._announce(ready_file)

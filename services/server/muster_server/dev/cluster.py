@@ -123,7 +123,7 @@ class DevCluster:
             )
 
         self.metadata = [
-            process(f"metadata-{index}", METADATA, number, REDIS=self.redis_url)
+            process(f"metadata-{index}", METADATA, number, REDIS_URL=self.redis_url)
             for index, number in enumerate(metadata_ports, 1)
         ]
         self.discovery = process("discovery-1", DISCOVERY, port(ports.discovery, 0), METADATA=addresses)
