@@ -1,6 +1,5 @@
 # mypy: disable-error-code="abstract"
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -270,12 +269,12 @@ async def test_stop_cancels_what_does_not_end() -> None:
 
 
 async def test_a_taken_port_is_a_clear_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        server = RpcServer(ServerSettings())
-        with pytest.raises(ListenError, match="the port is taken"):
-            await server.start(f"127.0.0.1:{taken.getsockname()[1]}")
+    """Also when the other one is a server of ours: they must not share the connections."""
+    first, second = RpcServer(ServerSettings()), RpcServer(ServerSettings())
+    port = await first.start("127.0.0.1:0")
+    with pytest.raises(ListenError, match="the port is taken"):
+        await second.start(f"127.0.0.1:{port}")
+    await first.stop(0)
 
 
 def test_limits_of_unknown_methods_are_refused() -> None:

@@ -210,6 +210,9 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
         raise error
     if isinstance(error, NotImplementedError):  # what generated code raises for a method that nobody wrote
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
+    if context.done():  # the client went away, and the servicer met the closed call; nobody can be answered
+        log.info("rpc_abandoned", method=method, problem=repr(error))
+        return None
     request_id = secrets.token_hex(8)
     log.error("rpc_failed", method=method, request_id=request_id, exc_info=error)
     return await context.abort(grpc.StatusCode.INTERNAL, f"internal error, request {request_id}")
