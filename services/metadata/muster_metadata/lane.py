@@ -1,0 +1,205 @@
+"""One pipelined connection to a node: what a loop turn asks for goes out in one write."""
+
+import asyncio
+import collections
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hiredis import pack_command
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from muster_metadata.reply import DOWN, LOST, Reply, failure
+from muster_metadata.scripts import SCRIPTS
+
+Decoder = Callable[[Any], Reply]
+_Waiting = tuple[float, asyncio.Future[Reply], Decoder]
+
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+
+
+class Lane:
+    """A pipelined connection that comes back by itself.
+
+    Commands are answered in order. A node that leaves the oldest command unanswered for the time-out is
+    given up: everything outstanding is answered LOST and the connection is made again in the background.
+    While there is none, commands are answered DOWN at once, so that a dead node never delays the others.
+
+    Args:
+        url: address of the node.
+        reply_timeout_ms: how long the oldest command may wait for its answer.
+        max_outstanding_bytes: commands beyond this are answered DOWN until answers come.
+        on_connect: called after each connection that was made.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        reply_timeout_ms: int,
+        max_outstanding_bytes: int = 64 << 20,
+        on_connect: Callable[[], None] | None = None,
+    ) -> None:
+        self._arguments: dict[str, Any] = dict(parse_url(url))
+        self._class = self._arguments.pop("connection_class", Connection)
+        self._reply_timeout_s = reply_timeout_ms / 1000
+        self._connect_timeout_s = min(1.0, self._reply_timeout_s)
+        self._max_outstanding_bytes = max_outstanding_bytes
+        self._on_connect = on_connect
+        self._connection: Connection | SSLConnection | None = None
+        self._outbox: list[bytes] = []
+        self._wake = asyncio.Event()
+        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._outstanding_bytes = 0
+        self._sizes: collections.deque[int] = collections.deque()
+        self._runner: asyncio.Task[None] | None = None
+        self.problem = "it was not reached yet"
+
+    @property
+    def connected(self) -> bool:
+        """Whether commands are sent now."""
+        return self._connection is not None
+
+    def start(self) -> None:
+        """Begins to connect in the background."""
+        self._runner = asyncio.create_task(self._run(), name="redis-lane")
+
+    async def stop(self) -> None:
+        """Ends the connection; what is outstanding is answered LOST."""
+        if self._runner is not None:
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+            self._runner = None
+
+    def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[Reply]":
+        """Sends a command with what else this loop turn sends. The future never fails."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
+            future.set_result(
+                DOWN if self._connection is None else Reply(DOWN.status, problem="it is too slow")
+            )
+            return future
+        packed = _pack(command)
+        self._outbox.append(packed)
+        self._waiting.append((time.monotonic(), future, decode))
+        self._sizes.append(len(packed))
+        self._outstanding_bytes += len(packed)
+        self._wake.set()
+        return future
+
+    async def _run(self) -> None:
+        backoff_s = _BACKOFF_FIRST_S
+        while True:
+            connection = self._class(
+                **self._arguments,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=None,
+                socket_connect_timeout=self._connect_timeout_s,
+                health_check_interval=0,
+            )
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    await connection.connect()
+                    await self._load_scripts(connection)
+                backoff_s = _BACKOFF_FIRST_S
+                self._connection, self.problem = connection, ""
+                if self._on_connect is not None:
+                    self._on_connect()
+                await self._carry(connection)
+            except (RedisError, OSError, TimeoutError) as error:
+                self.problem = _describe(error)
+            finally:
+                self._connection = None
+                self._drop_outstanding()
+                with contextlib.suppress(RedisError, OSError, TimeoutError):
+                    await connection.disconnect(nowait=True)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+    async def _carry(self, connection: Connection) -> None:
+        """Reads, writes and watches the time until one of them fails."""
+        tasks = [
+            asyncio.create_task(step)
+            for step in (self._write(connection), self._read(connection), self._watch())
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load_scripts(self, connection: Connection) -> None:
+        commands = [_pack(("SCRIPT", "LOAD", script.source)) for script in SCRIPTS.values()]
+        await connection.send_packed_command(commands, check_health=False)
+        for _ in commands:
+            await connection.read_response(disconnect_on_error=False)
+
+    async def _write(self, connection: Connection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            packed, self._outbox = self._outbox, []
+            await connection.send_packed_command([b"".join(packed)], check_health=False)
+
+    async def _read(self, connection: Connection) -> None:
+        while True:
+            try:
+                raw = await connection.read_response(
+                    disable_decoding=True, timeout=math.inf, disconnect_on_error=False
+                )
+            except ResponseError as error:
+                raw = error
+            _, future, decode = self._waiting.popleft()
+            self._outstanding_bytes -= self._sizes.popleft()
+            reply = decode(raw)
+            if not future.done():
+                future.set_result(reply)
+            if isinstance(raw, ResponseError) and "NOSCRIPT" in str(raw):
+                raise OSError("scripts were flushed")
+
+    async def _watch(self) -> None:
+        while True:
+            now = time.monotonic()
+            wait_s = self._reply_timeout_s
+            if self._waiting:
+                wait_s = self._waiting[0][0] + self._reply_timeout_s - now
+                if wait_s <= 0:
+                    raise TimeoutError
+            await asyncio.sleep(max(wait_s, 0.02))
+
+    def _drop_outstanding(self) -> None:
+        waiting, self._waiting = self._waiting, collections.deque()
+        self._outbox.clear()
+        self._sizes.clear()
+        self._outstanding_bytes = 0
+        self._wake.clear()
+        for _, future, _ in waiting:
+            if not future.done():
+                future.set_result(LOST)
+
+
+def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+def _describe(error: Exception) -> str:
+    """What keeps the connection from being made, without addresses."""
+    if isinstance(error, ResponseError | BusyLoadingError):
+        return failure(error).problem
+    if isinstance(error, AuthenticationError):
+        return "it refuses the credentials"
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "it does not answer"
+    return "it cannot be reached"

@@ -1,0 +1,173 @@
+"""One coordinator's lease stream: its renewals, and what its break means."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
+
+from muster_metadata.leases import LeaseRow
+from muster_metadata.reply import Status
+from muster_metadata.tables import Tables, next_run
+from muster_metadata.upkeep import Upkeep
+from muster_metadata.view import ClusterView
+
+log = structlog.get_logger()
+
+MAX_NAME_BYTES = 255
+
+
+def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
+    """What is wrong with a renewal; empty: nothing."""
+    if not 1 <= len(request.node_id.encode()) <= MAX_NAME_BYTES:
+        return "node_id must have 1 to 255 bytes"
+    if not 1 <= len(request.session.encode()) <= MAX_NAME_BYTES:
+        return "session must have 1 to 255 bytes"
+    if not 1 <= len(request.host.encode()) <= MAX_NAME_BYTES or not 1 <= request.port <= 65_535:
+        return "host must have 1 to 255 bytes and port must be 1 to 65535"
+    if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
+        return f"serving must name shards below {shard_count}, each once"
+    return ""
+
+
+class Leases:
+    """Serves lease streams.
+
+    Args:
+        tables: where rows are stored.
+        view: is told of every renewal at once.
+        upkeep: adopts the logs of coordinators that moved here.
+        renew_timeout_ms: how long a renewal may take.
+        probe_timeout_ms: how long a silent address is given after a stream broke.
+        now_ms: boot clock.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        view: ClusterView,
+        upkeep: Upkeep,
+        renew_timeout_ms: int,
+        probe_timeout_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._tables = tables
+        self._view = view
+        self._upkeep = upkeep
+        self._renew_timeout_ms = renew_timeout_ms
+        self._probe_timeout_ms = probe_timeout_ms
+        self._now_ms = now_ms
+        self._probes: set[asyncio.Task[None]] = set()
+        self._adopting: set[asyncio.Task[None]] = set()
+        self.stopping = False
+
+    async def stop(self) -> None:
+        """No verdicts from now on: streams that this instance ends mean nothing."""
+        self.stopping = True
+        tasks = [*self._probes, *self._adopting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def serve(
+        self,
+        requests: AsyncIterator[pb.LeaseRequest],
+        answer: Callable[[pb.LeaseResponse], Awaitable[None]],
+        shard_count: int,
+    ) -> None:
+        """Renews until the stream ends; a break is looked into."""
+        row: LeaseRow | None = None
+        over = False
+        try:
+            async for request in requests:
+                problem = request_problem(request, shard_count)
+                if problem or (row is not None and request.node_id != row.node_id):
+                    text = problem or "one stream is for one coordinator"
+                    await answer(pb.LeaseResponse(number=request.number, message=text))
+                    continue
+                row, response = await self._renew(row, request)
+                over = response.superseded or (request.release and response.renewed)
+                await answer(response)
+                if over:
+                    return
+        finally:
+            if row is not None and not over and not self.stopping:
+                probe = asyncio.create_task(self._look_into(row), name="lease-probe")
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+
+    async def _renew(
+        self, known: LeaseRow | None, request: pb.LeaseRequest
+    ) -> tuple[LeaseRow | None, pb.LeaseResponse]:
+        response = pb.LeaseResponse(number=request.number)
+        row = LeaseRow(
+            node_id=request.node_id,
+            session=request.session,
+            run=0,
+            counter=0,
+            host=request.host,
+            port=request.port,
+            version=request.version[:MAX_NAME_BYTES],
+            draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
+            released=request.release,
+            serving=tuple((served.shard, served.epoch) for served in request.serving),
+        )
+        if known is None or known.session != row.session:
+            try:
+                row = next_run(await self._tables.lease(row.node_id, self._renew_timeout_ms), row)
+            except TimeoutError:
+                response.message = "no majority of the log's nodes answered"
+                return known, response
+        else:
+            row = replace(row, run=known.run, counter=known.counter + 1)
+        status = await self._tables.renew(row, self._renew_timeout_ms)
+        if status is Status.SUPERSEDED:
+            response.superseded = True
+            response.message = "another process of this name took the lease"
+            return row, response
+        if status is not Status.OK:
+            response.message = "no majority of the log's nodes answered"
+            return row, response
+        response.renewed = True
+        self._view.observer.put(row, self._now_ms())
+        self._view.refresh()
+        for shard, epoch in row.serving:
+            if not self._upkeep.knows(shard, epoch):
+                self._adopt(shard, epoch)
+        return row, response
+
+    def _adopt(self, shard: int, epoch: int) -> None:
+        if len(self._adopting) < 8:
+            task = asyncio.create_task(self._upkeep.adopt(shard, epoch), name="log-adopt")
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _look_into(self, row: LeaseRow) -> None:
+        """Declares a process dead at once if nobody listens where it did."""
+        verdict = await probe(row.host, row.port, self._probe_timeout_ms)
+        if not verdict or self.stopping:
+            return
+        log.info("coordinator_died", node_id=row.node_id, reason=verdict)
+        self._tables.bury(row)
+        self._view.observer.put(replace(row, dead=True), self._now_ms())
+        self._view.refresh()
+
+
+async def probe(host: str, port: int, timeout_ms: int) -> str:
+    """Why nobody is at an address, in a word; empty: somebody accepted a connection."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return "silent"
+    except ConnectionRefusedError:
+        return "refused"
+    except OSError:
+        return "unreachable"
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""

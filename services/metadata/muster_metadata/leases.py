@@ -1,0 +1,165 @@
+"""Coordinators' leases: rows of the table, and what an observer makes of them on its own clock. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from muster_protos.muster.v1 import discovery_pb2
+
+LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
+DRAINING = discovery_pb2.COORDINATOR_STATE_DRAINING
+DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
+
+_READ_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """What the nodes store of one coordinator.
+
+    Attributes:
+        node_id: its name.
+        session: identity of the process.
+        run: number of the process among those of this name; a later one supersedes.
+        counter: grows with each renewal.
+        host: where clients connect to.
+        port: TCP port there.
+        version: version of its software.
+        draining: it hands its shards over.
+        released: it gave the lease up.
+        dead: its process was seen dead after the renewal with this counter.
+        serving: pairs of shard and epoch that it has loaded.
+    """
+
+    node_id: str
+    session: str
+    run: int
+    counter: int
+    host: str = ""
+    port: int = 0
+    version: str = ""
+    draining: bool = False
+    released: bool = False
+    dead: bool = False
+    serving: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> str:
+        """As the table stores it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "LeaseRow":
+        """Reads what the table stores. An empty list may have become an object in Lua.
+
+        Raises:
+            ValueError: it is no row.
+        """
+        try:
+            fields = json.loads(text)
+            known = {name: fields[name] for name in cls.__slots__ if name in fields}
+            serving = known.pop("serving", None) or ()
+            row = cls(**known, serving=tuple((int(shard), int(epoch)) for shard, epoch in serving))
+            return replace(row, run=int(row.run), counter=int(row.counter), port=int(row.port))
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError("not a lease row") from error
+
+
+def merged(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
+    """The highest row of each coordinator among a majority of the nodes.
+
+    A death mark counts if it stands beside the highest counter anywhere.
+    """
+    best: dict[str, LeaseRow] = {}
+    for table in tables:
+        for name, row in table.items():
+            known = best.get(name)
+            if known is None or (row.run, row.counter, row.dead) > (known.run, known.counter, known.dead):
+                best[name] = row
+    return best
+
+
+@dataclass(slots=True)
+class _Observed:
+    row: LeaseRow
+    changed_ms: int
+    silent: bool = False
+    written_ms: int = -1 << 62
+
+
+@dataclass(slots=True)
+class LeaseObserver:
+    """Times the counters on its own clock and says who lives.
+
+    A coordinator is dead after `lease_ms` without a change of its counter, or when it is marked. After a
+    read that failed, or a pause of this process, every row starts a new lease time: an outage of the log
+    must not cost every coordinator its shards.
+
+    Attributes:
+        lease_ms: time for which a lease is good.
+    """
+
+    lease_ms: int
+    _rows: dict[str, _Observed] = field(default_factory=dict)
+    _last_ms: int = 0
+    _failed: bool = False
+
+    def read_failed(self) -> None:
+        """No majority of the nodes answered."""
+        self._failed = True
+
+    def observe(self, rows: Mapping[str, LeaseRow], now_ms: int) -> None:
+        """Takes in what a majority of the nodes says."""
+        restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
+        self._failed, self._last_ms = False, now_ms
+        for name in [name for name in self._rows if name not in rows]:
+            del self._rows[name]
+        for name, row in rows.items():
+            self._see(name, row, now_ms, restart=restart)
+
+    def put(self, row: LeaseRow, now_ms: int) -> None:
+        """Takes in a row that this instance wrote itself, ahead of the next read."""
+        known = self._rows.get(row.node_id)
+        if known is None or (row.run, row.counter, row.dead) >= (
+            known.row.run, known.row.counter, known.row.dead,
+        ):  # fmt: skip
+            self._see(row.node_id, row, now_ms, restart=False)
+            self._rows[row.node_id].written_ms = now_ms
+
+    def _see(self, name: str, row: LeaseRow, now_ms: int, *, restart: bool) -> None:
+        known = self._rows.get(name)
+        if known is None or (row.session, row.run, row.counter) != (
+            known.row.session, known.row.run, known.row.counter,
+        ):  # fmt: skip
+            # A read that was under way when this instance wrote says nothing. Else a counter that went back
+            # is a change too: it only delays.
+            if (
+                known is not None
+                and (row.run, row.counter) < (known.row.run, known.row.counter)
+                and now_ms - known.written_ms < _READ_MS
+            ):
+                return
+            self._rows[name] = _Observed(row, now_ms)
+            return
+        known.row = replace(row, dead=row.dead or known.row.dead)
+        if known.silent:
+            return
+        if restart:
+            known.changed_ms = now_ms
+        elif now_ms - known.changed_ms >= self.lease_ms:
+            known.silent = True
+
+    def rows(self) -> Sequence[tuple[LeaseRow, "discovery_pb2.CoordinatorState.ValueType"]]:
+        """Every coordinator that did not give its lease up, by name, with its state."""
+        return [
+            (seen.row, DEAD if seen.silent or seen.row.dead else DRAINING if seen.row.draining else LIVE)
+            for _, seen in sorted(self._rows.items())
+            if not seen.row.released
+        ]
+
+    def stale(self, now_ms: int, after_ms: int) -> list[LeaseRow]:
+        """Rows of processes that ended long ago and may be removed from the table."""
+        return [
+            seen.row
+            for seen in self._rows.values()
+            if (seen.silent or seen.row.dead or seen.row.released) and now_ms - seen.changed_ms >= after_ms
+        ]

@@ -1,0 +1,117 @@
+"""One coordinator's log stream: independent calls in, outcomes out, merged per loop turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata import steps
+from muster_metadata.entries import End
+from muster_metadata.logs import Logs
+from muster_metadata.repair import Held
+from muster_metadata.steps import Verdict
+
+log = structlog.get_logger()
+
+MAX_OPEN_CALLS = 4_096
+
+
+class LogStream:
+    """Serves one stream.
+
+    Args:
+        logs: carries out the steps.
+        log_count: number of logs, the catalog's included.
+        write: sends a message.
+    """
+
+    def __init__(
+        self, logs: Logs, log_count: int, write: Callable[[pb.LogResponse], Awaitable[None]]
+    ) -> None:
+        self._logs = logs
+        self._log_count = log_count
+        self._write = write
+        self._results: list[pb.LogResult] = []
+        self._wake = asyncio.Event()
+        self._open: set[asyncio.Task[None]] = set()
+        self._writing: set[int] = set()
+        self._ended = False
+
+    async def serve(self, requests: AsyncIterator[pb.LogRequest], stopping: asyncio.Event) -> None:
+        """Runs until the caller ends the stream, or this server stops and what is open has ended."""
+        reading = asyncio.create_task(self._read(requests), name="log-stream-read")
+        halt = asyncio.create_task(stopping.wait(), name="log-stream-halt")
+        reading.add_done_callback(lambda _: self._wake.set())
+        halt.add_done_callback(lambda _: self._wake.set())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                results, self._results = self._results, []
+                if results:
+                    await self._write(pb.LogResponse(results=results))
+                if (reading.done() or halt.done()) and not self._open and not self._results:
+                    break
+            if reading.done():
+                reading.result()
+        finally:
+            tasks: list[asyncio.Task[Any]] = [reading, halt, *self._open]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterator[pb.LogRequest]) -> None:
+        async for request in requests:
+            for call in request.calls:
+                self._begin(call)
+
+    def _begin(self, call: pb.LogCall) -> None:
+        kind = call.WhichOneof("step")
+        problem = ""
+        if kind is None:
+            problem = "a call needs one of claim, append and check"
+        elif call.shard >= self._log_count:
+            problem = f"there is no shard {call.shard}"
+        elif kind != "check" and call.shard in self._writing:
+            problem = "the shard has an open call already"
+        elif len(self._open) >= MAX_OPEN_CALLS:
+            problem = f"a stream has at most {MAX_OPEN_CALLS} open calls"
+        if problem:
+            self._end(call, Verdict(pb.LOG_OUTCOME_INVALID, message=problem), None, 0)
+            return
+        if kind != "check":
+            self._writing.add(call.shard)
+        task = asyncio.create_task(self._run(call, kind or ""))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _run(self, call: pb.LogCall, kind: str) -> None:
+        end: End | None
+        held: Held | None = None
+        try:
+            if kind == "append":
+                verdict, end = await self._logs.append(call.shard, call.append)
+            elif kind == "check":
+                verdict, end = await self._logs.check(call.shard, call.check)
+            else:
+                verdict, held, end = await self._logs.claim(call.shard, call.claim)
+        except Exception:
+            log.exception("log_step_failed", shard=call.shard, step=kind)
+            verdict, end = steps.UNKNOWN, None
+        if kind != "check":
+            self._writing.discard(call.shard)
+        self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)
+
+    def _end(self, call: pb.LogCall, verdict: Verdict, end: End | None, epoch: int) -> None:
+        self._results.append(
+            pb.LogResult(
+                call_id=call.call_id,
+                outcome=verdict.outcome,
+                end=None if end is None else end.to_proto(),
+                epoch=epoch,
+                message=verdict.message,
+            )
+        )
+        self._wake.set()

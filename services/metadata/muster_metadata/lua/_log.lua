@@ -1,0 +1,58 @@
+-- Begins every script on a log. KEYS: log, promise, acknowledged position, identity of the node.
+-- ARGV: identity expected, epoch, nonce of the claim, then what the script needs.
+local log, promise, acknowledged, node = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local identity, epoch, nonce = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+local function last_entry()
+  local found = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+  if found then return found[1], found[2][6] end
+end
+
+local function hash_at(id)
+  local found = redis.call('XRANGE', log, id, id)[1]
+  return found and found[2][6]
+end
+
+local function parts(id)
+  local dash = string.find(id, '-', 1, true)
+  return tonumber(string.sub(id, 1, dash - 1)), tonumber(string.sub(id, dash + 1))
+end
+
+local function later(a, b)
+  local a_epoch, a_offset = parts(a)
+  local b_epoch, b_offset = parts(b)
+  return a_epoch > b_epoch or (a_epoch == b_epoch and a_offset > b_offset)
+end
+
+local function acknowledge(id)
+  local stored = redis.call('GET', acknowledged)
+  if id ~= '' and (not stored or later(id, stored)) then redis.call('SET', acknowledged, id) end
+end
+
+local function promised()
+  local held = redis.call('HMGET', promise, 'epoch', 'nonce')
+  if held[1] then return tonumber(held[1]), held[2], held[1] end
+end
+
+-- Why this node does not vote on this log, or nothing. A log is never made here.
+local function absent()
+  local found = redis.call('HGET', node, 'identity')
+  if not found then return {'NOLOG', 'empty'} end
+  if found ~= identity then return {'NOLOG', 'foreign'} end
+  if redis.call('EXISTS', promise) == 0 or not last_entry() then return {'NOLOG', 'lost'} end
+end
+
+-- Why the caller may not write here, or nothing: the promise must be exactly the caller's.
+local function refusal()
+  local missing = absent()
+  if missing then return missing end
+  local held, held_nonce, text = promised()
+  if held > epoch or (held == epoch and held_nonce ~= nonce) then return {'FENCED', text} end
+  if held < epoch then return {'UNPROMISED', text} end
+end
+
+local function write(first)
+  for i = first, #ARGV, 4 do
+    redis.call('XADD', log, ARGV[i], 'r', ARGV[i + 1], 'n', ARGV[i + 2], 'h', ARGV[i + 3])
+  end
+end

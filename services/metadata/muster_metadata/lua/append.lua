@@ -1,0 +1,14 @@
+-- Writes a batch behind the exact end, all or nothing. ARGV[4], ARGV[5]: id and hash of that end;
+-- ARGV[6]: acknowledged position of the writer; then id, record, nonce and hash of each entry.
+local refused = refusal()
+if refused then return refused end
+local id, hash = last_entry()
+local count = #ARGV
+if id ~= ARGV[4] or hash ~= ARGV[5] then
+  if hash_at(ARGV[count - 3]) ~= ARGV[count] then return {'MISMATCH', id, hash} end
+  acknowledge(ARGV[6])
+  return {'DUP', id, hash}
+end
+write(7)
+acknowledge(ARGV[6])
+return {'OK', ARGV[count - 3], ARGV[count]}

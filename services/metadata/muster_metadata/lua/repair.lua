@@ -1,0 +1,41 @@
+-- Removes what stands behind the cut and writes entries of any epoch. ARGV[4], ARGV[5]: id and hash of
+-- the exact end; ARGV[6], ARGV[7]: of the cut; then id, record, nonce and hash of each entry.
+local refused = refusal()
+if refused then return refused end
+local id, hash = last_entry()
+local count = #ARGV
+if id ~= ARGV[4] or hash ~= ARGV[5] then
+  if hash_at(ARGV[count - 3]) ~= ARGV[count] then return {'MISMATCH', id, hash} end
+  return {'DUP', id, hash}
+end
+if hash_at(ARGV[6]) ~= ARGV[7] then return {'MISMATCH', id, hash} end
+local info = redis.call('XINFO', 'STREAM', log)
+local top
+for i = 1, #info, 2 do
+  if info[i] == 'last-generated-id' then top = info[i + 1] end
+end
+if later(ARGV[8], top) then
+  if id ~= ARGV[6] then
+    for _, entry in ipairs(redis.call('XRANGE', log, '(' .. ARGV[6], '+')) do
+      redis.call('XDEL', log, entry[1])
+    end
+  end
+  write(8)
+  return {'OK', ARGV[count - 3], ARGV[count], 'appended'}
+end
+-- Removing entries does not lower the last id of a stream: what does not fit behind it needs a new one.
+local whole = log
+log = log .. ':rebuilt'
+redis.call('DEL', log)
+local from = '-'
+while true do
+  local page = redis.call('XRANGE', whole, from, ARGV[6], 'COUNT', 500)
+  if #page == 0 then break end
+  for _, entry in ipairs(page) do
+    redis.call('XADD', log, entry[1], unpack(entry[2]))
+    from = '(' .. entry[1]
+  end
+end
+write(8)
+redis.call('RENAME', log, whole)
+return {'OK', ARGV[count - 3], ARGV[count], 'rebuilt'}

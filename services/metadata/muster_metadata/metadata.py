@@ -1,0 +1,211 @@
+"""One instance of the metadata service: its parts, put together, started and stopped."""
+
+import asyncio
+import collections
+import uuid
+from collections.abc import Coroutine
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_runtime.clock import boot_ms, wall_ms
+from muster_runtime.server import RpcServer
+from muster_runtime.settings import load
+
+from muster_metadata.catalog import Catalog
+from muster_metadata.claim import Claimer
+from muster_metadata.lease_stream import Leases
+from muster_metadata.leases import LeaseObserver
+from muster_metadata.logs import Logs
+from muster_metadata.monitor import Monitor
+from muster_metadata.node import Node
+from muster_metadata.owners import OwnerRow
+from muster_metadata.quorum import Quorum, split_urls
+from muster_metadata.reading import LogReader
+from muster_metadata.repair import Repairer
+from muster_metadata.service import METHOD_LIMITS, MetadataServicer
+from muster_metadata.settings import MetadataSettings
+from muster_metadata.tables import Tables
+from muster_metadata.upkeep import Upkeep
+from muster_metadata.view import ClusterView
+
+log = structlog.get_logger()
+
+_UNREACHED = "no majority of the log's nodes answered yet"
+_UNINITIALISED = "the log was never initialised: run `init` once"
+_RETRY_S = 0.05
+
+
+class Metadata:
+    """An instance: a proxy without state of its own. Belongs to the event loop that made it.
+
+    Args:
+        settings: where the log is, and times.
+    """
+
+    def __init__(self, settings: MetadataSettings) -> None:
+        self.settings = settings
+        self.instance = f"metadata-{uuid.uuid4()}"
+        self.shard_count = 0
+        self.cluster_id = ""
+        self.problem = _UNREACHED
+        self.stopping = asyncio.Event()
+        urls = split_urls(settings.redis_url.get_secret_value())
+        nodes = [
+            Node(index, url, settings.step_timeout_ms, self._connected) for index, url in enumerate(urls, 1)
+        ]
+        self.quorum = Quorum(nodes, settings.step_timeout_ms)
+        self.tables = Tables(self.quorum)
+        self.view = ClusterView(LeaseObserver(settings.lease_ms))
+        self._repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
+        self.upkeep = Upkeep(self.quorum, self._repairer)
+        self.reader = LogReader(self.quorum)
+        claimer = Claimer(self.quorum, self._repairer, wall_ms, settings.claim_timeout_ms)
+        self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
+        self.leases = Leases(
+            self.tables, self.view, self.upkeep, settings.renew_timeout_ms, settings.probe_timeout_ms, boot_ms
+        )
+        self.catalog = Catalog(
+            self.logs,
+            self.reader,
+            self.upkeep,
+            self.instance,
+            wall_ms,
+            self.view.topics,
+            settings.change_timeout_ms,
+        )
+        self._monitor = Monitor(
+            self.quorum,
+            self.tables,
+            self.view,
+            settings.poll_ms,
+            boot_ms,
+            on_catalog=self.catalog.acknowledged,
+            on_empty=self.upkeep.recheck,
+            on_catalog_missing=self._hold_catalog,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready = asyncio.Event()
+
+    @property
+    def ready(self) -> asyncio.Event:
+        """Set once a majority of the nodes said which cluster this is."""
+        return self._ready
+
+    def add_to(self, server: RpcServer) -> None:
+        """Adds the service to a server, and ends its streams when that stops. Before the server starts."""
+        server.add(
+            metadata_pb2_grpc.add_MetadataServiceServicer_to_server,
+            MetadataServicer(self),
+            method_limits=METHOD_LIMITS,
+        )
+        server.on_stop(self.drain)
+
+    async def start(self) -> None:
+        """Begins to connect and to read; until a majority of the nodes answers, calls are refused."""
+        self.quorum.start()
+        self.upkeep.start()
+        self._spawn(self._discover())
+
+    async def drain(self) -> None:
+        """Ends all streams; the first half of `stop`."""
+        await self.leases.stop()
+        self.stopping.set()
+        self.view.end()
+
+    async def stop(self) -> None:
+        """Ends everything. Nothing needs to be handed over: other instances go on."""
+        await self.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._monitor.stop()
+        await self.catalog.stop()
+        await self.upkeep.stop()
+        await self.quorum.stop()
+
+    async def _discover(self) -> None:
+        """Learns from a majority which cluster this is."""
+        while True:
+            found = await self.tables.identities(self.settings.step_timeout_ms)
+            names = collections.Counter(text.rpartition("/")[0] for text in found if text)
+            name, votes = names.most_common(1)[0] if names else ("", 0)
+            if votes >= self.quorum.majority:
+                break
+            answered = sum(text is not None for text in found)
+            self.problem = _UNINITIALISED if answered >= self.quorum.majority and not votes else _UNREACHED
+            await asyncio.sleep(_RETRY_S)
+        self.cluster_id, _, count = name.rpartition("/")
+        created = [await node.ask("HGET", "muster:node", "created_at_ms") for node in self.quorum.nodes]
+        self._repairer.created_at_ms = max(
+            (int(reply.values[0]) for reply in created if reply.values and reply.values[0]), default=0
+        )
+        for node in self.quorum.nodes:
+            node.belongs_to(self.cluster_id, int(count))
+        self.view.known(self.cluster_id, int(count))
+        self.catalog.known(int(count))
+        self.shard_count = int(count)
+        self._monitor.start()
+        self._ready.set()
+        log.info("cluster_found", cluster_id=self.cluster_id, shard_count=self.shard_count)
+
+    def _claimed(self, shard: int, epoch: int, node_id: str, session: str) -> None:
+        if shard < self.shard_count:
+            row = OwnerRow(epoch, node_id, session)
+            self.tables.own(shard, row)
+            self.view.claimed(shard, row)
+
+    def _connected(self, node: Node) -> None:
+        self.upkeep.recheck(node)
+
+    def _hold_catalog(self) -> None:
+        self._spawn(self.catalog.hold())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class MetadataServer:
+    """A `Metadata` with a server of its own.
+
+    Args:
+        settings: where the log is, where to listen, and times; the environment's if absent.
+        server: what to serve it on; a plain one if absent.
+    """
+
+    def __init__(self, settings: MetadataSettings | None = None, server: RpcServer | None = None) -> None:
+        self.settings = load(MetadataSettings) if settings is None else settings
+        self.server = RpcServer() if server is None else server
+        self.metadata = Metadata(self.settings)
+        self.metadata.add_to(self.server)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` that it listens on, after `start`."""
+        host = self.settings.listen.rpartition(":")[0]
+        return f"{host}:{self.server.port}"
+
+    async def start(self) -> int:
+        """Listens and begins to connect to the log; health turns to serving once a majority of it answers.
+
+        Returns:
+            The bound port.
+        """
+        port = await self.server.start(self.settings.listen)
+        await self.metadata.start()
+        self._serving = asyncio.create_task(self._serve(), name="metadata-serving")
+        return port
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Ends the streams, then the calls, then the connections."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+        await self.server.stop(grace_ms)
+        await self.metadata.stop()
+
+    async def _serve(self) -> None:
+        await self.metadata.ready.wait()
+        await self.server.set_serving(True)

@@ -1,0 +1,146 @@
+"""Reads the tables of every node again and again, and makes the view of them."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+
+import structlog
+from muster_core.position import Position
+
+from muster_metadata.leases import merged
+from muster_metadata.node import Node
+from muster_metadata.owners import OwnerRow, highest
+from muster_metadata.quorum import Quorum
+from muster_metadata.tables import NodeTables, Tables
+from muster_metadata.view import ClusterView
+
+log = structlog.get_logger()
+
+_FORGET_MS = 600_000
+_LACKING_S = 3.0
+
+
+class Monitor:
+    """One reader per node, so that a slow node delays nothing but its own rows.
+
+    Args:
+        quorum: the nodes.
+        tables: reads them.
+        view: is fed.
+        poll_ms: time between two reads of a node.
+        now_ms: boot clock.
+        on_catalog: told the highest acknowledged position of the catalog's log after each read.
+        on_empty: told of a node that lost its data.
+        on_catalog_missing: called when a node lacks the catalog's log for long and nobody repairs it.
+    """
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        tables: Tables,
+        view: ClusterView,
+        poll_ms: int,
+        now_ms: Callable[[], int],
+        *,
+        on_catalog: Callable[[Position], None],
+        on_empty: Callable[[Node], None],
+        on_catalog_missing: Callable[[], None],
+    ) -> None:
+        self._quorum = quorum
+        self._tables = tables
+        self._view = view
+        self._poll_ms = poll_ms
+        self._timeout_ms = 3 * poll_ms
+        self._now_ms = now_ms
+        self._on_catalog = on_catalog
+        self._on_empty = on_empty
+        self._on_catalog_missing = on_catalog_missing
+        self._latest: dict[Node, tuple[int, NodeTables]] = {}
+        self._lacking_since_s: float | None = None
+        self._patience_s = _LACKING_S
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._tasks = [
+            asyncio.create_task(self._poll(node), name="table-poll") for node in self._quorum.nodes
+        ]
+        self._tasks.append(asyncio.create_task(self._judge(), name="table-judge"))
+
+    async def stop(self) -> None:
+        """Ends."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _poll(self, node: Node) -> None:
+        while True:
+            sent_ms = self._now_ms()
+            tables = await self._tables.read(node, self._timeout_ms)
+            before = self._latest.get(node)
+            if tables.empty and not (before and before[1].empty):
+                log.warning("log_node_empty", node=node.index)
+                self._on_empty(node)
+            self._latest[node] = (sent_ms, tables)
+            await asyncio.sleep(max(0, sent_ms + self._poll_ms - self._now_ms()) / 1000)
+
+    async def _judge(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_ms / 2000)
+            try:
+                self.judge()
+            except Exception:
+                log.exception("tables_not_judged")
+
+    def judge(self) -> None:
+        """Makes the view of what was read last."""
+        now_ms = self._now_ms()
+        oldest_ms = now_ms - self._timeout_ms - self._poll_ms
+        fresh = {
+            node: (sent_ms, tables)
+            for node, (sent_ms, tables) in self._latest.items()
+            if not tables.problem and sent_ms >= oldest_ms
+        }
+        self._view.nodes([self._problem(node, fresh) for node in self._quorum.nodes])
+        if len(fresh) < self._quorum.majority:
+            if self._latest:
+                self._view.observer.read_failed()
+            self._view.refresh()
+            return
+        rows = merged(tables.leases or {} for _, tables in fresh.values())
+        # As of when the oldest of these reads was sent: what came later may not be in it.
+        self._view.observer.observe(rows, min(sent_ms for sent_ms, _ in fresh.values()))
+        claims: dict[int, OwnerRow] = highest(tables.owners or {} for _, tables in fresh.values())
+        self._view.read(claims)
+        self._view.refresh()
+        for row in self._view.observer.stale(now_ms, _FORGET_MS):
+            self._tables.forget(row)
+        catalogs = [tables.catalog for _, tables in fresh.values() if tables.catalog is not None]
+        if catalogs:
+            self._on_catalog(max(catalogs))
+        self._look_for_missing_catalog()
+
+    def _problem(self, node: Node, fresh: dict[Node, tuple[int, NodeTables]]) -> str:
+        if node in fresh:
+            return ""
+        latest = self._latest.get(node)
+        if latest is None:
+            return "it was not reached yet"
+        return latest[1].problem or "it does not answer"
+
+    def _look_for_missing_catalog(self) -> None:
+        lacking = any(
+            tables.empty or (not tables.problem and tables.catalog is None)
+            for _, tables in self._latest.values()
+        )
+        now_s = time.monotonic()
+        if not lacking:
+            self._lacking_since_s = None
+        elif self._lacking_since_s is None:
+            # A different patience at each instance, so that one of them does it.
+            self._lacking_since_s = now_s
+            self._patience_s = _LACKING_S + secrets.randbelow(3_000) / 1000
+        elif now_s - self._lacking_since_s > self._patience_s:
+            self._lacking_since_s = None
+            self._on_catalog_missing()

@@ -1,0 +1,136 @@
+"""One of the independent Redis servers that hold the logs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from muster_metadata import keys
+from muster_metadata.entries import Entry, arguments
+from muster_metadata.lane import Lane
+from muster_metadata.reply import Reply, plain, scripted
+from muster_metadata.scripts import SCRIPTS, Script
+
+Answer: TypeAlias = asyncio.Future[Reply]
+
+_BULK_TIMEOUT_MS = 5_000
+_FIFTH_KEY = {"stage": "copy", "install": "copy", "exported": "exported"}
+
+
+class Node:
+    """A server and what is sent to it.
+
+    Three connections: steps on the log; leases and tables, which no append may delay; bulk, for pages
+    and repair.
+
+    Args:
+        index: its place in the configured list, from 1.
+        url: its address.
+        reply_timeout_ms: how long it may leave a step unanswered before its connection is given up.
+        on_connect: called with the node when steps can be sent to it (again).
+    """
+
+    def __init__(
+        self, index: int, url: str, reply_timeout_ms: int, on_connect: Callable[["Node"], None] | None = None
+    ) -> None:
+        self.index = index
+        self.identity = ""
+        self._shard_count = 0
+        self._log_keys: dict[int, tuple[str, ...]] = {}
+        self.steps = Lane(
+            url, reply_timeout_ms, on_connect=None if on_connect is None else lambda: on_connect(self)
+        )
+        self.tables = Lane(url, reply_timeout_ms, 8 << 20)
+        self.bulk = Lane(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
+
+    def start(self) -> None:
+        """Begins to connect in the background."""
+        for lane in (self.steps, self.tables, self.bulk):
+            lane.start()
+
+    async def stop(self) -> None:
+        """Closes the connections."""
+        await asyncio.gather(*(lane.stop() for lane in (self.steps, self.tables, self.bulk)))
+
+    def belongs_to(self, cluster_id: str, shard_count: int) -> None:
+        """Says which node of which cluster it must be. Scripts compare that at the node."""
+        self.identity = keys.identity(cluster_id, shard_count, self.index)
+        self._shard_count = shard_count
+
+    def _keys(self, shard: int) -> tuple[str, ...]:
+        found = self._log_keys.get(shard)
+        if found is None:
+            names = keys.log_keys(shard, self._shard_count)
+            found = self._log_keys[shard] = (names.log, names.promise, names.acknowledged, names.node)
+        return found
+
+    def _on_log(
+        self, lane: Lane, script: Script, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int
+    ) -> Answer:
+        names = self._keys(shard)
+        if script.name in _FIFTH_KEY:
+            names += (getattr(keys.log_keys(shard, self._shard_count), _FIFTH_KEY[script.name]),)
+        return lane.send(
+            scripted, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest
+        )
+
+    def inspect(self, shard: int) -> Answer:
+        """Values: id and hash of the end, acknowledged, promised epoch, its nonce, first id, entries."""
+        return self._on_log(self.steps, SCRIPTS["inspect"], shard, 0, b"")
+
+    def prepare(self, shard: int, epoch: int, nonce: bytes, tag: bytes = b"") -> Answer:
+        """Raises the promise. Values: id and hash of the end, acknowledged position."""
+        return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, tag)
+
+    def append(self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str]) -> Answer:
+        """Writes a batch: id and hash of the exact end, acknowledged position, entries."""
+        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch)
+
+    def repair(
+        self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[Entry]
+    ) -> Answer:
+        """Cuts and writes; `ends` are the exact end and the cut, id and hash of each."""
+        return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *ends, *arguments(entries))
+
+    def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
+        """Asks whether the promise still stands. Values: id and hash of the end."""
+        return self._on_log(self.steps, SCRIPTS["check"], shard, epoch, nonce)
+
+    def acknowledge(self, shard: int, epoch: int, nonce: bytes, id_: str, hash_: bytes) -> Answer:
+        """Stores the acknowledged position."""
+        return self._on_log(self.steps, SCRIPTS["acknowledge"], shard, epoch, nonce, id_, hash_)
+
+    def trim(
+        self, shard: int, epoch: int, nonce: bytes, upto: str, marker: str, marker_hash: bytes
+    ) -> Answer:
+        """Removes what is before a position; needs a later snapshot marker."""
+        return self._on_log(self.bulk, SCRIPTS["trim"], shard, epoch, nonce, upto, marker, marker_hash)
+
+    def hashes(self, shard: int, upto: str, count: int) -> Answer:
+        """Values: id and hash of entries at or before a position, the latest first."""
+        return self._on_log(self.bulk, SCRIPTS["hashes"], shard, 0, b"", upto, count)
+
+    def stage(
+        self, shard: int, epoch: int, nonce: bytes, after: Sequence[bytes | str], entries: Sequence[Entry]
+    ) -> Answer:
+        """Adds entries to the copy of a log that is made beside it."""
+        return self._on_log(self.bulk, SCRIPTS["stage"], shard, epoch, nonce, *after, *arguments(entries))
+
+    def install(self, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int) -> Answer:
+        """Puts the copy in the place of the log, with the promise."""
+        return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest)
+
+    def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
+        """Stores how far a log was exported; the entry must stand here."""
+        return self._on_log(self.bulk, SCRIPTS["exported"], shard, 0, b"", id_, hash_)
+
+    def page(self, shard: int, first: str, last: str, count: int) -> Answer:
+        """Entries between two ids, as XRANGE answers them."""
+        return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
+
+    def table(self, script: str, names: Sequence[str], *rest: bytes | str | int) -> Answer:
+        """Runs one of the scripts on the tables."""
+        return self.tables.send(scripted, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
+
+    def ask(self, *command: bytes | str | int) -> Answer:
+        """A plain command on the tables' connection; one value."""
+        return self.tables.send(plain, *command)

@@ -1,0 +1,141 @@
+"""The nodes together: ask all, decide as soon as enough answered."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from muster_metadata.node import Answer, Node
+from muster_metadata.reply import Reply
+
+Replies = Sequence[Reply | None]
+"""One place per node; None: not answered yet."""
+
+T = TypeVar("T")
+
+NODE_COUNTS = (1, 3, 5)
+
+
+class BadUrlsError(ValueError):
+    """The addresses of the nodes make no sense."""
+
+
+def split_urls(urls: str) -> list[str]:
+    """`redis://[user:password@]a:1,b:2,c:3[/0][?…]` as one address per node.
+
+    Raises:
+        BadUrlsError: another scheme, a node twice, or not 1, 3 or 5 nodes.
+    """
+    scheme, separator, rest = urls.strip().partition("://")
+    if scheme not in ("redis", "rediss") or not separator:
+        raise BadUrlsError("the address of the log must begin with redis:// or rediss://")
+    authority, slash, tail = rest.partition("/")
+    if not slash:
+        authority, question, tail = rest.partition("?")
+        tail = question + tail
+    else:
+        tail = slash + tail
+    user, at, hosts = authority.rpartition("@")
+    places = [place.strip() for place in hosts.split(",")]
+    if any(not place for place in places):
+        raise BadUrlsError("the address of the log names an empty host")
+    if len(places) not in NODE_COUNTS:
+        raise BadUrlsError(f"a log has 1, 3 or 5 nodes, not {len(places)}")
+    if len({_place(place) for place in places}) < len(places):
+        raise BadUrlsError("the address of the log names one node twice")
+    return [f"{scheme}://{user}{at}{place}{tail}" for place in places]
+
+
+def _place(place: str) -> tuple[str | None, int]:
+    try:
+        parts = urlsplit(f"//{place}")
+        port = parts.port
+    except ValueError:
+        raise BadUrlsError("the address of the log has a port that is no number") from None
+    return parts.hostname, port or 6379
+
+
+class Quorum:
+    """N independent nodes, of which a majority decides.
+
+    Args:
+        nodes: 1, 3 or 5 of them.
+        step_timeout_ms: after this an outcome without a majority is unknown.
+    """
+
+    def __init__(self, nodes: Sequence[Node], step_timeout_ms: int) -> None:
+        self.nodes = tuple(nodes)
+        self.majority = len(self.nodes) // 2 + 1
+        self.step_timeout_ms = step_timeout_ms
+
+    def start(self) -> None:
+        """Begins to connect to all nodes in the background."""
+        for node in self.nodes:
+            node.start()
+
+    async def stop(self) -> None:
+        """Closes all connections."""
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    async def ask(
+        self,
+        question: Callable[[Node], Answer | None],
+        decide: Callable[[Replies, bool], T | None],
+        *,
+        timeout_ms: int | None = None,
+        late: Callable[[Node, Reply], None] | None = None,
+    ) -> tuple[T | None, list[Reply | None]]:
+        """Asks the nodes at once and returns as soon as the answers decide.
+
+        Args:
+            question: sends it to a node; None: this node is not asked.
+            decide: what the answers mean, or None while they are too few; the flag says that no more come.
+            timeout_ms: how long to wait; the step time-out if absent.
+            late: gets the answers that come after the decision.
+
+        Returns:
+            What was decided, None if nothing was, and the answers up to then.
+        """
+        limit_ms = self.step_timeout_ms if timeout_ms is None else timeout_ms
+        answers = [question(node) for node in self.nodes]
+        replies: list[Reply | None] = [None] * len(answers)
+        decided: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        missing = sum(answer is not None for answer in answers)
+
+        def came(place: int, answer: Answer) -> None:
+            nonlocal missing
+            if answer.cancelled():
+                return
+            reply = answer.result()
+            if decided.done():
+                if late is not None:
+                    late(self.nodes[place], reply)
+                return
+            missing -= 1
+            replies[place] = reply
+            verdict = decide(replies, missing == 0)
+            if verdict is not None or not missing:
+                decided.set_result(verdict)
+
+        for place, answer in enumerate(answers):
+            if answer is not None:
+                answer.add_done_callback(functools.partial(came, place))
+        if not missing:
+            return decide(replies, True), replies
+        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, _expire, decided, decide, replies)
+        try:
+            return await decided, replies
+        finally:
+            timer.cancel()
+
+    def count(self, replies: Replies, test: Callable[[Reply], bool]) -> int:
+        """How many answers pass a test."""
+        return sum(reply is not None and test(reply) for reply in replies)
+
+
+def _expire(
+    decided: "asyncio.Future[T | None]", decide: Callable[[Replies, bool], T | None], replies: Replies
+) -> None:
+    if not decided.done():
+        decided.set_result(decide(replies, True))

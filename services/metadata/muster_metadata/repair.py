@@ -1,0 +1,228 @@
+"""Brings one node's log to the log of a claim: a tail that it missed, a divergent end, everything."""
+
+import asyncio
+import enum
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.entries import End, Entry, continues, parse_id
+from muster_metadata.node import Node
+from muster_metadata.quorum import Quorum
+from muster_metadata.reply import Reply, Status
+from muster_metadata.steps import checked
+
+_PAGE_ENTRIES = 500
+_PAGE_BYTES = 4 << 20
+_HASHES = 256
+
+
+class Held(NamedTuple):
+    """A claim as the nodes know it."""
+
+    shard: int
+    epoch: int
+    nonce: bytes
+
+
+class Repaired(enum.Enum):
+    """How a repair ended."""
+
+    DONE = "done"
+    """The node has the log."""
+    LATER = "later"
+    """Not now: the node or every source is away. Try again."""
+    FENCED = "fenced"
+    """The node promised a higher epoch: only a new claim can repair it."""
+    BLOCKED = "blocked"
+    """The node belongs to another cluster, or is another node of this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What one node holds of a log."""
+
+    end: End
+    acknowledged: Position
+    epoch: int
+    nonce: bytes
+    first: Position
+    entries: int
+
+    @classmethod
+    def read(cls, reply: Reply) -> "Inspected":
+        """Reads the answer to `inspect`."""
+        _, _, acknowledged, epoch, nonce, first, entries = reply.values
+        return cls(reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries))
+
+
+class Repairer:
+    """Repairs single nodes under a claim.
+
+    Everything it writes is guarded at the node by the claim's promise and the exact end expected there, so
+    any instance may run it for any claim at any time.
+
+    Args:
+        quorum: all nodes.
+        rebuild_delay_ms: how long a node must have been seen empty before it is rebuilt. Answers to a
+            `prepare` are not counted for that long, so no claimant can still count a promise that the
+            node forgot.
+    """
+
+    def __init__(self, quorum: Quorum, rebuild_delay_ms: int) -> None:
+        self._quorum = quorum
+        self._rebuild_delay_s = rebuild_delay_ms / 1000
+        self._empty_since: dict[tuple[int, int], float] = {}
+        self.created_at_ms = 0
+
+    async def repair(self, node: Node, held: Held, target: End | None = None) -> Repaired:
+        """Prepares a node for a claim whose Claim stands in the log, and copies what the node lacks.
+
+        Args:
+            node: what is repaired.
+            held: the claim.
+            target: a node that ends here has everything.
+        """
+        reply = await node.prepare(held.shard, held.epoch, held.nonce)
+        place = (node.index, held.shard)
+        if reply.status is Status.NOLOG:
+            if reply.values[0] == b"foreign":
+                return Repaired.BLOCKED
+            since = self._empty_since.setdefault(place, time.monotonic())
+            if time.monotonic() - since < self._rebuild_delay_s:
+                return Repaired.LATER
+            return await self._rebuild(node, held, None)
+        self._empty_since.pop(place, None)
+        if reply.status is Status.PROMISED:
+            return Repaired.FENCED
+        if reply.status is not Status.OK:
+            return Repaired.LATER
+        if reply.end == target:
+            return Repaired.DONE
+        return await self._catch_up(node, held, reply.end)
+
+    async def _catch_up(self, node: Node, held: Held, end: End) -> Repaired:
+        source = await self.source(held, node)
+        if source is None:
+            return Repaired.LATER
+        cut = await self._common(node, source[0], held.shard, end)
+        if cut is None:
+            if source[1].first > end.position:
+                return await self._rebuild(node, held, end)
+            return Repaired.LATER
+        while True:
+            entries = await _page(source[0], held.shard, cut)
+            if entries is None:
+                return Repaired.LATER
+            if not entries:
+                return Repaired.DONE if cut == end else Repaired.LATER
+            ends = (end.position.stream_id, end.hash, cut.position.stream_id, cut.hash)
+            reply = await node.repair(held.shard, held.epoch, held.nonce, ends, entries)
+            if reply.status is Status.FENCED:
+                return Repaired.FENCED
+            if not reply.done:
+                return Repaired.LATER
+            end = cut = reply.end
+
+    async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
+        """The node that has most of a claim's log: under its promise, ending with an entry of its epoch."""
+        others = [node for node in self._quorum.nodes if node is not excluded]
+        replies = await asyncio.gather(*(node.inspect(held.shard) for node in others))
+        found = [
+            (node, Inspected.read(reply))
+            for node, reply in zip(others, replies, strict=True)
+            if reply.status is Status.OK
+        ]
+        having = [
+            (node, state)
+            for node, state in found
+            if (state.epoch, state.nonce) == (held.epoch, held.nonce)
+            and state.end.position.epoch == held.epoch
+        ]
+        return max(having, key=lambda pair: pair[1].end.position, default=None)
+
+    async def _common(self, node: Node, source: Node, shard: int, end: End) -> End | None:
+        """The last entry that both have; the chain hash says that everything before it is equal too."""
+        upto = end.position.stream_id
+        while True:
+            here, there = await asyncio.gather(
+                node.hashes(shard, upto, _HASHES), source.hashes(shard, upto, _HASHES)
+            )
+            if not (here.status is there.status is Status.OK and here.values and there.values):
+                return None
+            known = dict(zip(there.values[::2], there.values[1::2], strict=True))
+            for id_, hash_ in zip(here.values[::2], here.values[1::2], strict=True):
+                if known.get(id_) == hash_:
+                    return End(parse_id(id_), hash_)
+            below = max(parse_id(here.values[-2]), parse_id(there.values[-2]))
+            upto = f"({below.stream_id}"
+
+    async def _rebuild(self, node: Node, held: Held, end: End | None) -> Repaired:
+        """Copies a whole log beside its place, then puts it there together with the promise.
+
+        Args:
+            node: what lost its data (`end` absent), or ends before the oldest entry that the others have.
+            held: the claim.
+            end: where its log ends.
+        """
+        source = await self.source(held, node)
+        if source is None:
+            return Repaired.LATER
+        shard, epoch, nonce = held
+        copied: End | None = None
+        while True:
+            entries = await _page(source[0], shard, copied)
+            if entries is None:
+                return Repaired.LATER
+            if not entries:
+                break
+            after = ("", b"") if copied is None else (copied.position.stream_id, copied.hash)
+            reply = await node.stage(shard, epoch, nonce, after, entries)
+            if reply.status is not Status.OK:
+                return Repaired.LATER
+            copied = reply.end
+        if copied is None or copied.position < source[1].end.position:
+            return Repaired.LATER
+        # The node votes from the moment the copy is in place: the claim must still stand without its vote.
+        verdict, _ = await self._quorum.ask(
+            lambda other: None if other is node else other.check(shard, epoch, nonce),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return Repaired.LATER
+        expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
+        reply = await node.install(
+            shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
+            source[1].acknowledged.stream_id, self.created_at_ms,
+        )  # fmt: skip
+        if reply.status is Status.FENCED:
+            return Repaired.FENCED
+        if reply.status is not Status.OK:
+            return Repaired.LATER
+        self._empty_since.pop((node.index, shard), None)
+        return await self._catch_up(node, held, copied)
+
+
+async def _page(source: Node, shard: int, after: End | None) -> list[Entry] | None:
+    """The next entries behind an end, or from the oldest; None: the source is away or its chain broken."""
+    first = "-" if after is None else f"({after.position.stream_id}"
+    reply = await source.page(shard, first, "+", _PAGE_ENTRIES)
+    if reply.status is not Status.OK:
+        return None
+    entries: list[Entry] = []
+    size = 0
+    for raw in reply.values[0]:
+        entry = Entry.from_redis(raw)
+        size += len(entry.record)
+        if entries and size > _PAGE_BYTES:
+            break
+        entries.append(entry)
+    if after is None:
+        # The oldest entry is taken as it is: after a trim what it was chained to is gone.
+        sound = not entries or continues(entries[0].end, entries[1:])
+    else:
+        sound = continues(after, entries)
+    return entries if sound else None

@@ -1,0 +1,196 @@
+"""The RPCs: validation and messages around what the other modules do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.v1 import common_pb2
+from muster_runtime.refusals import InvalidArgument, Unavailable, Violation
+
+from muster_metadata import steps
+from muster_metadata.catalog import MAX_PARTITIONS, name_problem
+from muster_metadata.log_stream import LogStream
+from muster_metadata.logs import MAX_BATCH_BYTES
+from muster_metadata.reading import MAX_PAGE, Page
+from muster_metadata.repair import Inspected
+from muster_metadata.reply import Reply, Status
+
+if TYPE_CHECKING:
+    from muster_metadata.metadata import Metadata
+
+METHOD_LIMITS = {"Log": 4 * MAX_BATCH_BYTES}
+"""Largest request in bytes, where it is not the server's default."""
+
+_MESSAGE_BYTES = 8 << 20
+
+
+class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
+    """Implements `muster.internal.v1.MetadataService` on top of a `Metadata`."""
+
+    def __init__(self, metadata: "Metadata") -> None:
+        self._metadata = metadata
+
+    async def Log(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.LogRequest], context: Any
+    ) -> None:
+        """Claims, appends, checks."""
+        stream = LogStream(self._metadata.logs, self._shard_count() + 1, context.write)
+        await stream.serve(request_iterator, self._metadata.stopping)
+
+    async def Lease(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.LeaseRequest], context: Any
+    ) -> None:
+        """Renewals of one coordinator."""
+        shard_count = self._shard_count()
+        serving = asyncio.create_task(
+            self._metadata.leases.serve(request_iterator, context.write, shard_count), name="lease-stream"
+        )
+        halt = asyncio.create_task(self._metadata.stopping.wait(), name="lease-stream-halt")
+        try:
+            await asyncio.wait((serving, halt), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            for task in (serving, halt):
+                task.cancel()
+            await asyncio.gather(serving, halt, return_exceptions=True)
+
+    async def ReadLog(  # noqa: N802
+        self, request: pb.ReadLogRequest, context: Any
+    ) -> AsyncIterator[pb.ReadLogResponse]:
+        """Pages of one log."""
+        self._check_shard(request.shard, catalog=True)
+        if request.page_size > MAX_PAGE:
+            raise InvalidArgument([Violation("page_size", f"must be at most {MAX_PAGE}")])
+        if request.epoch and len(request.claim_nonce) != 16:
+            raise InvalidArgument([Violation("claim_nonce", "must have 16 bytes when an epoch is given")])
+        first = Position.from_proto(getattr(request, "from"))
+        async for page in self._metadata.reader.read(
+            request.shard, first, request.epoch, request.claim_nonce, request.page_size
+        ):
+            for message in _messages(page):
+                yield message
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: Any
+    ) -> AsyncIterator[pb.WatchResponse]:
+        """The view, now and after every change."""
+        async for message in self._metadata.view.watch():
+            yield message
+
+    async def ChangeTopic(  # noqa: N802
+        self, request: pb.ChangeTopicRequest, context: Any
+    ) -> pb.ChangeTopicResponse:
+        """Creates, changes or removes a topic."""
+        self._shard_count()
+        kind = request.WhichOneof("change")
+        if kind is None:
+            raise InvalidArgument([Violation("change", "must be one of create, alter and delete")])
+        name = request.delete if kind == "delete" else getattr(request, kind).name
+        problem = name_problem(name)
+        if problem:
+            raise InvalidArgument([Violation(kind if kind == "delete" else f"{kind}.name", problem)])
+        if kind != "delete" and not 1 <= getattr(request, kind).partitions <= MAX_PARTITIONS:
+            return pb.ChangeTopicResponse(
+                error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS,
+                error_message=f"a topic has 1 to {MAX_PARTITIONS} partitions",
+            )
+        return await self._metadata.catalog.change(request)
+
+    async def ReportExported(  # noqa: N802
+        self, request: pb.ReportExportedRequest, context: Any
+    ) -> pb.ReportExportedResponse:
+        """Stores how far the audit has a log."""
+        self._check_shard(request.shard, catalog=True)
+        position = Position.from_proto(request.position)
+        if len(request.hash) != 32 or not position.offset:
+            return _exported(pb.LOG_OUTCOME_INVALID, "the report needs a position and its 32-byte hash")
+        majority = self._metadata.quorum.majority
+
+        def decide(replies: Any, final: bool) -> "pb.LogOutcome.ValueType | None":
+            if steps.count(replies, Status.OK) >= majority:
+                return pb.LOG_OUTCOME_OK
+            if steps.count(replies, Status.MISMATCH, Status.NOLOG) >= majority:
+                return pb.LOG_OUTCOME_INVALID
+            return pb.LOG_OUTCOME_UNKNOWN if final else None
+
+        outcome, _ = await self._metadata.quorum.ask(
+            lambda node: node.exported(request.shard, position.stream_id, request.hash), decide
+        )
+        messages = {
+            pb.LOG_OUTCOME_OK: "",
+            pb.LOG_OUTCOME_INVALID: "there is no such entry on a majority of the log's nodes",
+        }
+        known = pb.LOG_OUTCOME_UNKNOWN if outcome is None else outcome
+        return _exported(known, messages.get(known, steps.UNKNOWN.message))
+
+    async def DescribeLog(  # noqa: N802
+        self, request: pb.DescribeLogRequest, context: Any
+    ) -> pb.DescribeLogResponse:
+        """Every asked log on every node."""
+        shards = sorted(set(request.shards)) or range(self._shard_count() + 1)
+        for shard in shards:
+            self._check_shard(shard, catalog=True)
+        nodes = self._metadata.quorum.nodes
+        places = [(shard, node) for shard in shards for node in nodes]
+        answers = [node.inspect(shard) for shard, node in places]
+        await asyncio.wait(answers, timeout=self._metadata.quorum.step_timeout_ms / 1000)
+        return pb.DescribeLogResponse(
+            replicas=[
+                _replica(shard, node.index, answer.result() if answer.done() else None)
+                for (shard, node), answer in zip(places, answers, strict=True)
+            ]
+        )
+
+    def _shard_count(self) -> int:
+        if not self._metadata.shard_count:
+            raise Unavailable(self._metadata.problem, 200)
+        return self._metadata.shard_count
+
+    def _check_shard(self, shard: int, *, catalog: bool) -> None:
+        count = self._shard_count() + catalog
+        if shard >= count:
+            raise InvalidArgument([Violation("shard", f"must be below {count}")])
+
+
+def _exported(outcome: "pb.LogOutcome.ValueType", message: str) -> pb.ReportExportedResponse:
+    return pb.ReportExportedResponse(outcome=outcome, message=message)
+
+
+def _messages(page: Page) -> list[pb.ReadLogResponse]:
+    """A page as messages that are not too large for a channel."""
+    message = pb.ReadLogResponse(
+        acknowledged=page.acknowledged.to_proto(), outcome=page.verdict.outcome, message=page.verdict.message
+    )
+    messages = [message]
+    size = 0
+    for entry in page.entries:
+        size += len(entry.record)
+        if size > _MESSAGE_BYTES and message.entries:
+            size = len(entry.record)
+            message = pb.ReadLogResponse(acknowledged=message.acknowledged, outcome=message.outcome)
+            messages.append(message)
+        message.entries.add(
+            position=common_pb2.Position(epoch=entry.position.epoch, offset=entry.position.offset),
+            record=entry.record,
+            nonce=entry.nonce,
+            hash=entry.hash,
+        )
+    return messages
+
+
+def _replica(shard: int, index: int, reply: Reply | None) -> pb.DescribeLogResponse.Replica:
+    replica = pb.DescribeLogResponse.Replica(shard=shard, node=index, outcome=pb.LOG_OUTCOME_UNKNOWN)
+    if reply is not None and reply.status is Status.NOLOG:
+        replica.outcome = pb.LOG_OUTCOME_NO_LOG
+    elif reply is not None and reply.status is Status.OK:
+        state = Inspected.read(reply)
+        replica.outcome = pb.LOG_OUTCOME_OK
+        replica.end.CopyFrom(state.end.position.to_proto())
+        replica.promised_epoch = state.epoch
+        replica.acknowledged.CopyFrom(state.acknowledged.to_proto())
+        replica.entries = state.entries
+    return replica

@@ -1,0 +1,88 @@
+"""Settings of the metadata service."""
+
+from muster_runtime.settings import Settings
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from muster_metadata.quorum import split_urls
+
+
+class MetadataSettings(Settings):
+    """Where the log is, where to listen, and how long to wait. Times in ms."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_METADATA_")
+
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379"),
+        description="1, 3 or 5 independent servers: redis://a:6379,b:6379,c:6379, or rediss:// for TLS.",
+    )
+    listen: str = Field("127.0.0.1:7420", description="host:port to listen on; port 0 picks one.")
+    advertise: str = Field(
+        "", description="host:port that other services reach this instance at; empty: the one it listens on."
+    )
+    lease_ms: int = Field(
+        2_000, ge=300, le=60_000, description="Silence after which a coordinator is dead, 300 to 60,000."
+    )
+    poll_ms: int = Field(
+        100, ge=10, le=5_000, description="Time between two reads of the tables of a node, 10 to 5,000."
+    )
+    renew_timeout_ms: int = Field(
+        250, ge=10, le=10_000, description="Longest time of a renewal of a lease, 10 to 10,000."
+    )
+    probe_timeout_ms: int = Field(
+        300,
+        ge=10,
+        le=5_000,
+        description="How long the address of a coordinator whose stream broke may stay silent, 10 to 5,000.",
+    )
+    step_timeout_ms: int = Field(
+        1_000,
+        ge=50,
+        le=30_000,
+        description="After this a step without a majority has an unknown outcome, 50 to 30,000.",
+    )
+    claim_timeout_ms: int = Field(
+        5_000, ge=100, le=120_000, description="After this a claim has an unknown outcome, 100 to 120,000."
+    )
+    change_timeout_ms: int = Field(
+        5_000, ge=100, le=120_000, description="After this a change of a topic is answered as not available."
+    )
+    rebuild_delay_ms: int = Field(
+        2_000,
+        ge=100,
+        le=600_000,
+        description="How long a node must have been seen without its data before it is rebuilt.",
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _nodes(cls, value: SecretStr) -> SecretStr:
+        split_urls(value.get_secret_value())
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "MetadataSettings":
+        name = self.variable
+        if self.lease_ms < 3 * self.poll_ms:
+            raise ValueError(
+                f"{name('lease_ms')}={self.lease_ms} must be at least three times "
+                f"{name('poll_ms')}={self.poll_ms}"
+            )
+        if self.lease_ms <= 2 * self.renew_timeout_ms:
+            raise ValueError(
+                f"{name('lease_ms')}={self.lease_ms} must be more than twice "
+                f"{name('renew_timeout_ms')}={self.renew_timeout_ms}: a lease outlives a failed renewal"
+            )
+        if self.probe_timeout_ms >= self.lease_ms:
+            raise ValueError(f"{name('probe_timeout_ms')} must be below {name('lease_ms')}={self.lease_ms}")
+        if self.claim_timeout_ms < 2 * self.step_timeout_ms:
+            raise ValueError(
+                f"{name('claim_timeout_ms')}={self.claim_timeout_ms} must be at least twice "
+                f"{name('step_timeout_ms')}={self.step_timeout_ms}: a claim takes several steps"
+            )
+        if self.rebuild_delay_ms < 2 * self.step_timeout_ms:
+            raise ValueError(
+                f"{name('rebuild_delay_ms')}={self.rebuild_delay_ms} must be at least twice "
+                f"{name('step_timeout_ms')}={self.step_timeout_ms}: a claimant may count on a lost promise"
+            )
+        return self

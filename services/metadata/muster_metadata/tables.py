@@ -1,0 +1,174 @@
+"""Leases, owners and the state of the nodes: written to all nodes, read from a majority."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+from muster_core.position import Position
+
+from muster_metadata import keys
+from muster_metadata.entries import parse_id
+from muster_metadata.leases import LeaseRow
+from muster_metadata.node import Node
+from muster_metadata.owners import OwnerRow
+from muster_metadata.quorum import Quorum, Replies
+from muster_metadata.reply import Reply, Status
+from muster_metadata.steps import count
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTables:
+    """What one node has.
+
+    Attributes:
+        problem: why it does not count, in words; empty if it does.
+        empty: it answers, and has no data of a cluster.
+        leases: rows by name.
+        owners: rows by shard.
+        catalog: acknowledged position of the catalog's log; absent: the log is missing.
+    """
+
+    problem: str = ""
+    empty: bool = False
+    leases: dict[str, LeaseRow] | None = None
+    owners: dict[int, OwnerRow] | None = None
+    catalog: Position | None = None
+
+
+class Tables:
+    """Reads and writes the tables."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+        self._catalog_key = keys.log_keys(0, 0).acknowledged
+
+    async def identities(self, timeout_ms: int) -> list[str | None]:
+        """What each node says it is; empty: it has no data of a cluster; None: it does not answer."""
+        answers = [node.ask("HGET", keys.NODE, "identity") for node in self._quorum.nodes]
+        await asyncio.wait(answers, timeout=timeout_ms / 1000)
+        found: list[str | None] = []
+        for answer in answers:
+            reply = answer.result() if answer.done() else None
+            if reply is None or reply.status is not Status.OK:
+                found.append(None)
+            else:
+                found.append((reply.values[0] or b"").decode("utf-8", "replace"))
+        return found
+
+    async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
+        """The highest row under a name.
+
+        Raises:
+            TimeoutError: no majority of the nodes answered.
+        """
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, _final: bool) -> bool | None:
+            return count(replies, Status.OK) >= majority or None
+
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.ask("HGET", keys.LEASES, name), decide, timeout_ms=timeout_ms
+        )
+        if not verdict:
+            raise TimeoutError
+        rows = [
+            LeaseRow.from_json(reply.values[0])
+            for reply in replies
+            if reply is not None and reply.status is Status.OK and reply.values[0]
+        ]
+        return max(rows, key=lambda row: (row.run, row.counter), default=None)
+
+    async def read(self, node: Node, timeout_ms: int) -> NodeTables:
+        """What one node has."""
+        answers = (
+            node.ask("HGET", keys.NODE, "identity"),
+            node.ask("HGETALL", keys.LEASES),
+            node.ask("HGETALL", keys.OWNERS),
+            node.ask("GET", self._catalog_key),
+        )
+        _, pending = await asyncio.wait(answers, timeout=timeout_ms / 1000)
+        if pending:
+            return NodeTables("it does not answer")
+        replies: list[Reply] = [answer.result() for answer in answers]
+        for reply in replies:
+            if reply.status is not Status.OK:
+                return NodeTables(node.tables.problem or reply.problem)
+        identity, leases, owners, catalog = (reply.values[0] for reply in replies)
+        if identity is None:
+            return NodeTables(
+                "it has no data of this cluster; it is rebuilt while a majority of the others is up",
+                empty=True,
+            )
+        if identity.decode("utf-8", "replace") != node.identity:
+            return NodeTables("it belongs to another cluster, or is another node of this one")
+        return NodeTables(
+            leases=_rows(leases, _name, LeaseRow.from_json),
+            owners=_rows(owners, int, OwnerRow.from_json),
+            catalog=parse_id(catalog) if catalog else None,
+        )
+
+    async def renew(self, row: LeaseRow, timeout_ms: int) -> Status:
+        """Stores a renewal on all nodes: OK at a majority, SUPERSEDED at a majority, or LOST: not known."""
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, final: bool) -> Status | None:
+            if count(replies, Status.OK, Status.DUP) >= majority:
+                return Status.OK
+            if count(replies, Status.SUPERSEDED) >= majority:
+                return Status.SUPERSEDED
+            return Status.LOST if final else None
+
+        verdict, _ = await self._quorum.ask(
+            lambda node: node.table(
+                "renew", (keys.LEASES, keys.NODE), node.identity, row.node_id, row.session, row.run,
+                row.counter, row.to_json(),
+            ),
+            decide,
+            timeout_ms=timeout_ms,
+        )  # fmt: skip
+        return verdict or Status.LOST
+
+    def bury(self, row: LeaseRow) -> None:
+        """Marks a process as dead on all nodes, unless it renewed since."""
+        for node in self._quorum.nodes:
+            node.table("bury", (keys.LEASES,), row.node_id, row.session, row.counter)
+
+    def forget(self, row: LeaseRow) -> None:
+        """Removes a row on all nodes, unless it was renewed since."""
+        for node in self._quorum.nodes:
+            node.table("forget", (keys.LEASES,), row.node_id, row.session, row.counter)
+
+    def own(self, shard: int, row: OwnerRow) -> None:
+        """Notes a claim on all nodes."""
+        for node in self._quorum.nodes:
+            node.table("own", (keys.OWNERS, keys.NODE), node.identity, shard, row.epoch, row.to_json())
+
+
+def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
+    """The row of a process with its number and counter, after what a majority stores under its name."""
+    if known is None:
+        return replace(row, run=1, counter=1)
+    if known.session == row.session:
+        return replace(row, run=known.run, counter=known.counter + 1)
+    return replace(row, run=known.run + 1, counter=1)
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8")
+
+
+def _rows(raw: Any, key: Callable[[bytes], K], value: Callable[[bytes], V]) -> dict[K, V]:
+    rows: dict[K, V] = {}
+    for name, text in zip(raw[::2], raw[1::2], strict=True):
+        try:
+            rows[key(name)] = value(text)
+        except ValueError:
+            log.warning("table_row_unreadable", row=name.decode("utf-8", "replace"))
+    return rows
