@@ -3,6 +3,7 @@
 import asyncio
 import importlib.metadata
 import uuid
+from collections.abc import Mapping
 
 import grpc
 import structlog
@@ -23,7 +24,7 @@ from muster_coordinator.calls import Calls
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import LogClient, Nonces
-from muster_coordinator.owned_shard import Claimant, Surroundings
+from muster_coordinator.owned_shard import Claimant, OwnedShard, Surroundings
 from muster_coordinator.ownership import Ownership, OwnershipPace
 from muster_coordinator.peers import CoordinatorPeerServicer, Peers
 from muster_coordinator.servicer import METHOD_LIMITS, GroupCoordinatorServicer, GroupSessionServicer
@@ -85,10 +86,12 @@ class Coordinator:
     @property
     def serving(self) -> dict[int, int]:
         """The shards that are loaded here, with the epochs of their claims."""
-        if self._parts is None:
-            return {}
-        shards = self._parts.ownership.shards.values()
-        return {shard.number: shard.epoch for shard in shards if shard.serving}
+        return {shard.number: shard.epoch for shard in self.shards.values() if shard.serving}
+
+    @property
+    def shards(self) -> Mapping[int, OwnedShard]:
+        """The shards that this process serves, loads or takes over; to be read only."""
+        return {} if self._parts is None else self._parts.ownership.shards
 
     async def start(self) -> int:
         """Listens, renews its lease, and begins to take shards; health is SERVING once the lease is held.

@@ -1,0 +1,162 @@
+"""Coordinators in this process, on metadata in memory or any other, and plain calls to them."""
+
+import asyncio
+from typing import Any
+
+import grpc
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+from muster_core.sharding import shard_of
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.channels import Address, parse_addresses
+from support.metadata_in_memory import MemoryMetadata, MemoryStore
+from support.metadata_stand_in import until
+
+SHARDS = 4
+
+
+def group_of(shard: int, number: int = 0, shards: int = SHARDS) -> str:
+    """The name of a group of a shard."""
+    names = (f"g{n}" for n in range(10_000))
+    return [name for name, _ in zip(names, range(10_000), strict=False) if shard_of(name, shards) == shard][
+        number
+    ]
+
+
+class Caller:
+    """Plain calls to one coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.channel = grpc.aio.insecure_channel(str(coordinator.address))
+        self.stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self.channel)
+
+    async def join(self, group_id: str, member_id: str = "", **fields: Any) -> pb.JoinGroupResponse:
+        request = pb.JoinGroupRequest(
+            group_id=group_id,
+            member_id=member_id,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+            **fields,
+        )
+        answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=20)
+        if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
+            return await self.join(group_id, answer.member_id, **fields)
+        return answer
+
+    async def sync(self, group_id: str, joined: pb.JoinGroupResponse) -> pb.SyncGroupResponse:
+        answer: pb.SyncGroupResponse = await self.stub.SyncGroup(
+            pb.SyncGroupRequest(
+                group_id=group_id,
+                member_id=joined.member_id,
+                generation=joined.generation,
+                assignments=[
+                    pb.SyncGroupRequest.Assignment(member_id=member.member_id, assignment=b"a")
+                    for member in joined.members
+                ],
+            ),
+            timeout=20,
+        )
+        return answer
+
+    async def heartbeat(self, group_id: str, joined: pb.JoinGroupResponse) -> pb.HeartbeatResponse:
+        answer: pb.HeartbeatResponse = await self.stub.Heartbeat(
+            pb.HeartbeatRequest(group_id=group_id, member_id=joined.member_id, generation=joined.generation),
+            timeout=20,
+        )
+        return answer
+
+    async def commit(
+        self, group_id: str, offset: int, joined: pb.JoinGroupResponse | None = None
+    ) -> "common_pb2.ErrorCode.ValueType":
+        topic = pb.OffsetCommitRequest.Topic(
+            name="t", partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=offset)]
+        )
+        request = pb.OffsetCommitRequest(
+            group_id=group_id,
+            member_id=joined.member_id if joined else "",
+            generation=joined.generation if joined else -1,
+            topics=[topic],
+        )
+        answer: pb.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=20)
+        return answer.topics[0].partitions[0].error_code
+
+    async def fetch(self, *group_ids: str) -> list[tuple[int, int]]:
+        """Error and offset of partition 0 of each group; -2: no partition in the answer."""
+        request = pb.OffsetFetchRequest(
+            groups=[
+                pb.OffsetFetchRequest.Group(
+                    group_id=group_id, topics=[common_pb2.TopicPartitions(topic="t", partitions=[0])]
+                )
+                for group_id in group_ids
+            ]
+        )
+        answer: pb.OffsetFetchResponse = await self.stub.OffsetFetch(request, timeout=20)
+        return [
+            (group.error_code, group.topics[0].partitions[0].offset if group.topics else -2)
+            for group in answer.groups
+        ]
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+
+class Coordinators:
+    """Some coordinators on given metadata addresses."""
+
+    def __init__(self, metadata: list[str]) -> None:
+        self.metadata = metadata
+        self.running: list[Coordinator] = []
+        self.callers: list[Caller] = []
+
+    async def add(self, node_id: str, **settings: Any) -> Coordinator:
+        """Starts a coordinator; returns when its lease is held."""
+        addresses = parse_addresses(",".join(self.metadata))
+        settings.setdefault("settle_ms", 200)
+        coordinator = Coordinator(
+            CoordinatorSettings(
+                listen=Address("127.0.0.1", 0), node_id=node_id, metadata=addresses, **settings
+            ),
+            group=GroupSettings(initial_rebalance_delay_ms=0),
+        )
+        await coordinator.start()
+        self.running.append(coordinator)
+        await asyncio.wait_for(coordinator.ready(), 20)
+        return coordinator
+
+    def caller(self, coordinator: Coordinator) -> Caller:
+        caller = Caller(coordinator)
+        self.callers.append(caller)
+        return caller
+
+    async def stop(self) -> None:
+        for caller in self.callers:
+            await caller.close()
+        for coordinator in self.running:
+            await coordinator.abort()
+
+
+class MemoryCluster(Coordinators):
+    """Coordinators on one or more instances of metadata in memory."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.store = MemoryStore(SHARDS)
+        self.instances: list[MemoryMetadata] = []
+
+    async def start(self, instances: int = 1) -> None:
+        for _ in range(instances):
+            instance = await MemoryMetadata(self.store).start()
+            self.instances.append(instance)
+            self.metadata.append(instance.target)
+
+    async def stop(self) -> None:
+        await super().stop()
+        for instance in self.instances:
+            await instance.stop()
+
+
+async def owns(coordinator: Coordinator, count: int) -> None:
+    """Waits until a coordinator serves so many shards."""
+    await until(lambda: len(coordinator.serving) == count)

@@ -1,0 +1,126 @@
+"""The lease, renewed on a thread of its own, against instances of metadata that fail on command."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.clock import boot_ms
+from support.metadata_in_memory import MemoryMetadata, MemoryStore
+from support.metadata_stand_in import until
+
+PACE = LeasePace(lease_ms=1_000, margin_ms=200, interval_ms=100, limit_ms=100, retry_ms=20)
+
+
+class Bench:
+    """A keeper on two instances."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.instances: list[MemoryMetadata] = []
+        self.told: list[str] = []
+
+    async def start(self) -> None:
+        for _ in range(2):
+            self.instances.append(await MemoryMetadata(self.store).start())
+        self.keeper = LeaseKeeper(
+            [instance.target for instance in self.instances],
+            grpc.insecure_channel,
+            Holder("a", "session", "127.0.0.1", 1, "0"),
+            PACE,
+            LeaseCallbacks(
+                lambda: self.told.append("suspended"),
+                lambda: self.told.append("resumed"),
+                lambda: self.told.append("superseded"),
+            ),
+            boot_ms,
+        )
+        self.keeper.start(asyncio.get_running_loop())
+
+    async def stop(self, *, release: bool = False) -> None:
+        await asyncio.to_thread(self.keeper.stop, release=release)
+        for instance in self.instances:
+            await instance.stop()
+
+    @property
+    def held(self) -> bool:
+        return self.keeper.may_answer(boot_ms())
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.start()
+    yield bench
+    await bench.stop()
+
+
+async def test_may_answer_only_once_a_renewal_went_well(bench: Bench) -> None:
+    assert not bench.keeper.may_answer(boot_ms())
+    await until(lambda: bench.told == ["resumed"])
+    assert bench.held
+    assert not bench.keeper.may_answer(boot_ms() + PACE.lease_ms)
+
+
+async def test_the_deadline_counts_from_when_the_renewal_was_sent_less_the_margin(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    bench.store.stopped = True
+    await asyncio.sleep(0.15)
+    sent_before_ms = boot_ms()
+    await until(lambda: not bench.held)
+    assert boot_ms() - sent_before_ms <= PACE.lease_ms - PACE.margin_ms
+    await until(lambda: bench.told == ["resumed", "suspended"])
+    bench.store.stopped = False
+    await until(lambda: bench.told == ["resumed", "suspended", "resumed"])
+    assert bench.held
+
+
+async def test_goes_on_with_the_next_instance(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    await bench.instances[0].stop()
+    await asyncio.sleep(PACE.lease_ms / 1000)
+    assert bench.told == ["resumed"]
+    assert bench.held
+
+
+async def test_goes_on_with_the_next_instance_when_one_does_not_answer(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    bench.instances[0].silent = True
+    await asyncio.sleep(PACE.lease_ms / 1000)
+    assert bench.told == ["resumed"]
+    assert bench.held
+
+
+async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    time.sleep(0.3)  # noqa: ASYNC251 - the loop is meant to hang
+    await until(lambda: bench.held)
+    assert bench.told == ["resumed"]
+    time.sleep(1.2)  # noqa: ASYNC251
+    assert not bench.held
+    await until(lambda: bench.told == ["resumed", "suspended", "resumed"])
+
+
+async def test_says_at_once_what_it_serves_and_that_it_drains(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    bench.store.owners[2] = discovery_pb2.ShardOwner(shard=2, shard_epoch=5, node_id="a")
+    bench.keeper.announce([(2, 5)], draining=True)
+    await until(lambda: bench.store.owners[2].serving)
+    assert bench.store.nodes["a"].state == discovery_pb2.COORDINATOR_STATE_DRAINING
+
+
+async def test_a_released_lease_is_given_up(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    await bench.stop(release=True)
+    assert "a" not in bench.store.nodes
+    assert not bench.held
+
+
+async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    bench.store.sessions["a"] = "another"
+    await until(lambda: bench.told == ["resumed", "suspended", "superseded"])
+    assert not bench.held

@@ -1,0 +1,222 @@
+"""The log client and a shard's log, against instances of metadata that fail on command."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from muster_coordinator.log_client import LogClient, Nonces, Pace
+from muster_coordinator.shard_log import BATCH_MAX_RECORDS, LogStopped, ShardLog
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from support.metadata_in_memory import MemoryMetadata, MemoryStore
+from support.metadata_stand_in import until
+
+PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
+
+
+class Bench:
+    """A log client on two instances."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(4)
+        self.instances: list[MemoryMetadata] = []
+        self.nonces = Nonces()
+        self.done: list[tuple[int, Position]] = []
+        self.stopped: list[LogStopped] = []
+
+    async def start(self) -> None:
+        for _ in range(2):
+            self.instances.append(await MemoryMetadata(self.store).start())
+        targets = [instance.target for instance in self.instances]
+        self.client = LogClient(targets, grpc.aio.insecure_channel, PACE)
+        self.client.start()
+
+    async def stop(self) -> None:
+        await self.client.stop()
+        for instance in self.instances:
+            await instance.stop()
+
+    @property
+    def used(self) -> MemoryMetadata:
+        """The instance that the client is connected to."""
+        return max(self.instances, key=lambda instance: instance.log_streams)
+
+    async def claim(self, shard: int) -> ShardLog:
+        nonce = self.nonces.next()
+        result = await self.client.submit(shard, pb.ClaimStep(node_id="a", session="s", nonce=nonce))
+        assert result.outcome == pb.LOG_OUTCOME_OK
+        return ShardLog(
+            shard,
+            result.epoch,
+            nonce,
+            result.end,
+            self.client,
+            self.nonces,
+            lambda append_id, position: self.done.append((append_id, position)),
+            self.stopped.append,
+        )
+
+    def entries(self, shard: int) -> list[bytes]:
+        """What stands behind Genesis and Claim."""
+        return [entry.record for entry in self.store.logs[shard][2:]]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.start()
+    yield bench
+    await bench.stop()
+
+
+def test_nonces_are_never_used_twice() -> None:
+    one, other = Nonces(), Nonces()
+    drawn = [source.next() for source in (one, other) for _ in range(1_000)]
+    assert len(set(drawn)) == 2_000
+    assert {len(nonce) for nonce in drawn} == {16}
+
+
+async def test_appends_of_one_turn_travel_as_one_batch(bench: Bench) -> None:
+    log = await bench.claim(0)
+    for number in range(50):
+        log.append(number, [b"x%d" % number, b"y%d" % number])
+    await until(lambda: len(bench.done) == 50)
+    assert bench.store.batches == [100]
+    assert bench.done[0] == (0, Position(1, 3))
+    assert bench.done[49] == (49, Position(1, 101))
+    assert bench.entries(0) == [b"%s%d" % (kind, n) for n in range(50) for kind in (b"x", b"y")]
+
+
+async def test_the_steps_of_all_shards_travel_in_one_message(bench: Bench) -> None:
+    logs = [await bench.claim(shard) for shard in range(4)]
+    before = len(bench.store.requests)
+    for log in logs:
+        log.append(log.shard, [b"x"])
+    await until(lambda: len(bench.done) == 4)
+    assert bench.store.requests[before:] == [4]
+
+
+async def test_one_append_at_a_time_and_what_waits_goes_together_next(bench: Bench) -> None:
+    log = await bench.claim(0)
+    log.append(0, [b"0"])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for number in range(1, 10):
+        log.append(number, [b"%d" % number])
+    await until(lambda: len(bench.done) == 10)
+    assert bench.store.batches == [1, 9]
+    assert [append_id for append_id, _ in bench.done] == list(range(10))
+
+
+async def test_a_batch_keeps_the_limit_of_records_and_appends_whole(bench: Bench) -> None:
+    log = await bench.claim(0)
+    log.append(0, [b"x"] * (BATCH_MAX_RECORDS - 1))
+    log.append(1, [b"y"] * 2)
+    await until(lambda: len(bench.done) == 2)
+    assert bench.store.batches == [BATCH_MAX_RECORDS - 1, 2]
+
+
+async def test_an_unknown_outcome_is_repeated_unchanged_and_lands_once(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.lose_answers = 1
+    log.append(0, [b"once"])
+    log.append(1, [b"twice"])
+    await until(lambda: len(bench.done) == 2)
+    log.append(2, [b"then"])
+    await until(lambda: len(bench.done) == 3)
+    assert bench.entries(0) == [b"once", b"twice", b"then"]
+    assert bench.done[2] == (2, Position(1, 5))
+
+
+async def test_a_refused_append_is_repeated(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.refuse = 3
+    log.append(0, [b"x"])
+    await until(lambda: len(bench.done) == 1)
+    assert bench.store.steps["append"] == 4
+    assert bench.entries(0) == [b"x"]
+
+
+async def test_the_next_instance_takes_over_when_one_dies(bench: Bench) -> None:
+    log = await bench.claim(0)
+    dead = bench.used
+    await dead.stop()
+    log.append(0, [b"x"])
+    await until(lambda: len(bench.done) == 1)
+    assert bench.entries(0) == [b"x"]
+
+
+async def test_the_next_instance_takes_over_when_one_answers_nothing(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.used.silent = True
+    log.append(0, [b"x"])
+    await until(lambda: len(bench.done) == 1)
+    assert bench.entries(0) == [b"x"]
+
+
+async def test_goes_on_when_the_log_answers_again(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.stopped = True
+    log.append(0, [b"x"])
+    await until(lambda: bench.store.steps["append"] >= 3)
+    assert not bench.done
+    bench.store.stopped = False
+    await until(lambda: len(bench.done) == 1)
+
+
+async def test_fenced_stops_the_log_and_fails_its_barriers(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.fence(0)
+    log.append(0, [b"x"])
+    barrier = log.barrier()
+    with pytest.raises(LogStopped) as caught:
+        await barrier
+    assert caught.value.fenced
+    assert [reason.epoch for reason in bench.stopped] == [2]
+    assert not bench.done
+    with pytest.raises(LogStopped):
+        await log.barrier()
+
+
+async def test_one_check_answers_all_barriers_of_a_turn(bench: Bench) -> None:
+    log = await bench.claim(0)
+    await asyncio.gather(*(log.barrier() for _ in range(20)))
+    assert bench.store.steps["check"] == 1
+
+
+async def test_an_append_that_follows_a_barrier_answers_it(bench: Bench) -> None:
+    log = await bench.claim(0)
+    log.append(0, [b"x"])
+    await log.barrier()
+    assert bench.store.steps["check"] == 0
+    assert len(bench.done) == 1
+
+
+async def test_a_barrier_is_not_answered_by_an_append_that_was_sent_before_it(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.stopped = True
+    log.append(0, [b"x"])
+    await until(lambda: bench.store.steps["append"] > 0)
+    barrier = log.barrier()
+    bench.store.stopped = False
+    await barrier
+    assert bench.store.steps["check"] == 1
+
+
+async def test_closing_cancels_waiters_and_repetitions(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.store.stopped = True
+    log.append(0, [b"x"])
+    barrier = log.barrier()
+    await until(lambda: bench.store.steps["append"] > 0)
+    log.close()
+    with pytest.raises(asyncio.CancelledError):
+        await barrier
+    await log.until_idle()
+    bench.store.stopped = False
+    steps = bench.store.steps["append"]
+    other = await bench.claim(1)
+    other.append(1, [b"y"])
+    await until(lambda: len(bench.done) == 1)
+    assert bench.store.steps["append"] <= steps + 2

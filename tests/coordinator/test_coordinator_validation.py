@@ -1,0 +1,137 @@
+from typing import Any
+
+import pytest
+from muster_coordinator.servicer import host_of
+from muster_coordinator.validation import violations
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+LONG = "x" * 256
+TOPIC = pb.OffsetCommitRequest.Topic
+PARTITION = pb.OffsetCommitRequest.Partition
+
+
+def join(**fields: Any) -> pb.JoinGroupRequest:
+    fields.setdefault("protocols", [pb.GroupProtocol(name="range")])
+    return pb.JoinGroupRequest(**{"group_id": "g", "protocol_type": "consumer", **fields})
+
+
+def commit(**partition: Any) -> pb.OffsetCommitRequest:
+    topic = TOPIC(name="t", partitions=[PARTITION(**partition)])
+    return pb.OffsetCommitRequest(group_id="g", topics=[topic])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        join(),
+        join(group_id="é" * 127, member_id="m", group_instance_id="a.b_c-D9", session_timeout_ms=-1),
+        join(protocols=[], protocol_type=""),
+        join(group_id=""),
+        pb.SyncGroupRequest(group_id="g"),
+        pb.HeartbeatRequest(group_id="g", generation=-5),
+        pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m")]),
+        commit(offset=0, leader_epoch=-1, metadata="m" * 5_000),
+        pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="")]),
+        pb.OffsetDeleteRequest(group_id="g"),
+        pb.DescribeGroupsRequest(group_ids=["g"]),
+        pb.DeleteGroupsRequest(group_ids=["g"]),
+        pb.ListGroupsRequest(states=["Stable"]),
+        pb.GroupHistoryRequest(group_id="g", limit=100),
+    ],
+)
+def test_what_keeps_the_limits_passes(request_: Any) -> None:
+    assert violations(request_) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "limit"),
+    [
+        (join(group_id=LONG), "group_id", "255"),
+        (join(group_id="é" * 128), "group_id", "255"),
+        (join(group_id="a\nb"), "group_id", "control"),
+        (join(member_id="a\x00"), "member_id", "control"),
+        (join(group_instance_id=".."), "group_instance_id", "249"),
+        (join(group_instance_id="a b"), "group_instance_id", "249"),
+        (join(group_instance_id="x" * 250), "group_instance_id", "249"),
+        (join(rebalance_timeout_ms=-1), "rebalance_timeout_ms", "1,800,000"),
+        (join(rebalance_timeout_ms=1_800_001), "rebalance_timeout_ms", "1,800,000"),
+        (join(disconnect_grace_ms=-1), "disconnect_grace_ms", "0"),
+        (join(reason="x" * 256), "reason", "255"),
+        (join(client_id=LONG), "client_id", "255"),
+        (join(request_id="x" * 65), "request_id", "64"),
+        (join(protocols=[pb.GroupProtocol(name=f"p{n}") for n in range(17)]), "protocols", "16"),
+        (join(protocols=[pb.GroupProtocol(name="")]), "protocols[0].name", "1"),
+        (join(protocols=[pb.GroupProtocol(name="p")] * 2), "protocols[1].name", "twice"),
+        (
+            join(protocols=[pb.GroupProtocol(name="p", metadata=bytes(65_537))]),
+            "protocols[0].metadata",
+            "65,536",
+        ),
+        (
+            pb.SyncGroupRequest(
+                group_id="g",
+                assignments=[pb.SyncGroupRequest.Assignment(member_id="m", assignment=bytes((1 << 20) + 1))],
+            ),
+            "assignments[0].assignment",
+            "1,048,576",
+        ),
+        (pb.HeartbeatRequest(group_id=LONG), "group_id", "255"),
+        (pb.LeaveGroupRequest(group_id="g"), "members", "1,000"),
+        (
+            pb.LeaveGroupRequest(
+                group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m", reason="x" * 256)]
+            ),
+            "members[0].reason",
+            "255",
+        ),
+        (commit(offset=-1), "topics[0].partitions[0].offset", "negative"),
+        (commit(leader_epoch=-2), "topics[0].partitions[0].leader_epoch", "-1"),
+        (
+            pb.OffsetCommitRequest(group_id="g", topics=[TOPIC(name="t"), TOPIC(name="t")]),
+            "topics[1].name",
+            "twice",
+        ),
+        (
+            pb.OffsetCommitRequest(
+                topics=[TOPIC(name="t", partitions=[PARTITION(partition=n) for n in range(10_001)])]
+            ),
+            "topics",
+            "10,000",
+        ),
+        (pb.OffsetCommitRequest(group_id="g", retention_ms=-1), "retention_ms", "0"),
+        (pb.OffsetFetchRequest(), "groups", "1,000"),
+        (
+            pb.OffsetFetchRequest(
+                groups=[
+                    pb.OffsetFetchRequest.Group(
+                        group_id="g", topics=[common_pb2.TopicPartitions(topic="", partitions=[1])]
+                    )
+                ]
+            ),
+            "groups[0].topics[0].topic",
+            "249",
+        ),
+        (pb.DescribeGroupsRequest(), "group_ids", "1,000"),
+        (pb.DeleteGroupsRequest(group_ids=["g"] * 1_001), "group_ids", "1,000"),
+        (pb.GroupHistoryRequest(group_id="g", limit=101), "limit", "100"),
+    ],
+)
+def test_each_broken_limit_names_its_field_and_the_limit(request_: Any, field: str, limit: str) -> None:
+    found = violations(request_)
+    assert [violation.field for violation in found] == [field]
+    assert limit in found[0].description
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.7:5123", "10.0.0.7"),
+        ("ipv6:%5B::1%5D:5123", "::1"),
+        ("ipv6:[fe80::1]:80", "fe80::1"),
+        ("unix:/tmp/socket", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_member_is_read_from_its_peer(peer: str, host: str) -> None:
+    assert host_of(peer) == host

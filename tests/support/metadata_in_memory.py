@@ -1,0 +1,289 @@
+"""Metadata with its log in memory, over real gRPC, that fails on command.
+
+Coordinators meet the same messages as from the real one: claims with promises, fenced appends by end and
+hash, leases with a verdict on the dead, a pushed view. Several instances may share one store.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.position import GENESIS, Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import discovery_pb2
+
+LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
+DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
+
+
+class MemoryStore:
+    """What a quorum would hold.
+
+    Attributes:
+        stopped: no node answers: steps end UNKNOWN, leases are not renewed.
+        lose_answers: so many appends are carried out and answered UNKNOWN.
+        refuse: so many appends are answered REFUSED.
+        steps: number of steps by kind.
+        batches: number of records of each append.
+    """
+
+    def __init__(self, shard_count: int = 4) -> None:
+        self.shard_count = shard_count
+        self.stopped = False
+        self.lose_answers = 0
+        self.refuse = 0
+        self.steps: Counter[str] = Counter()
+        self.batches: list[int] = []
+        self.requests: list[int] = []
+        self.logs: list[list[pb.LogEntry]] = [[] for _ in range(shard_count)]
+        self.promises: list[tuple[int, bytes]] = [(0, b"")] * shard_count
+        self.nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
+        self.sessions: dict[str, str] = {}
+        self.owners: dict[int, discovery_pb2.ShardOwner] = {}
+        self.catalog = pb.TopicCatalog()
+        self.version = 0
+        self.news = asyncio.Event()
+        for shard, log in enumerate(self.logs):
+            genesis = records_pb2.Record(
+                genesis=records_pb2.Genesis(cluster_id="c", shard_count=shard_count, shard=shard)
+            )
+            self.write(log, GENESIS, genesis.SerializeToString(), os.urandom(16))
+
+    def write(self, log: list[pb.LogEntry], position: Position, record: bytes, nonce: bytes) -> None:
+        before = log[-1].hash if log else BEFORE_GENESIS
+        log.append(
+            pb.LogEntry(
+                position=position.to_proto(),
+                record=record,
+                nonce=nonce,
+                hash=chain_hash(before, position, nonce, record),
+            )
+        )
+
+    def end(self, shard: int) -> pb.LogEnd:
+        last = self.logs[shard][-1]
+        return pb.LogEnd(position=last.position, hash=last.hash)
+
+    def records(self, shard: int, kind: str) -> list[Any]:
+        """The records of a kind in a shard's log."""
+        found = []
+        for entry in self.logs[shard]:
+            record = records_pb2.Record.FromString(entry.record)
+            if record.WhichOneof("kind") == kind:
+                found.append(getattr(record, kind))
+        return found
+
+    def step(self, call: pb.LogCall) -> pb.LogResult:
+        kind = str(call.WhichOneof("step"))
+        self.steps[kind] += 1
+        if self.stopped:
+            return self.result(call, pb.LOG_OUTCOME_UNKNOWN)
+        if kind == "claim":
+            return self.claim(call)
+        held = self.promises[call.shard] == (
+            (call.append.epoch, call.append.claim_nonce)
+            if kind == "append"
+            else (call.check.epoch, call.check.claim_nonce)
+        )
+        if not held:
+            return self.result(call, pb.LOG_OUTCOME_FENCED, self.promises[call.shard][0])
+        if kind == "check":
+            return self.result(call, pb.LOG_OUTCOME_OK)
+        return self.append(call)
+
+    def claim(self, call: pb.LogCall) -> pb.LogResult:
+        epoch, nonce = self.promises[call.shard]
+        if nonce == call.claim.nonce:
+            return self.result(call, pb.LOG_OUTCOME_OK, epoch)
+        epoch = max(epoch, call.claim.above_epoch) + 1
+        self.promises[call.shard] = (epoch, call.claim.nonce)
+        log = self.logs[call.shard]
+        record = records_pb2.Record(
+            claim=records_pb2.Claim(node_id=call.claim.node_id, previous=log[-1].position)
+        )
+        place = Position(epoch, log[-1].position.offset + 1)
+        self.write(log, place, record.SerializeToString(), call.claim.nonce)
+        self.owners[call.shard] = discovery_pb2.ShardOwner(
+            shard=call.shard, shard_epoch=epoch, node_id=call.claim.node_id
+        )
+        self.changed()
+        return self.result(call, pb.LOG_OUTCOME_OK, epoch)
+
+    def append(self, call: pb.LogCall) -> pb.LogResult:
+        step, log = call.append, self.logs[call.shard]
+        if self.refuse:
+            self.refuse -= 1
+            return self.result(call, pb.LOG_OUTCOME_REFUSED)
+        if self.end(call.shard) != step.end:
+            tail = [entry.nonce for entry in log[-len(step.records) :]]
+            if tail != [record.nonce for record in step.records]:
+                return self.result(call, pb.LOG_OUTCOME_INVALID)
+            return self.result(call, pb.LOG_OUTCOME_OK)
+        for record in step.records:
+            place = Position(step.epoch, log[-1].position.offset + 1)
+            self.write(log, place, record.record, record.nonce)
+        self.batches.append(len(step.records))
+        if self.lose_answers:
+            self.lose_answers -= 1
+            return self.result(call, pb.LOG_OUTCOME_UNKNOWN)
+        return self.result(call, pb.LOG_OUTCOME_OK)
+
+    def result(self, call: pb.LogCall, outcome: pb.LogOutcome.ValueType, epoch: int = 0) -> pb.LogResult:
+        end = self.end(call.shard) if outcome == pb.LOG_OUTCOME_OK else None
+        message = "" if outcome == pb.LOG_OUTCOME_OK else "told to"
+        return pb.LogResult(call_id=call.call_id, outcome=outcome, end=end, epoch=epoch, message=message)
+
+    def fence(self, shard: int) -> None:
+        """A foreign claimant takes the promise."""
+        self.promises[shard] = (self.promises[shard][0] + 1, os.urandom(16))
+
+    def changed(self) -> None:
+        self.version += 1
+        self.news.set()
+        self.news = asyncio.Event()
+
+    def cluster(self) -> discovery_pb2.Cluster:
+        return discovery_pb2.Cluster(
+            cluster_id="c",
+            shard_count=self.shard_count,
+            coordinators=[self.nodes[name] for name in sorted(self.nodes)],
+            shards=[self.owners[shard] for shard in sorted(self.owners)],
+        )
+
+    def dead(self, node_id: str) -> None:
+        if node_id in self.nodes:
+            self.nodes[node_id].state = DEAD
+        for owner in self.owners.values():
+            if owner.node_id == node_id:
+                owner.node_id, owner.serving = "", False
+        self.changed()
+
+
+class MemoryMetadata(rpc.MetadataServiceServicer):
+    """One instance.
+
+    Attributes:
+        silent: it takes steps and leases and answers none.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.silent = False
+        self.port = 0
+        self.log_streams = 0
+        self._server: grpc.aio.Server | None = None
+        self._checks: set[asyncio.Task[None]] = set()
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self, port: int = 0) -> "MemoryMetadata":
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        rpc.add_MetadataServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        await self._server.start()
+        return self
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+        for check in tuple(self._checks):
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def Log(
+        self, requests: AsyncIterator[pb.LogRequest], context: Any
+    ) -> AsyncIterator[pb.LogResponse]:
+        self.log_streams += 1
+        async for request in requests:
+            if self.silent:
+                continue
+            self.store.requests.append(len(request.calls))
+            yield pb.LogResponse(results=[self.store.step(call) for call in request.calls])
+
+    async def Lease(
+        self, requests: AsyncIterator[pb.LeaseRequest], context: Any
+    ) -> AsyncIterator[pb.LeaseResponse]:
+        last: pb.LeaseRequest | None = None
+        try:
+            async for request in requests:
+                last = request
+                if not self.silent:
+                    yield self._renew(request)
+        finally:
+            if last is not None and not last.release:
+                task = asyncio.get_running_loop().create_task(self._look_after(last))
+                self._checks.add(task)
+                task.add_done_callback(self._checks.discard)
+
+    def _renew(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
+        store = self.store
+        if store.stopped:
+            return pb.LeaseResponse(number=request.number, message="no majority")
+        if request.release:
+            store.dead(request.node_id)
+            store.nodes.pop(request.node_id, None)
+            store.changed()
+            return pb.LeaseResponse(number=request.number, renewed=True)
+        if store.sessions.get(request.node_id, request.session) != request.session:
+            return pb.LeaseResponse(number=request.number, superseded=True)
+        store.sessions[request.node_id] = request.session
+        node = discovery_pb2.CoordinatorNode(
+            node_id=request.node_id, host=request.host, port=request.port, state=request.state
+        )
+        serving = {served.shard: served.epoch for served in request.serving}
+        before = (store.nodes.get(request.node_id), [owner.serving for owner in store.owners.values()])
+        for owner in store.owners.values():
+            if owner.node_id == request.node_id:
+                owner.serving = serving.get(owner.shard) == owner.shard_epoch
+        store.nodes[request.node_id] = node
+        if before != (node, [owner.serving for owner in store.owners.values()]):
+            store.changed()
+        return pb.LeaseResponse(number=request.number, renewed=True)
+
+    async def _look_after(self, last: pb.LeaseRequest) -> None:
+        """The stream broke: the process is dead if its address refuses."""
+        try:
+            _, writer = await asyncio.open_connection(last.host, last.port)
+            writer.close()
+        except OSError:
+            if self.store.sessions.get(last.node_id) == last.session and not self.store.stopped:
+                self.store.dead(last.node_id)
+
+    async def ReadLog(self, request: pb.ReadLogRequest, context: Any) -> AsyncIterator[pb.ReadLogResponse]:
+        if self.store.stopped:
+            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_UNKNOWN, message="no majority")
+            return
+        if request.epoch and self.store.promises[request.shard] != (request.epoch, request.claim_nonce):
+            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_FENCED, message="claimed by another")
+            return
+        first = getattr(request, "from").offset
+        entries = [entry for entry in self.store.logs[request.shard] if entry.position.offset >= first]
+        size = request.page_size or 1_000
+        for start in range(0, len(entries), size):
+            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, entries=entries[start : start + size])
+        yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
+        while True:
+            news = self.store.news
+            yield pb.WatchResponse(cluster=self.store.cluster(), catalog=self.store.catalog, lease_ms=2_000)
+            await news.wait()
+
+    async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
+        raise NotImplementedError
+
+    async def ReportExported(
+        self, request: pb.ReportExportedRequest, context: Any
+    ) -> pb.ReportExportedResponse:
+        raise NotImplementedError
+
+    async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
+        raise NotImplementedError
