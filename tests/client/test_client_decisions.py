@@ -92,8 +92,8 @@ def test_back_off_doubles_to_a_second_and_hurries_once() -> None:
     assert 80 <= backoff.next_ms() <= 120
 
 
-# Conformance list, section 2.2: code, then the reactions of join, sync, heartbeat, commit and fetch; None
-# where it has none of its own. Sync repeats where Kafka rejoins (15, 16) or fails (14): the generation is stored.
+# Conformance list, section 2.2: code, then the reactions of join, sync, heartbeat, commit, fetch (None: it
+# has none). Sync repeats where Kafka rejoins (15, 16) or fails (14): the generation is stored.
 SECTION_2_2 = [
     (14, R.RETRY, R.RETRY, R.RETRY, R.RETRY, R.RETRY),
     (15, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER, R.REDISCOVER),

@@ -475,3 +475,76 @@ async def test_closing_while_the_join_is_parked_leaves(cluster: ScriptedCluster)
     assert a.requests("LeaveGroup")[0].members[0].member_id == "m-1"
     assert story.words == []
     await story.connection.close()
+
+
+async def test_a_coordinator_that_does_not_answer_is_left(cluster: ScriptedCluster) -> None:
+    a, b = cluster.coordinators
+    b.shard_epoch = 2
+
+    async def silent(_request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with joined(cluster) as story:
+        a.alive = silent
+        cluster.owner = 1
+        await b.until("Heartbeat", 2)
+        assert story.words == ["assigned"]
+
+
+async def slow_to_give_up(scripted: ScriptedCluster, **settings: Any) -> tuple[Story, asyncio.Event]:
+    story, cancelled = Story(scripted), asyncio.Event()
+
+    async def never(partitions: tuple[TopicPartition, ...]) -> None:
+        story.tell("asked", partitions)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    story.member = muster.Member(
+        story.connection,
+        group_id="g",
+        topics="t",
+        on_partitions_assigned=lambda p: story.tell("assigned", p),
+        on_partitions_revoked=never,
+        on_partitions_lost=lambda p: story.tell("lost", p),
+        **{**FAST, **settings},
+    )
+    await story.member.start()
+    await story.until("assigned")
+    return story, cancelled
+
+
+async def test_the_rebalance_time_out_bounds_giving_up(cluster: ScriptedCluster) -> None:
+    story, cancelled = await slow_to_give_up(cluster, rebalance_timeout_ms=300)
+    story.member.rejoin("test")
+    await story.until("assigned", "asked", "assigned")
+    assert cancelled.is_set()
+    await story.member.close()
+    await story.connection.close()
+
+
+async def test_a_life_that_ends_while_giving_up_loses_the_partitions(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    story, cancelled = await slow_to_give_up(cluster, session_timeout_ms=400, rebalance_timeout_ms=2_000)
+    a.alive = answer(common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
+    story.member.rejoin("test")
+    await story.until("assigned", "asked", "lost")
+    assert cancelled.is_set()
+    a.alive = None
+    await story.until("assigned", "asked", "lost", "assigned")
+    await story.member.close()
+    await story.connection.close()
+
+
+async def test_a_fenced_member_stops_giving_up(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    story, cancelled = await slow_to_give_up(cluster, rebalance_timeout_ms=2_000)
+    a.script["Heartbeat"].append(answer(common.ERROR_CODE_REBALANCE_IN_PROGRESS))
+    await story.until("assigned", "asked")
+    a.script["Heartbeat"].append(answer(common.ERROR_CODE_UNKNOWN_MEMBER_ID))
+    await story.until("assigned", "asked", "lost", "assigned")
+    assert cancelled.is_set()
+    assert story.member.member_id == "m-2"
+    await story.member.close()
+    await story.connection.close()

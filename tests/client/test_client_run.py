@@ -284,3 +284,37 @@ def test_nobody_there_is_said_in_one_sentence() -> None:
     with pytest.raises(muster.ClusterUnavailable, match=r"127\.0\.0\.1:1 answered within 0.3 s.*muster dev"):
         asyncio.run(ask())
     assert time.monotonic() - started < 20
+
+
+STUBBORN = """
+import muster
+def work(p):
+    print("working", flush=True)
+    while True:
+        p.wait_ending(None)
+muster.run(work, group="g", topic="t", partitions=3)
+"""
+
+
+async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        STUBBORN,
+        env={**os.environ, "MUSTER_SERVERS": cluster.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        await asyncio.wait_for(process.stdout.readline(), 20)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.5)
+        process.send_signal(signal.SIGTERM)
+        _, err = await asyncio.wait_for(process.communicate(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert err.decode().rstrip().endswith("KeyboardInterrupt")

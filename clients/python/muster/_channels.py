@@ -19,10 +19,10 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.use_local_subchannel_pool", 1),
-    # A peer that stopped without closing its socket is noticed after about 13 s while calls are open.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),
+    # A peer that stopped without closing its socket is noticed after 7 s while calls are open.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted server is found again within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),

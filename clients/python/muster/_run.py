@@ -45,6 +45,7 @@ def run(
         ClusterUnavailable: no server answered at the start.
         GroupError: the group refuses the member.
         SettingsError: a setting is outside its limits.
+        KeyboardInterrupt: a second signal came before everything had ended.
     """
 
     async def main() -> None:
@@ -54,7 +55,10 @@ def run(
                 work, group=group, topic=topic, partitions=partitions, servers=servers, stop=stop, **settings
             )
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def arun(

@@ -1,6 +1,7 @@
 """Runs the work: one task, or one thread, per owned partition."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -99,18 +100,25 @@ class Crew:
                 cast(BlockingWork, self._work)(blocking)
             except Exception as raised:
                 error = raised
-            loop.call_soon_threadsafe(_finish, done, error)
+            # The loop is gone if the program did not wait for this thread.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_finish, done, error)
 
         threading.Thread(target=run, name=f"muster-work-{where}", daemon=True).start()
         while not done.done():
             try:
                 await asyncio.wait((done,))
             except asyncio.CancelledError:
+                # A thread cannot be cancelled, only asked. Asked twice: the program does not wait any longer.
+                if blocking.is_ending:
+                    raise
                 blocking.end()
         done.result()
 
 
 def _finish(done: "asyncio.Future[None]", error: Exception | None) -> None:
+    if done.cancelled():
+        return
     if error is None:
         done.set_result(None)
     else:

@@ -37,8 +37,8 @@ def build(arguments: list[str]) -> typer.Typer:
     for entry in sorted(entry_points(group=PLUGINS), key=lambda e: e.name):
         try:
             command = entry.load()
-        except ImportError as error:
-            _absent(app, entry.name, str(error))
+        except Exception as error:  # another package's fault must not take our commands away
+            _absent(app, entry.name, f"{type(error).__name__}: {error}")
             continue
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=entry.name)

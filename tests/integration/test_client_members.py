@@ -1,0 +1,170 @@
+"""Members of the client library on real coordinators and real discovery; only the log is in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import muster
+import pytest
+from coordinator.coordinator_cluster import MemoryCluster, owns
+from muster import MemberState, TopicPartition
+from muster_coordinator import Coordinator
+from muster_core.sharding import shard_of
+from muster_discovery import Discovery, DiscoverySettings
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_runtime.channels import Address, parse_address
+
+SETTINGS: muster.MemberSettings = {
+    "session_timeout_ms": 10_000,
+    "heartbeat_interval_ms": 100,
+    "rebalance_timeout_ms": 10_000,
+    "request_timeout_ms": 10_000,
+}
+ALL = {TopicPartition("sites", number) for number in range(12)}
+
+
+class World:
+    """A cluster with two coordinators, and members that come and go."""
+
+    def __init__(self, cluster: MemoryCluster, discovery: Discovery, connection: muster.Cluster) -> None:
+        self.cluster = cluster
+        self.discovery = discovery
+        self.connection = connection
+        self.told: list[tuple[int, str]] = []
+        self.members: list[muster.Member] = []
+
+    async def add(self, **settings: Any) -> muster.Member:
+        number = len(self.members)
+        member = muster.Member(
+            self.connection,
+            group_id="crawlers",
+            topics="sites",
+            on_partitions_assigned=lambda _: self.told.append((number, "assigned")),
+            on_partitions_revoked=lambda _: self.told.append((number, "revoked")),
+            on_partitions_lost=lambda _: self.told.append((number, "lost")),
+            **{**SETTINGS, **settings},
+        )
+        self.members.append(member)
+        await member.start()
+        return member
+
+    def shared(self, *members: muster.Member) -> Callable[[], bool]:
+        """Whether these members own everything, each partition once, in one generation."""
+
+        def check() -> bool:
+            owned = [p for member in members for p in member.partitions]
+            return (
+                len(owned) == len(set(owned))
+                and set(owned) == ALL
+                and len({member.generation for member in members}) == 1
+                and all(member.state is MemberState.STABLE for member in members)
+            )
+
+        return check
+
+    def owner(self) -> Coordinator:
+        shard = shard_of("crawlers", 4)
+        return next(c for c in self.cluster.running if shard in c.serving)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the condition is about other processes' answers
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    cluster = MemoryCluster()
+    await cluster.start()
+    cluster.store.catalog.topics.append(discovery_pb2.Topic(name="sites", partitions=12))
+    cluster.store.catalog.version.CopyFrom(common_pb2.Position(epoch=1, offset=3))
+    target = parse_address(cluster.instances[0].target)
+    discovery = Discovery(DiscoverySettings(listen=Address("127.0.0.1", 0), metadata=(target,)))
+    await discovery.start()
+    made = World(cluster, discovery, muster.Cluster(f"127.0.0.1:{discovery.port}"))
+    try:
+        first = await cluster.add("a")
+        await owns(first, 4)
+        await asyncio.wait_for(discovery.ready(), 20)
+        yield made
+    finally:
+        for member in made.members:
+            await member.close()
+        await made.connection.close()
+        await discovery.stop()
+        await cluster.stop()
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+async def test_members_share_everything_and_take_over_from_one_that_leaves(running: World) -> None:
+    one, two = await running.add(), await running.add(assignors=["range", "roundrobin"])
+    await until(running.shared(one, two))
+    three = await running.add()
+    await until(running.shared(one, two, three))
+    assert sorted(len(m.partitions) for m in (one, two, three)) == [4, 4, 4]
+    generation = one.generation
+    await two.close("its host is drained")
+    await until(running.shared(one, three))
+    assert one.generation > generation
+    assert one.last_cause is not None
+    assert "lost" not in {what for _, what in running.told}
+
+
+async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> None:
+    one, two = await running.add(), await running.add()
+    await until(running.shared(one, two))
+    before = running.told.copy()
+    generation, tokens = one.generation, {p: one.token(p) for p in one.partitions}
+    mine = one.partitions[0]
+    await one.commit({mine: 41})
+    owner = running.owner()
+    spare = await running.cluster.add("b")
+    running.cluster.running.remove(owner)
+    committing = asyncio.create_task(one.commit({mine: 42}))
+    await owner.abort()
+    running.cluster.store.dead(owner.node_id)
+    await asyncio.wait_for(committing, 30)
+    await owns(spare, 4)
+    await asyncio.wait_for(two.commit({two.partitions[0]: 7}), 30)
+    assert await one.committed([mine]) == {mine: muster.Committed(42)}
+    assert running.told == before
+    assert (one.generation, two.generation) == (generation, generation)
+    assert {p: one.token(p) for p in one.partitions} == tokens
+
+
+async def test_a_static_member_comes_back_without_a_rebalance(running: World) -> None:
+    one, two = await running.add(group_instance_id="blue"), await running.add(group_instance_id="green")
+    await until(running.shared(one, two))
+    generation, mine, tokens = one.generation, two.partitions, {two.token(p) for p in two.partitions}
+    await two.close()
+    again = await running.add(group_instance_id="green")
+    await until(running.shared(one, again))
+    assert again.partitions == mine
+    assert again.generation == generation
+    assert min(again.token(p) for p in mine) > max(tokens)
+
+
+async def test_a_second_process_with_the_same_instance_id_fences_the_first(running: World) -> None:
+    one = await running.add(group_instance_id="blue")
+    await until(running.shared(one))
+    two = await running.add(group_instance_id="blue")
+    with pytest.raises(muster.FencedInstance, match="group_instance_id"):
+        await asyncio.wait_for(one.wait(), 30)
+    await until(running.shared(two))
+    assert (0, "lost") in running.told
+
+
+async def test_members_without_a_common_assignor_are_told_so(running: World) -> None:
+    one = await running.add(assignors=["range"])
+    await until(running.shared(one))
+    two = await running.add(assignors=["roundrobin"])
+    with pytest.raises(muster.GroupError, match=r"INCONSISTENT_GROUP_PROTOCOL.*assignors"):
+        await asyncio.wait_for(two.wait(), 30)
+    assert one.state is MemberState.STABLE
