@@ -71,13 +71,13 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("G6", "The chosen protocol is supported by every member of the generation.", "generations"),
         Invariant("G7", "Records of a group come only in states that allow them.", "records"),
         Invariant("G9", "No partition is given to two members of one generation.", "partitions"),
-        Invariant("G10", "A static id belongs to one member at a time.", "static members"),
+        Invariant("G10", "A static id belongs to one member at a time.", "generations"),
         Invariant(
             "G13",
             "Tokens of a group only grow: a kept token is older than the record that keeps it.",
             "tokens",
         ),
-        Invariant("M4", "A member that left is in no later generation under that id.", "members"),
+        Invariant("M4", "A member that left is in no later generation under that id.", "generations"),
         Invariant(
             "O2", "A commit moves only forward in the member's own count: none is applied twice.", "commits"
         ),

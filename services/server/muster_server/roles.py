@@ -12,12 +12,14 @@ import structlog
 from muster_runtime.channels import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.server import ServerSettings
+from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.tls import TlsSettings
 
 if TYPE_CHECKING:
     from muster_coordinator import Coordinator
+    from muster_discovery import Discovery
+    from muster_metadata import MetadataServer
 
 log = structlog.get_logger()
 
@@ -42,7 +44,7 @@ class Role(Protocol):
     async def start(self) -> int:
         """Listens; gives the bound port."""
 
-    async def ready(self) -> None:
+    async def ready(self) -> object:
         """Waits until it serves."""
 
     async def over(self) -> None:
@@ -52,27 +54,34 @@ class Role(Protocol):
         """Hands over what it has and ends."""
 
 
-class _Endless(Protocol):
-    @property
-    def port(self) -> int: ...
+class _MetadataRole:
+    """Metadata ends only when it is told to."""
 
-    async def start(self) -> int: ...
-
-    async def ready(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
-class _EndlessRole:
-    """A role that ends only when it is told to."""
-
-    def __init__(self, role: _Endless) -> None:
-        self._role = role
-        self.start, self.ready, self.stop = role.start, role.ready, role.stop
+    def __init__(self, server: "MetadataServer") -> None:
+        self._server = server
+        self.start, self.ready = server.start, server.metadata.ready.wait
 
     @property
     def port(self) -> int:
-        return self._role.port
+        return self._server.server.port
+
+    async def over(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+
+class _DiscoveryRole:
+    """Discovery ends only when it is told to."""
+
+    def __init__(self, discovery: "Discovery") -> None:
+        self._discovery = discovery
+        self.start, self.ready, self.stop = discovery.start, discovery.ready, discovery.stop
+
+    @property
+    def port(self) -> int:
+        return self._discovery.port
 
     async def over(self) -> None:
         await asyncio.Event().wait()
@@ -123,21 +132,22 @@ def parse_roles(text: str) -> tuple[str, ...]:
 def kind_of(role: str) -> RoleKind:
     """Imports a role; a process loads only what it runs."""
     if role == METADATA:
-        from muster_metadata import Metadata, MetadataSettings
+        from muster_metadata import MetadataServer, MetadataSettings
 
         return RoleKind(
-            lambda *settings, **others: _EndlessRole(Metadata(*settings, **others)), MetadataSettings
+            lambda settings, server, tls: _MetadataRole(MetadataServer(settings, RpcServer(server, tls))),
+            MetadataSettings,
         )
     if role == DISCOVERY:
         from muster_discovery import Discovery, DiscoverySettings
 
         return RoleKind(
-            lambda *settings, **others: _EndlessRole(Discovery(*settings, **others)), DiscoverySettings
+            lambda settings, **others: _DiscoveryRole(Discovery(settings, **others)), DiscoverySettings
         )
     from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
 
     return RoleKind(
-        lambda *settings, **others: _CoordinatorRole(Coordinator(*settings, **others)),
+        lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others)),
         CoordinatorSettings,
         {"group": GroupSettings},
     )

@@ -47,6 +47,7 @@ class Progress:
     owners: dict[int, str] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     refused: int = 0
+    ended: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -69,9 +70,9 @@ class Progress:
         return {partition for partition, owner in self.owners.items() if owner == worker}
 
     async def follow(self) -> None:
-        """Reads reports until it is cancelled."""
+        """Reads reports until `ended` is set; a cancellation could get lost in the Redis client."""
         after = "0"
-        while True:
+        while not self.ended:
             for event_id, event in await self.store.events(after, _WAIT_MS):
                 after = event_id
                 self._take(event)
@@ -136,11 +137,12 @@ class Gate:
         self._store = store
         self._seconds = seconds
         self.held_at = 0.9
+        self.ended = False
         self.started_ms = boot_ms()
 
     async def run(self) -> None:
-        """Opens until it is cancelled; holds at `held_at` until `release` is called."""
-        while True:
+        """Opens until `ended` is set; holds at `held_at` until `release` is called."""
+        while not self.ended:
             share = min((boot_ms() - self.started_ms) / 1000 / self._seconds, self.held_at)
             await self._store.allow(int(share * FULL))
             await asyncio.sleep(_GATE_SECONDS)

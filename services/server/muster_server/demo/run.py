@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,11 +136,8 @@ class Demo:
             self._show.end()
             self._show.say(f"all {progress.total} lines are counted, {len(progress.commits)} commits")
         finally:
-            for task in background:
-                task.cancel()
-            for task in background:
-                with suppress(asyncio.CancelledError):
-                    await task
+            gate.ended = progress.ended = True
+            await asyncio.gather(*background)
 
     def _start_workers(self) -> None:
         for index in range(1, WORKERS + 1):
@@ -160,7 +156,7 @@ class Demo:
         await asyncio.gather(*(worker.terminate() for worker in self._workers.values()))
 
     async def _tick(self, progress: Progress) -> None:
-        while True:
+        while not progress.ended:
             self._show.progress(progress.done, len(progress.commits))
             await asyncio.sleep(0.2)
 

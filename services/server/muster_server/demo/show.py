@@ -8,6 +8,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 _PLAIN_SECONDS = 5.0
+_WIDE = 130
+
+
+def wide_console() -> Console:
+    """The terminal; where there is none, lines may be wide."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=_WIDE)
 
 
 class Show:
@@ -18,7 +25,7 @@ class Show:
     """
 
     def __init__(self, total: int = 0) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = wide_console()
         self._started = time.monotonic()
         self._bar: Bar | None = None
         self._total = total

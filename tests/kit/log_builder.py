@@ -1,0 +1,122 @@
+"""Logs made by hand, healthy or damaged."""
+
+from dataclasses import dataclass, field
+
+from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.position import NOWHERE, Position
+from muster_core.replay import Entry
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+
+
+@dataclass
+class LogBuilder:
+    """Writes a log as an owner does; `change` entries afterwards to damage it."""
+
+    entries: list[Entry] = field(default_factory=list)
+    epoch: int = 0
+
+    @property
+    def end(self) -> Position:
+        return self.entries[-1].position if self.entries else NOWHERE
+
+    def add(
+        self, record: log.Record | bytes, *, epoch: int | None = None, skip: int = 0, nonce: int = 0
+    ) -> None:
+        position = Position(self.epoch if epoch is None else epoch, self.end.offset + 1 + skip)
+        data = record if isinstance(record, bytes) else record.SerializeToString()
+        word = (nonce or position.offset + 1000).to_bytes(16, "big")
+        before = self.entries[-1].hash if self.entries else BEFORE_GENESIS
+        self.entries.append(Entry(position, data, word, chain_hash(before, position, word, data)))
+
+    def genesis(self) -> None:
+        self.add(log.Record(genesis=log.Genesis(cluster_id="c", shard_count=50, shard=3)))
+
+    def claim(
+        self, node: str = "coordinator-1", previous: Position | None = None, epoch: int | None = None
+    ) -> None:
+        before = self.end if previous is None else previous
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        claim = log.Claim(node_id=node, session=f"session of {node}", previous=before.to_proto())
+        self.add(log.Record(claim=claim))
+
+    def generation(self, number: int, *members: str, leader: str = "", protocol: str = "range") -> None:
+        record = log.Record()
+        started = record.generation_started
+        started.group_id, started.generation, started.protocol_type = "g", number, "consumer"
+        started.leader = leader or (members[0] if members else "")
+        started.protocol_name = protocol if members else ""
+        for member in members:
+            name, _, static = member.partition("=")
+            row = started.members.add(member_id=name, group_instance_id=static)
+            row.protocols.add(name="range")
+        if members:
+            started.leader = leader or members[0].partition("=")[0]
+        self.add(record)
+
+    def assignment(self, number: int, leader: str = "a", **partitions: list[int]) -> None:
+        record = log.Record()
+        committed = record.assignment_committed
+        committed.group_id, committed.generation, committed.leader = "g", number, leader
+        for member, owned in partitions.items():
+            message = common_pb2.Assignment(version=1)
+            message.partitions.add(topic="t", partitions=owned)
+            committed.members.add(member_id=member, assignment=message.SerializeToString())
+        self.add(record)
+
+    def keep(self, number: int, member: str, partition: int, since: Position) -> None:
+        record = log.Record()
+        committed = record.assignment_committed
+        committed.group_id, committed.generation, committed.leader = "g", number, "a"
+        message = common_pb2.Assignment(version=1)
+        message.partitions.add(topic="t", partitions=[partition])
+        row = committed.members.add(member_id=member, assignment=message.SerializeToString())
+        row.kept_tokens.add(topic="t", partition=partition, position=since.to_proto())
+        self.add(record)
+
+    def left(self, number: int, member: str) -> None:
+        self.add(log.Record(member_left=log.MemberLeft(group_id="g", generation=number, member_id=member)))
+
+    def replaced(self, number: int, old: str, new: str, static: str) -> None:
+        member = log.Member(member_id=new, group_instance_id=static)
+        message = log.MemberReplaced(group_id="g", generation=number, old_member_id=old, member=member)
+        self.add(log.Record(member_replaced=message))
+
+    def commit(self, number: int, member: str, seq: int = 0) -> None:
+        message = log.OffsetCommitted(group_id="g", generation=number, member_id=member, member_seq=seq)
+        message.offsets.add(topic="t", partition=0, offset=seq)
+        self.add(log.Record(offset_committed=message))
+
+    def tombstone(self) -> None:
+        self.add(log.Record(group_tombstone=log.GroupTombstone(group_id="g", reason="deleted")))
+
+    def handoff(self, node: str = "coordinator-1") -> None:
+        self.add(log.Record(handoff=log.Handoff(node_id=node)))
+
+    def change(self, index: int, **values: object) -> None:
+        self.entries[index] = self.entries[index]._replace(**values)  # type: ignore[arg-type]
+
+
+def healthy() -> LogBuilder:
+    """Two owners, a static take-over, a member that leaves, commits, a deletion."""
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.generation(1, "a", "b=static")
+    built.assignment(1, a=[0, 1], b=[2])
+    built.commit(1, "a", 1)
+    built.commit(1, "b", 1)
+    built.commit(-1, "")
+    built.replaced(1, "b", "c", "static")
+    built.commit(1, "c", 1)
+    built.handoff()
+    built.claim("coordinator-2")
+    built.commit(1, "a", 2)
+    built.left(1, "c")
+    built.generation(2, "a")
+    built.assignment(2, a=[0, 1, 2])
+    built.left(2, "a")
+    built.generation(3)
+    built.tombstone()
+    built.generation(1, "z")
+    return built

@@ -1,0 +1,195 @@
+"""The verifier reads real nodes, and sees what is wrong with them."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+from kit.log_builder import LogBuilder, healthy
+from muster_core.position import GENESIS, Position
+from muster_core.replay import Entry
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_server.dev.redis_nodes import RedisNode, RedisNodes
+from muster_server.initialise import initialise_log
+from muster_server.verify.command import verify as verify_command
+from muster_server.verify.reader import LogUnreadableError, split_url
+from muster_server.verify.verifier import verify
+from typer import Typer
+from typer.testing import CliRunner
+
+SHARDS = 2
+LOG, ACKNOWLEDGED = "muster:{1}:log", "muster:{1}:acknowledged"
+
+
+def store(node: RedisNode, entries: list[Entry], acknowledged: Position) -> None:
+    """Writes a log as the nodes hold it."""
+    with redis.Redis(port=node.port) as connection:
+        connection.delete(LOG)
+        for entry in entries:
+            fields = {"r": entry.record, "n": entry.nonce, "h": entry.hash}
+            connection.xadd(LOG, fields, id=entry.position.stream_id)
+        connection.set(ACKNOWLEDGED, acknowledged.stream_id)
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
+    """Three initialised nodes with a healthy log of shard 1."""
+    nodes = RedisNodes(tmp_path, 3, fsync="no")
+    await nodes.start()
+    await initialise_log(nodes.url, SHARDS)
+    built = healthy()
+    for node in nodes:
+        store(node, built.entries, built.end)
+    yield nodes
+    await nodes.stop()
+
+
+async def test_a_healthy_log_is_clean_and_nothing_is_written(nodes: RedisNodes) -> None:
+    before = [redis.Redis(port=node.port).info("commandstats") for node in nodes]
+    report = verify(nodes.url)
+    assert report.clean, report.evidence
+    assert (report.logs, report.groups) == (SHARDS + 1, 1)
+    assert report.entries == len(healthy().entries) + SHARDS  # and the other logs' genesis
+    after = [redis.Redis(port=node.port).info("commandstats") for node in nodes]
+    writing = {"cmdstat_xadd", "cmdstat_set", "cmdstat_del", "cmdstat_hset"}
+    for old, new in zip(before, after, strict=True):
+        assert {k: v["calls"] for k, v in old.items() if k in writing} == {
+            k: v["calls"] for k, v in new.items() if k in writing
+        }
+
+
+async def test_what_is_not_acknowledged_is_not_looked_at(nodes: RedisNodes) -> None:
+    built = healthy()
+    good = built.end
+    built.generation(7, "z")
+    store(nodes[0], built.entries, good)
+    assert verify(nodes.url).clean
+
+
+async def test_an_entry_that_differs_on_one_node(nodes: RedisNodes) -> None:
+    built = healthy()
+    entry = built.entries[4]
+    built.change(4, record=entry.record + b"\x08\x01")
+    store(nodes[1], built.entries, built.end)
+    report = verify(nodes.url)
+    assert report.broken["L6n"] == 1
+    assert report.evidence[0].violation.position == entry.position
+    assert verify(nodes.url, compare_nodes=False).clean
+
+
+async def test_an_acknowledged_entry_that_only_a_minority_has(nodes: RedisNodes) -> None:
+    built = healthy()
+    for node in (nodes[0], nodes[1]):
+        store(node, built.entries[:-2], built.end)
+    report = verify(nodes.url)
+    assert report.broken["L5"] == 2
+
+
+async def test_an_acknowledged_entry_that_nobody_has(nodes: RedisNodes) -> None:
+    built = healthy()
+    for node in nodes:
+        store(node, built.entries[:-1], built.end)
+    assert "no node has that entry" in verify(nodes.url, compare_nodes=False).evidence[0].violation.detail
+
+
+async def test_a_missing_entry_in_the_middle_is_shown_with_its_surroundings(nodes: RedisNodes) -> None:
+    built = healthy()
+    del built.entries[5]
+    for node in nodes:
+        store(node, built.entries, built.end)
+    report = verify(nodes.url)
+    assert report.broken["L1"] == 1
+    evidence = next(one for one in report.evidence if one.violation.invariant == "L1")
+    assert evidence.log == "shard 1"
+    assert [line.split()[0] for line in evidence.around].count(">") == 1
+    assert len(evidence.around) == 5
+
+
+async def test_a_log_that_contradicts_itself_cannot_be_replayed(nodes: RedisNodes) -> None:
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.assignment(4, a=[0])
+    for node in nodes:
+        store(node, built.entries, built.end)
+    assert verify(nodes.url).broken["G12"] == 1
+
+
+async def test_a_dead_minority_is_named_and_a_dead_majority_is_no_answer(nodes: RedisNodes) -> None:
+    await nodes[2].kill()
+    report = verify(nodes.url)
+    assert report.clean
+    assert list(report.problems) == [3]
+    await nodes[1].kill()
+    with pytest.raises(LogUnreadableError, match="1 of 3 nodes answer, no majority"):
+        verify(nodes.url)
+
+
+async def test_an_empty_server_has_no_log(tmp_path: Path) -> None:
+    node = RedisNode(tmp_path / "redis-1")
+    await node.start()
+    with pytest.raises(LogUnreadableError, match="never initialised"):
+        verify(node.url)
+    await node.stop()
+
+
+async def test_a_trimmed_log_is_read_from_where_its_snapshot_reaches(nodes: RedisNodes) -> None:
+    built = healthy()
+    covered = built.entries[-3].position
+    built.add(log.Record(snapshot=log.Snapshot(upto=covered.to_proto())))
+    for node in nodes:
+        store(node, built.entries[-4:], built.end)
+    report = verify(nodes.url)
+    assert report.clean, report.evidence
+    assert report.checked["L8"] == SHARDS + 1
+
+
+@pytest.mark.parametrize(
+    ("url", "split"),
+    [
+        ("redis://a:1,b:2", ["redis://a:1", "redis://b:2"]),
+        ("rediss://u:p@a:1,b:2/3", ["rediss://u:p@a:1/3", "rediss://u:p@b:2/3"]),
+    ],
+)
+def test_urls(url: str, split: list[str]) -> None:
+    assert split_url(url) == split
+
+
+class TestCommand:
+    runner = CliRunner()
+
+    @property
+    def app(self) -> Typer:
+        app = Typer(pretty_exceptions_enable=False)
+        app.command()(verify_command)
+        return app
+
+    async def test_exit_codes_and_json(self, nodes: RedisNodes) -> None:
+        clean = self.runner.invoke(self.app, [nodes.url, "--output", "json"])
+        assert clean.exit_code == 0
+        assert json.loads(clean.stdout)["clean"] is True
+        built = healthy()
+        built.generation(7, "z")
+        for node in nodes:
+            store(node, built.entries, built.end)
+        broken = self.runner.invoke(self.app, [nodes.url])
+        assert broken.exit_code == 1
+        assert "G1 is broken in shard 1" in broken.stdout
+        told = json.loads(self.runner.invoke(self.app, [nodes.url, "-o", "json"]).stdout)
+        assert told["violations"][0]["position"] == built.end.stream_id
+
+    def test_clear_errors(self, tmp_path: Path) -> None:
+        for arguments, message in (
+            (["nonsense"], "is no address of a log"),
+            (["redis://127.0.0.1:1"], "0 of 1 nodes answer"),
+            (["--data", str(tmp_path)], "no cluster was started"),
+            (["redis://x", "--nodes", "two"], "use all or one"),
+        ):
+            result = self.runner.invoke(self.app, arguments)
+            assert result.exit_code == 2
+            assert message in result.stderr
+
+
+def test_genesis_is_where_init_puts_it() -> None:
+    assert GENESIS.stream_id == "0-1"
