@@ -7,6 +7,7 @@ from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.group import Group
+from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.rebalance import Rebalancer
 
@@ -70,7 +71,8 @@ class Leaves:
             )
             return
         self._context.reply(call.call_id, response)
-        if unused is not None:  # as Kafka 4.1 does: also a member that never came starts a rebalance
+        if unused is not None and group.state is not GroupState.EMPTY:
+            # as Kafka 4.1 does: also the leaving of one that never came starts a rebalance
             cause = causes.by_member(
                 causes.LEFT, Member(unused.member_id), self._context.now.wall_ms, unused.reason
             )
