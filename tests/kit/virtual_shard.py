@@ -279,7 +279,7 @@ def fetched(cluster: VirtualShard, partition: int = 0, group: str = "g") -> int:
 
 
 def settled(cluster: VirtualShard, *names: str, group: str = "g") -> list[VirtualMember]:
-    """Members of a Stable group: all joined within the initial delay, all synced."""
+    """Members of a Stable group: all joined within the initial delay, all synced, all just heard of."""
     members = [VirtualMember(cluster, name, group).join() for name in names]
     cluster.advance(cluster.config.initial_rebalance_delay_ms * (len(names) + 1))
     for member in members:
@@ -290,4 +290,5 @@ def settled(cluster: VirtualShard, *names: str, group: str = "g") -> list[Virtua
         member.sync(plan)
     for member in members:
         assert member.synced().error_code == 0
+        assert member.heartbeat() == 0
     return members

@@ -235,7 +235,8 @@ class Joins:
         self._rebalancer.prepare(group, self._cause(kind, member, request))
 
     def _answer_present(self, group: Group, member: Member, call: Request) -> None:
-        self._rebalancer.touch(group, member)
+        """Tells a member the present generation; as in Kafka 4.1, only heartbeats prolong its session."""
+        member.confirmed = True
         skip = group.state is GroupState.STABLE
         self._context.reply(call.call_id, self._rebalancer.join_answer(group, member, skip_assignment=skip))
 
@@ -276,10 +277,10 @@ class Joins:
         cause: common_pb2.RebalanceCause,
         keeps_assignment: bool,
     ) -> None:
+        self._rebalancer.touch(group, member)
         if keeps_assignment:
             self._answer_present(group, member, call)
             return
-        self._rebalancer.touch(group, member)
         if call.call_id in self._context.calls:
             group.park_join(member, call.call_id)
         self._rebalancer.prepare(group, cause)

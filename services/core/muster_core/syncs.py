@@ -90,8 +90,9 @@ class Syncs:
             )
 
     def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
+        """Tells a member its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
         self._rebalancer.synced(group, member)
-        self._rebalancer.touch(group, member)
+        member.confirmed = True
         self._context.reply(call.call_id, self._answer(group, member))
 
     def _assignment_stored(self, group: Group) -> None:
