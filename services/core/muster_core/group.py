@@ -13,6 +13,7 @@ from muster_core.member import Member, Protocols
 from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
 from muster_core.published import TopicPartition, read_subscription
+from muster_core.sharding import java_map_bucket
 from muster_core.timing_wheel import Timer
 
 CONSUMER = "consumer"
@@ -217,7 +218,8 @@ class Group:
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).
 
-        With equal votes the one that was voted for first wins.
+        With equal votes Kafka takes the first in the order of its hash map, and so does this (JG-39): any
+        fixed rule would do, but with this one a recorded broker can be the judge.
 
         Raises:
             ValueError: there are no members (conformance JG-40).
@@ -228,7 +230,7 @@ class Group:
         support = Counter(name for member in voters for name in {name for name, _ in member.protocols})
         candidates = {name for name, count in support.items() if count == len(voters)}
         votes = Counter(member.vote(candidates) for member in voters)
-        return votes.most_common(1)[0][0]
+        return min(votes, key=lambda name: (-votes[name], java_map_bucket(name)))
 
     # --- published subscriptions
 

@@ -1,4 +1,4 @@
-"""Which shard a group belongs to."""
+"""Java's hash of a string, and the shard of a group that follows from it."""
 
 
 def java_hash(text: str) -> int:
@@ -8,6 +8,12 @@ def java_hash(text: str) -> int:
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def java_map_bucket(text: str) -> int:
+    """Where a small `HashMap` of Java (up to 12 entries) holds a string, which is its place in the order."""
+    value = java_hash(text) & 0xFFFFFFFF
+    return (value ^ value >> 16) & 15
 
 
 def shard_of(group_id: str, shard_count: int) -> int:
