@@ -4,7 +4,7 @@ import queue
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -14,6 +14,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
 
 log = structlog.get_logger()
+
+_PING_POLL_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class LeasePace:
         interval_ms: between two renewals.
         limit_ms: a renewal that is not answered by then failed.
         retry_ms: pause after a failed one when all instances have failed.
+        gap_ms: between two renewals that are sent early because something is to be announced.
     """
 
     lease_ms: int = 2_000
@@ -33,6 +36,7 @@ class LeasePace:
     interval_ms: int = 400
     limit_ms: int = 300
     retry_ms: int = 100
+    gap_ms: int = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ class LeaseKeeper:
         self._stream: _LeaseStream | None = None
         self._current = 0
         self._number = 0
+        self._sent_ms = 0
         self._answers: dict[int, pb.LeaseResponse] = {}
         # Written by the thread, read by the loop.
         self._deadline_ms = 0
@@ -136,8 +141,7 @@ class LeaseKeeper:
     def set_lease_ms(self, lease_ms: int) -> None:
         """Takes over the lease time that metadata says its observers use."""
         if lease_ms > self._pace.margin_ms and lease_ms != self._pace.lease_ms:
-            pace = self._pace
-            self._pace = LeasePace(lease_ms, pace.margin_ms, pace.interval_ms, pace.limit_ms, pace.retry_ms)
+            self._pace = replace(self._pace, lease_ms=lease_ms)
 
     def announce(self, serving: Sequence[tuple[int, int]], *, draining: bool) -> None:
         """Says with the next renewal, which comes at once, what this process serves and that it drains.
@@ -176,18 +180,19 @@ class LeaseKeeper:
             while not self._stopping:
                 now_ms = self._boot_ms()
                 self._check_deadline(now_ms)
-                if now_ms < next_ms and not self._kicked:
-                    self._wait(self._until(next_ms, now_ms))
-                elif not self._ponged:
-                    self._wait(20)
-                elif self._renew(now_ms):
+                with self._changed:
+                    pause_ms = self._pause_ms(now_ms, next_ms)
+                    if pause_ms > 0:
+                        if not self._stopping:
+                            self._changed.wait(pause_ms / 1000)
+                        continue
+                if self._renew(now_ms):
                     failures = 0
                     next_ms = now_ms + self._pace.interval_ms
                 else:
                     failures += 1
                     all_failed = failures % len(self._targets) == 0
                     next_ms = self._boot_ms() + (self._pace.retry_ms if all_failed else 0)
-                    self._kicked = False
             if self._releasing:
                 self._renew(self._boot_ms(), release=True)
         except RuntimeError as error:
@@ -196,14 +201,15 @@ class LeaseKeeper:
         finally:
             self._drop_stream()
 
-    def _until(self, next_ms: int, now_ms: int) -> int:
-        wake_ms = next_ms if self._lapsed else min(next_ms, max(self._deadline_ms, now_ms + 1))
-        return max(1, wake_ms - now_ms)
-
-    def _wait(self, time_ms: int) -> None:
-        with self._changed:
-            if not self._stopping and (not self._kicked or not self._ponged):
-                self._changed.wait(time_ms / 1000)
+    def _pause_ms(self, now_ms: int, next_ms: int) -> int:
+        """Time until there is something to do; 0: renew now."""
+        due_ms = min(next_ms, self._sent_ms + self._pace.gap_ms) if self._kicked else next_ms
+        if not self._ponged:
+            # The loop has to answer the last ping first, which wakes this thread.
+            due_ms = max(due_ms, now_ms + _PING_POLL_MS)
+        if not self._lapsed and due_ms > now_ms:
+            due_ms = min(due_ms, max(self._deadline_ms, now_ms + 1))
+        return max(0, due_ms - now_ms)
 
     def _check_deadline(self, now_ms: int) -> None:
         if not self._lapsed and now_ms >= self._deadline_ms:
@@ -219,6 +225,7 @@ class LeaseKeeper:
         with self._changed:
             self._kicked = False
             self._number += 1
+            self._sent_ms = sent_ms
             number, serving, state = self._number, self._serving, self._state
         request = pb.LeaseRequest(
             node_id=self._holder.node_id,

@@ -58,7 +58,8 @@ class Pace:
     """Times of the log client, all in ms.
 
     Attributes:
-        stall_ms: an open step is not answered for so long: go on with the next instance.
+        stall_ms: an open append or check is not answered for so long: go on with the next instance.
+        claim_stall_ms: the same for a claim, which takes several rounds.
         repeat_first_ms: pause before a step of unknown outcome is sent again.
         repeat_max_ms: longest such pause; it doubles from one repetition to the next.
         connect_first_ms: pause after a stream broke; the first instance after a good one is tried at once.
@@ -66,6 +67,7 @@ class Pace:
     """
 
     stall_ms: int = 2_000
+    claim_stall_ms: int = 6_000
     repeat_first_ms: int = 20
     repeat_max_ms: int = 500
     connect_first_ms: int = 50
@@ -277,12 +279,13 @@ class LogClient:
     async def _watch(self) -> str:
         """Gives up on an instance that takes steps and answers none."""
         loop = asyncio.get_running_loop()
-        stall_s = self._pace.stall_ms / 1000
+        pace = self._pace
         while True:
-            await asyncio.sleep(stall_s / 8)
+            await asyncio.sleep(pace.stall_ms / 8_000)
+            now = loop.time()
             for call_id, entry in tuple(self._open.items()):
+                limit_ms = pace.claim_stall_ms if isinstance(entry.step, pb.ClaimStep) else pace.stall_ms
                 if entry.future.done():
                     del self._open[call_id]
-            oldest = min((entry.sent_at for entry in self._open.values()), default=loop.time())
-            if loop.time() - oldest > stall_s:
-                return f"no answer for {self._pace.stall_ms} ms"
+                elif (now - entry.sent_at) * 1_000 > limit_ms:
+                    return f"no answer for {limit_ms} ms"

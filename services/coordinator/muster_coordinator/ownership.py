@@ -15,7 +15,7 @@ from muster_runtime.channels import Address
 from muster_runtime.view import ClusterView
 
 from muster_coordinator.lease import LeaseKeeper
-from muster_coordinator.loader import Loader, LoadFailed
+from muster_coordinator.loader import Loader, LoadFailed, LogImage
 from muster_coordinator.owned_shard import OwnedShard, Phase, Surroundings
 from muster_coordinator.peers import Peers
 from muster_coordinator.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
@@ -32,6 +32,8 @@ class OwnershipPace:
         tick_ms: how often the plan is made again even if nothing changed.
         settle_ms: the live set must be unchanged for so long before a shard moves for balance.
         moves_max: claims and pulls in flight at a time.
+        handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
+            time, each quick, are better than many that wait for each other.
         retry_ms: pause before a shard whose claim or pull failed is tried again.
         stale_row_ms: how long owner rows that name this process after it gave a shard up are disbelieved.
         drain_limit_ms: how long a draining process waits for its shards to be pulled.
@@ -40,6 +42,7 @@ class OwnershipPace:
     tick_ms: int = 250
     settle_ms: int = 5_000
     moves_max: int = 16
+    handoffs_max: int = 4
     retry_ms: int = 200
     stale_row_ms: int = 2_000
     drain_limit_ms: int = 10_000
@@ -89,6 +92,7 @@ class Ownership:
         self._ticker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._emptied = asyncio.Event()
+        self._handoffs = asyncio.Semaphore(pace.handoffs_max)
         self._stopped = False
 
     # --- life
@@ -262,7 +266,12 @@ class Ownership:
             # The owner serves it; do not take from it what this process cannot read.
             log.error("preload_failed", shard=shard.number, reason=str(error), alarm=True)  # noqa: TRY400
             return
-        self._pulls_not_asked.discard(shard.number)
+        async with self._handoffs:
+            self._pulls_not_asked.discard(shard.number)
+            await self._take_over(shard, action, image)
+
+    async def _take_over(self, shard: OwnedShard, action: Pull, image: LogImage) -> None:
+        """Asks the owner, then claims. From the answer on nobody serves the shard until the end of this."""
         node = self._view.node(action.owner)
         if node is None or self.draining:
             return
