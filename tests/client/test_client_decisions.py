@@ -152,6 +152,8 @@ def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
     standing = Standing(Life(1_000), seat=Seat("m", 3))
     unknown = int(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID)
     standing.hear(Pulse(Seat("m", 2), unknown, sent_ms=10))
+    standing.hear(Pulse(Seat("m", 2), 0, sent_ms=10))
+    assert standing.life.ends_at_ms == 0
     standing.joining = True
     standing.hear(Pulse(Seat("m", 3), unknown, sent_ms=10))
     assert standing.take_order() is None

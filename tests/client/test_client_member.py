@@ -399,7 +399,7 @@ async def test_a_refused_commit_is_raised(
 async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster) -> None:
     a, b = cluster.coordinators
     b.shard_epoch, b.generation = 2, 1
-    async with joined(cluster) as story:
+    async with joined(cluster, rebalance_timeout_ms=60_000) as story:
 
         async def parked(_request: Any) -> Any:
             await asyncio.Event().wait()
@@ -408,7 +408,8 @@ async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster
         story.member.rejoin("test")
         parked_join = await a.until("JoinGroup", 3)
         a.alive = answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where())
-        moved = await b.until("JoinGroup")
+        # Much later the dead call would end by itself.
+        moved = await asyncio.wait_for(b.until("JoinGroup"), 10)
         assert moved == parked_join
         await story.until("assigned", "revoked", "assigned")
 
@@ -548,3 +549,32 @@ async def test_a_fenced_member_stops_giving_up(cluster: ScriptedCluster) -> None
     assert story.member.member_id == "m-2"
     await story.member.close()
     await story.connection.close()
+
+
+async def test_commits_on_their_way_are_finished_before_the_next_join(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    hold = asyncio.Event()
+
+    async def slow(request: Any) -> Any:
+        await hold.wait()
+        return a.commit(request)
+
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"].append(slow)
+        commit = asyncio.create_task(story.member.commit({ALL[0]: 3}))
+        await a.until("OffsetCommit")
+        story.member.rejoin("test")
+        await story.until("assigned", "revoked")
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 3)
+        assert len(a.requests("JoinGroup")) == 2
+        hold.set()
+        await commit
+        await story.until("assigned", "revoked", "assigned")
+
+
+async def test_work_of_an_earlier_ownership_cannot_commit(cluster: ScriptedCluster) -> None:
+    async with joined(cluster) as story:
+        old = {ALL[0]: "0000000001-0000000000000003"}
+        with pytest.raises(muster.CommitFailed, match="t-0 failed: they are not, or no longer, owned"):
+            await story.member.commit_owned({ALL[0]: muster.Committed(1)}, old)
+        assert cluster.coordinators[0].requests("OffsetCommit") == []

@@ -190,7 +190,7 @@ async def test_blocking_work_runs_in_threads_and_is_asked_to_stop(cluster: Scrip
         p.commit(position + 10)
 
     task = await running(cluster, work, stop)
-    await until(lambda: set(cluster.coordinators[0].offsets.values()) == {20} and len(threads) == 3)
+    await until(lambda: cluster.coordinators[0].offsets == {("t", n): 20 for n in range(3)})
     stop.set()
     await task
     assert cluster.coordinators[0].offsets == {("t", n): 30 for n in range(3)}
