@@ -27,7 +27,7 @@ class Teller:
     """Plays the members of a story, each with plain calls."""
 
     def __init__(
-        self, group: str, coordinator: coordinator_pb2_grpc.GroupCoordinatorServiceAsyncStub
+        self, group: str, coordinator: "coordinator_pb2_grpc.GroupCoordinatorServiceAsyncStub"
     ) -> None:
         self.group = group
         self.stub = coordinator
