@@ -21,6 +21,7 @@ HIGHEST_EPOCH = (1 << 53) - 1
 """Lua's numbers are exact up to here."""
 
 _ATTEMPTS = 4
+_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,31 +141,28 @@ class Claimer:
         best = max(promised.values(), key=lambda end: end.position)
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
-        writers = {node for node, end in promised.items() if end == best}
-
         verdict, replies = await self._quorum.ask(
-            lambda node: node.append(shard, epoch, nonce, batch) if node in writers else None,
+            lambda node: node.append(shard, epoch, nonce, batch),
             steps.checked(self._quorum.majority),
         )
         answers = {
             node: reply for node, reply in zip(self._quorum.nodes, replies, strict=True) if reply is not None
         }
-        if any(
-            reply.status in (Status.FENCED, Status.UNPROMISED, Status.NOLOG) for reply in answers.values()
-        ):
+        if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_FENCED:
+            return Claimed(verdict)
+        forgotten = any(node in promised and reply.status in _FORGOTTEN for node, reply in answers.items())
+        if forgotten and (verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK):
             # A promise that was counted is gone: overtaken, or forgotten with the node's data.
-            if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_FENCED:
-                return Claimed(verdict)
-            if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
-                return Claimed(steps.UNKNOWN)
+            return Claimed(steps.UNKNOWN)
         return await self._spread(held, entry.end, answers)
 
     async def _spread(self, held: Held, end: End, answers: dict[Node, Reply]) -> Claimed:
         """Brings a majority to the Claim; nothing is acknowledged before."""
         having = {node for node, reply in answers.items() if reply.done}
-        rest = [node for node in self._quorum.nodes if node not in having]
         if len(having) >= self._quorum.majority:
-            return Claimed(steps.OK, held, end, tuple(rest))
+            # Of a node that did not answer yet nothing is known; upkeep asks it again soon.
+            return Claimed(steps.OK, held, end, tuple(node for node in answers if node not in having))
+        rest = [node for node in self._quorum.nodes if node not in having]
         repairs = {asyncio.ensure_future(self._repairer.repair(node, held, end)): node for node in rest}
         fenced = 0
         try:

@@ -12,7 +12,7 @@ from hiredis import pack_command
 from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster_metadata.reply import DOWN, LOST, Reply, failure
@@ -165,7 +165,7 @@ class Lane:
             reply = decode(raw)
             if not future.done():
                 future.set_result(reply)
-            if isinstance(raw, ResponseError) and "NOSCRIPT" in str(raw):
+            if isinstance(raw, NoScriptError):
                 raise OSError("scripts were flushed")
 
     async def _watch(self) -> None:

@@ -105,7 +105,7 @@ def failure(raw: Any) -> Reply:
         return Reply(Status.REFUSED, problem="it is out of memory")
     if "MISCONF" in text:
         return Reply(Status.REFUSED, problem="it cannot write to its disk")
-    if isinstance(raw, NoScriptError) or "NOSCRIPT" in text:
+    if isinstance(raw, NoScriptError):
         return Reply(Status.DOWN, problem="it lost its scripts; they are loaded again")
     if "READONLY" in text:
         return Reply(Status.BROKEN, problem="it is a replica; every node must be a primary of its own")

@@ -1,0 +1,347 @@
+"""Metadata instances over real nodes, and a writer that uses them as a coordinator does."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+from muster_core.position import Position
+from muster_metadata import MetadataServer, MetadataSettings, initialise
+from muster_metadata.entries import End, Entry
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_runtime.settings import load
+from muster_server.dev.ports import free_ports
+from muster_server.dev.redis_nodes import RedisNodes
+from redis.asyncio import Redis
+
+CONTAINER_IMAGE = "redis:8-trixie"
+PATIENCE_S = 20.0
+
+
+class LogNodeProcess(Protocol):
+    """One server that can be hurt."""
+
+    @property
+    def url(self) -> str: ...
+    async def start(self) -> None: ...
+    async def kill(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class LogNodes(Protocol):
+    """Servers of one log."""
+
+    @property
+    def url(self) -> str: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class ContainerNode:
+    """Real Redis in a container."""
+
+    def __init__(self) -> None:
+        from testcontainers.core.container import DockerContainer
+
+        self.port = free_ports(1)[0]
+        self._container = (
+            DockerContainer(CONTAINER_IMAGE)
+            .with_bind_ports(6379, self.port)
+            .with_command(
+                "redis-server --appendonly yes --appendfsync everysec --save '' --maxmemory-policy noeviction"
+            )
+        )
+        self._started = False
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        if self._started:
+            self._container.get_wrapped_container().start()
+        else:
+            self._container.start()
+            self._started = True
+        await eventually(lambda: answers(self.url), "Redis in its container answers")
+
+    async def kill(self) -> None:
+        self._container.get_wrapped_container().kill()
+
+    def pause(self) -> None:
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        self._container.get_wrapped_container().unpause()
+
+    async def stop(self) -> None:
+        self._container.stop()
+
+
+class ContainerNodes:
+    """Several containers."""
+
+    def __init__(self, count: int) -> None:
+        self._nodes = [ContainerNode() for _ in range(count)]
+
+    @property
+    def url(self) -> str:
+        return "redis://" + ",".join(node.url.removeprefix("redis://") for node in self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index: int) -> ContainerNode:
+        return self._nodes[index]
+
+    async def start(self) -> None:
+        for node in self._nodes:
+            await node.start()
+
+    async def stop(self) -> None:
+        for node in self._nodes:
+            await node.stop()
+
+
+def docker_problem() -> str:
+    """Why containers cannot be used, with what to do; empty: they can."""
+    try:
+        from testcontainers.core.docker_client import DockerClient
+
+        DockerClient().client.ping()
+    except Exception:
+        host = os.environ.get("DOCKER_HOST", "the local socket")
+        return f"needs a Docker engine and none answers at {host}: start one, or set DOCKER_HOST"
+    return ""
+
+
+async def answers(url: str) -> bool:
+    client: Redis = Redis.from_url(url)
+    try:
+        return bool(await client.ping())
+    except Exception:
+        return False
+    finally:
+        await client.aclose()
+
+
+async def eventually(
+    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S
+) -> None:
+    """Waits for a condition.
+
+    Raises:
+        AssertionError: it did not come true.
+    """
+    deadline = asyncio.get_running_loop().time() + patience_s
+    while True:
+        result = condition()
+        if isinstance(result, Awaitable):
+            result = await result
+        if result:
+            return
+        assert asyncio.get_running_loop().time() < deadline, f"not within {patience_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+class Instance:
+    """One metadata server with a channel to it."""
+
+    def __init__(self, server: MetadataServer) -> None:
+        self.server = server
+        self.channel: grpc.aio.Channel
+        self.stub: Any
+
+    async def start(self) -> "Instance":
+        port = await self.server.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.server.metadata.ready.wait()
+        self.channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", 64 << 20)]
+        )
+        self.stub = metadata_pb2_grpc.MetadataServiceStub(self.channel)
+        return self
+
+    async def stop(self) -> None:
+        await self.channel.close()
+        await self.server.stop(0)
+
+    async def step(self, shard: int, **step: Any) -> pb.LogResult:
+        """One step on a stream of its own."""
+        call = self.stub.Log()
+        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=7, shard=shard, **step)]))
+        response = await call.read()
+        await call.done_writing()
+        assert len(response.results) == 1
+        assert response.results[0].call_id == 7
+        result: pb.LogResult = response.results[0]
+        return result
+
+    async def read(self, shard: int, writer: "Writer | None" = None, first: int = 0) -> list[Entry]:
+        """A whole log: as its claimant, or up to the acknowledged position."""
+        request = pb.ReadLogRequest(shard=shard)
+        if writer is not None:
+            request.epoch, request.claim_nonce = writer.epoch, writer.nonce
+        entries = []
+        async for message in self.stub.ReadLog(request):
+            assert message.outcome == pb.LOG_OUTCOME_OK, message
+            entries += [
+                Entry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
+                for entry in message.entries
+            ]
+        return [entry for entry in entries if entry.position.offset >= first]
+
+    async def describe(self, shard: int) -> list[pb.DescribeLogResponse.Replica]:
+        response = await self.stub.DescribeLog(pb.DescribeLogRequest(shards=[shard]))
+        return list(response.replicas)
+
+
+class Writer:
+    """Owns a shard and writes, through any instance."""
+
+    def __init__(self, shard: int, name: str = "c-1") -> None:
+        self.shard, self.name, self.session = shard, name, f"session-of-{name}"
+        self.nonce = secrets.token_bytes(16)
+        self.epoch = 0
+        self.end = End(Position(0, 0), b"")
+        self.acknowledged: list[bytes] = []
+
+    def claim_step(self, above_epoch: int = 0) -> pb.ClaimStep:
+        return pb.ClaimStep(
+            node_id=self.name, session=self.session, nonce=self.nonce, above_epoch=above_epoch, version="test"
+        )
+
+    async def claim(self, instance: Instance, above_epoch: int = 0) -> pb.LogResult:
+        result = await instance.step(self.shard, claim=self.claim_step(above_epoch))
+        if result.outcome == pb.LOG_OUTCOME_OK:
+            self.epoch, self.end = result.epoch, End.from_proto(result.end)
+        return result
+
+    def batch(self, *records: bytes) -> pb.AppendStep:
+        return pb.AppendStep(
+            epoch=self.epoch,
+            claim_nonce=self.nonce,
+            end=self.end.to_proto(),
+            records=[pb.NewRecord(record=record, nonce=secrets.token_bytes(16)) for record in records],
+        )
+
+    async def send(self, instance: Instance, batch: pb.AppendStep) -> pb.LogResult:
+        result = await instance.step(self.shard, append=batch)
+        if result.outcome == pb.LOG_OUTCOME_OK:
+            self.end = End.from_proto(result.end)
+            self.acknowledged += [new.record for new in batch.records]
+        return result
+
+    async def append(self, instance: Instance, *records: bytes) -> pb.LogResult:
+        """Appends and repeats unchanged while the outcome is unknown."""
+        batch = self.batch(*records)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                result = await self.send(instance, batch)
+                if result.outcome != pb.LOG_OUTCOME_UNKNOWN:
+                    return result
+                await asyncio.sleep(0.02)
+
+    async def check(self, instance: Instance) -> pb.LogResult:
+        return await instance.step(self.shard, check=pb.CheckStep(epoch=self.epoch, claim_nonce=self.nonce))
+
+
+class MetadataCluster:
+    """Nodes and instances."""
+
+    def __init__(self, nodes: LogNodes, settings: dict[str, Any]) -> None:
+        self.nodes = nodes
+        self.instances: list[Instance] = []
+        self._settings = settings
+
+    def __getitem__(self, index: int) -> Instance:
+        return self.instances[index]
+
+    async def add_instance(self) -> Instance:
+        settings = load(MetadataSettings, redis_url=self.nodes.url, listen="127.0.0.1:0", **self._settings)
+        instance = await Instance(MetadataServer(settings)).start()
+        self.instances.append(instance)
+        return instance
+
+    @asynccontextmanager
+    async def client(self, index: int) -> AsyncIterator["Redis"]:
+        """A plain client of one node."""
+        client: Redis = Redis.from_url(self.nodes[index].url)
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+    async def ends(self, shard: int) -> list[tuple[int, bytes]]:
+        """Number of entries and hash of the last one, on each node."""
+        found = []
+        for index in range(len(self.nodes)):
+            async with self.client(index) as client:
+                name = "catalog" if shard == self[0].server.metadata.shard_count else shard
+                entries: Any = await client.xrange(f"muster:{{{name}}}:log")
+                found.append((len(entries), entries[-1][1][b"h"] if entries else b""))
+        return found
+
+    async def level(self, shard: int) -> bool:
+        """Whether all nodes have the same log and promise."""
+        replicas = await self[0].describe(shard)
+        return (
+            all(replica.outcome == pb.LOG_OUTCOME_OK for replica in replicas)
+            and len({(replica.end.epoch, replica.end.offset) for replica in replicas}) == 1
+            and len({replica.promised_epoch for replica in replicas}) == 1
+            and len(set(await self.ends(shard))) == 1
+        )
+
+    async def stop(self) -> None:
+        for instance in self.instances:
+            await instance.stop()
+
+
+FAST: dict[str, Any] = {
+    "lease_ms": 1_000,
+    "poll_ms": 50,
+    "renew_timeout_ms": 200,
+    "step_timeout_ms": 500,
+    "claim_timeout_ms": 4_000,
+    "rebuild_delay_ms": 1_000,
+}
+
+
+@asynccontextmanager
+async def metadata_cluster(
+    folder: Path,
+    node_count: int = 3,
+    instances: int = 1,
+    shards: int = 4,
+    nodes: LogNodes | None = None,
+    **settings: Any,
+) -> AsyncIterator[MetadataCluster]:
+    """An initialised cluster with some instances, stopped at the end."""
+    running = RedisNodes(folder, node_count) if nodes is None else nodes
+    await running.start()
+    cluster = MetadataCluster(running, FAST | settings)
+    try:
+        await initialise(running.url, shards)
+        for _ in range(instances):
+            await cluster.add_instance()
+        yield cluster
+    finally:
+        await cluster.stop()
+        for index in range(len(running)):
+            node = running[index]
+            if isinstance(running, RedisNodes) and node.process.running:
+                node.resume()
+        await running.stop()
+
+
+def records(entries: Sequence[Entry]) -> list[bytes]:
+    """The bytes of what writers appended: everything but Genesis and Claims."""
+    return [entry.record for entry in entries if entry.record.startswith(b"w:")]

@@ -1,0 +1,115 @@
+"""The topic catalog through two instances."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from kit.metadata_instances import Instance, MetadataCluster, eventually, metadata_cluster
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+
+
+@pytest.fixture(params=[1, 3], ids=["1-node", "3-nodes"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataCluster]:
+    async with metadata_cluster(tmp_path, request.param, instances=2) as running:
+        yield running
+
+
+async def create(instance: Instance, name: str, partitions: int = 3) -> pb.ChangeTopicResponse:
+    topic = discovery_pb2.Topic(name=name, partitions=partitions)
+    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(pb.ChangeTopicRequest(create=topic))
+    return response
+
+
+async def alter(instance: Instance, name: str, partitions: int) -> pb.ChangeTopicResponse:
+    topic = discovery_pb2.Topic(name=name, partitions=partitions)
+    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(pb.ChangeTopicRequest(alter=topic))
+    return response
+
+
+async def topics(instance: Instance) -> dict[str, int]:
+    call = instance.stub.Watch(pb.WatchRequest())
+    message = await call.read()
+    call.cancel()
+    return {topic.name: topic.partitions for topic in message.catalog.topics}
+
+
+async def test_changes_through_two_instances_follow_each_other(cluster: MetadataCluster) -> None:
+    assert (await create(cluster[0], "a")).error_code == common_pb2.ERROR_CODE_NONE
+    response = await create(cluster[1], "a", 9)
+    assert response.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
+    assert response.topic.partitions == 3
+    assert (await create(cluster[1], "b", 5)).topic == discovery_pb2.Topic(name="b", partitions=5)
+    assert (await alter(cluster[0], "b", 7)).topic.partitions == 7
+    shrunk = await alter(cluster[1], "b", 6)
+    assert shrunk.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
+    deleted = await cluster[0].stub.ChangeTopic(pb.ChangeTopicRequest(delete="a"))
+    assert deleted.error_code == common_pb2.ERROR_CODE_NONE
+    gone = await cluster[1].stub.ChangeTopic(pb.ChangeTopicRequest(delete="a"))
+    assert gone.error_code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+
+    async def everywhere() -> bool:
+        return [await topics(instance) for instance in cluster.instances] == [{"b": 7}, {"b": 7}]
+
+    await eventually(everywhere, "both instances show the catalog")
+
+
+async def test_change_is_pushed_with_a_growing_version(cluster: MetadataCluster) -> None:
+    call = cluster[1].stub.Watch(pb.WatchRequest())
+    first = await call.read()
+    assert first.HasField("catalog")
+    await create(cluster[0], "pushed")
+    while True:
+        message = await call.read()
+        if message.HasField("catalog") and message.catalog.topics:
+            break
+    before, after = first.catalog.version, message.catalog.version
+    assert (after.epoch, after.offset) > (before.epoch, before.offset)
+    call.cancel()
+
+
+async def test_catalog_survives_a_new_instance_and_a_dead_node(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        await create(cluster[0], "kept")
+        await cluster.nodes[0].kill()
+        assert (await create(cluster[0], "later")).error_code == common_pb2.ERROR_CODE_NONE
+        late = await cluster.add_instance()
+
+        async def shown() -> bool:
+            return await topics(late) == {"kept": 3, "later": 3}
+
+        await eventually(shown, "a new instance reads the catalog")
+
+
+async def test_without_a_majority_the_catalog_is_not_available(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, change_timeout_ms=1_000) as cluster:
+        cluster.nodes[0].pause()
+        cluster.nodes[1].pause()
+        response = await create(cluster[0], "a")
+        assert response.error_code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+        cluster.nodes[0].resume()
+        cluster.nodes[1].resume()
+
+        async def created() -> bool:
+            return (await create(cluster[0], "a")).error_code in (
+                common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
+            )  # fmt: skip
+
+        await eventually(created, "the catalog can be changed again")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
+async def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create(cluster[0], name)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_partition_counts_have_bounds(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        for partitions in (0, 100_001):
+            response = await create(cluster[0], "t", partitions)
+            assert response.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
+        assert (await create(cluster[0], "t", 100_000)).error_code == common_pb2.ERROR_CODE_NONE

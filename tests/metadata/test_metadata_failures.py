@@ -1,0 +1,357 @@
+"""Nodes that die, stop, lose data or disagree: nothing acknowledged is lost, a minority delays nobody."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kit.metadata_instances import (
+    ContainerNodes,
+    MetadataCluster,
+    Writer,
+    docker_problem,
+    eventually,
+    metadata_cluster,
+    records,
+)  # fmt: skip
+from muster_core.chain import chain_hash
+from muster_core.position import Position
+from muster_metadata import keys
+from muster_metadata.entries import Entry, arguments
+from muster_metadata.node import Node
+from muster_metadata.reply import Status
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("embedded", id="embedded"),
+        pytest.param("container", id="containers", marks=pytest.mark.containers),
+    ]
+)
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataCluster]:
+    if request.param == "container" and (problem := docker_problem()):
+        pytest.skip(problem)
+    nodes = ContainerNodes(3) if request.param == "container" else None
+    async with metadata_cluster(tmp_path, 3, instances=2, nodes=nodes) as running:
+        yield running
+
+
+async def write(cluster: MetadataCluster, writer: Writer, count: int) -> None:
+    for _ in range(count):
+        record = b"w:%d" % len(writer.acknowledged)
+        assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+async def test_killed_node_is_not_noticed_and_repaired_when_it_is_back(
+    cluster: MetadataCluster, index: int
+) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 5)
+    await cluster.nodes[index].kill()
+    await write(cluster, writer, 30)
+    await cluster.nodes[index].start()
+    await eventually(lambda: cluster.level(0), "the node that was away has the log")
+    assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+async def test_paused_node_delays_no_append(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 3)
+    cluster.nodes[1].pause()
+    async with asyncio.timeout(10):
+        # A hundred appends that each waited for the time-out of a step would take 50 s.
+        await write(cluster, writer, 100)
+        other = Writer(1)
+        assert (await other.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    cluster.nodes[1].resume()
+    await write(cluster, writer, 1)
+    await eventually(lambda: cluster.level(0), "the node that was stopped has the log")
+    await eventually(lambda: cluster.level(1), "the node that was stopped has the claim")
+
+
+async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    cluster.nodes[0].pause()
+    cluster.nodes[2].pause()
+    batch = writer.batch(b"w:1")
+    assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await writer.send(cluster[1], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+    cluster.nodes[0].resume()
+    cluster.nodes[2].resume()
+
+    async def known() -> bool:
+        return (await writer.send(cluster[1], batch)).outcome == pb.LOG_OUTCOME_OK
+
+    await eventually(known, "the repeated append is acknowledged")
+    assert records(await cluster[1].read(0, writer)) == [b"w:1"]
+
+
+async def test_all_nodes_restart_and_nothing_is_lost(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 10)
+    batch = writer.batch(b"w:during")
+    for index in range(3):
+        await cluster.nodes[index].kill()
+    assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+    for index in range(3):
+        await cluster.nodes[index].start()
+
+    async def known() -> bool:
+        return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+
+    await eventually(known, "the log goes on by itself")
+    successor = Writer(0, "c-2")
+
+    async def claimed() -> bool:
+        return (await successor.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+
+    await eventually(claimed, "the log can be claimed")
+    assert records(await cluster[1].read(0, successor)) == writer.acknowledged
+
+
+async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: MetadataCluster) -> None:
+    old, new = Writer(0, "c-1"), Writer(0, "c-2")
+    await old.claim(cluster[0])
+    await cluster.nodes[2].kill()
+    await write(cluster, old, 10)
+    await cluster.nodes[2].start()
+    await cluster.nodes[0].kill()
+
+    async def claimed() -> bool:
+        return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+
+    await eventually(claimed, "two of three can be claimed, one of them behind")
+    assert records(await cluster[1].read(0, new)) == old.acknowledged
+
+
+async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
+    """An entry that only one node has, from a claim that reached nobody else, is removed there."""
+    old, new = Writer(0, "c-1"), Writer(0, "c-2")
+    await old.claim(cluster[0])
+    await write(cluster, old, 3)
+    await eventually(lambda: cluster.level(0), "level before")
+    await cluster.nodes[0].kill()
+    await cluster.nodes[1].kill()
+    # With two nodes dead this entry reaches node 3 alone and is never acknowledged.
+    assert (await old.send(cluster[0], old.batch(b"w:divergent"))).outcome == pb.LOG_OUTCOME_UNKNOWN
+    await cluster.nodes[2].kill()
+    await cluster.nodes[0].start()
+    await cluster.nodes[1].start()
+
+    async def claimed() -> bool:
+        return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+
+    await eventually(claimed, "claimed without node 3")
+    await new.append(cluster[1], b"w:after")
+    await cluster.nodes[2].start()
+    await eventually(lambda: cluster.level(0), "node 3 lost its divergent end")
+    assert records(await cluster[1].read(0, new)) == [*old.acknowledged, b"w:after"]
+
+
+async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: MetadataCluster) -> None:
+    """A node has a Claim of a higher epoch that the log does not have: its stream must be made anew."""
+    old, new = Writer(0, "c-1"), Writer(0, "c-9")
+    await old.claim(cluster[0])
+    await write(cluster, old, 3)
+    await eventually(lambda: cluster.level(0), "level before")
+    # What a claimant of epoch 5 left at node 3 before it died, written by hand.
+    async with cluster.client(2) as client:
+        nonce = secrets.token_bytes(16)
+        hash_ = chain_hash(old.end.hash, Position(5, 6), nonce, b"dead claim")
+        await client.xadd("muster:{0}:log", {"r": b"dead claim", "n": nonce, "h": hash_}, id="5-6")
+        # It did not promise it: the owner of epoch 1 goes on and repairs it under its own promise.
+    await write(cluster, old, 3)
+    await eventually(lambda: cluster.level(0), "node 3 has the log of epoch 1")
+    assert (await new.claim(cluster[0])).epoch == 2
+    await write(cluster, new, 1)
+    await eventually(lambda: cluster.level(0), "level after")
+
+
+async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataCluster) -> None:
+    old, new = Writer(0, "c-1"), Writer(0, "c-2")
+    await old.claim(cluster[0])
+    late = old.batch(b"w:late")
+    await new.claim(cluster[1])
+    await write(cluster, new, 1)
+    assert (await cluster[0].step(0, append=late)).outcome == pb.LOG_OUTCOME_FENCED
+    await eventually(lambda: cluster.level(0), "level")
+    assert records(await cluster[0].read(0, new)) == new.acknowledged
+
+
+async def test_wiped_node_is_rebuilt_and_votes_again(cluster: MetadataCluster) -> None:
+    writers = [Writer(shard) for shard in range(4)]
+    for writer in writers:
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 20)
+    async with cluster.client(1) as client:
+        await client.flushall()
+    for writer in writers:
+        await write(cluster, writer, 5)
+    for writer in writers:
+        await eventually(lambda shard=writer.shard: cluster.level(shard), "the wiped node has the log")
+    await eventually(lambda: cluster.level(4), "the wiped node has the catalog")
+    # It votes: with another node dead there is a majority only with it.
+    await cluster.nodes[0].kill()
+    for writer in writers:
+        await write(cluster, writer, 2)
+        assert records(await cluster[1].read(writer.shard, writer)) == writer.acknowledged
+
+
+async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 3)
+    async with cluster.client(1) as client:
+        await client.flushall()
+    await cluster.nodes[0].kill()
+    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == pb.LOG_OUTCOME_UNKNOWN
+    async with cluster.client(1) as client:
+        assert await client.keys("*") == []
+
+
+async def test_wiped_majority_is_no_log(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 3)
+    for index in (0, 1):
+        async with cluster.client(index) as client:
+            await client.flushall()
+    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_NO_LOG
+    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == pb.LOG_OUTCOME_NO_LOG
+
+
+async def test_laggard_beyond_a_trim_gets_the_whole_log(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 5)
+    await cluster.nodes[2].kill()
+    await write(cluster, writer, 20)
+    for index in (0, 1):
+        async with cluster.client(index) as client:
+            await client.xtrim("muster:{0}:log", minid="1-20", approximate=False)
+    await cluster.nodes[2].start()
+    await eventually(lambda: cluster.level(0), "node 3 has what is left of the log")
+
+
+async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 3)
+        async with cluster.client(0) as client:
+            await client.xdel("muster:{0}:log", "1-5", "1-4")
+        result = await writer.send(cluster[0], writer.batch(b"w:x"))
+        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+        assert result.message
+
+
+async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        async with cluster.client(0) as client:
+            await client.config_set("maxmemory", "1")
+            batch = writer.batch(b"w:x")
+            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+            batch.first_attempt = True
+            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_REFUSED
+            await client.config_set("maxmemory", "0")
+        assert (await writer.append(cluster[0], b"w:y")).outcome == pb.LOG_OUTCOME_OK
+
+
+async def test_flushed_scripts_come_back(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        async with cluster.client(0) as client:
+            await client.script_flush()
+        assert (await writer.append(cluster[0], b"w:x")).outcome == pb.LOG_OUTCOME_OK
+
+
+async def test_node_without_identity_answers_no_log(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        async with cluster.client(0) as client:
+            await client.delete(keys.NODE)
+        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+        async with cluster.client(0) as client:
+            await client.hset(keys.NODE, "identity", "another/4/1")
+        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+
+
+async def test_promise_of_a_claimant_that_died_at_one_node_stops_nobody(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    async with node_of(cluster, 2) as node:
+        reply = await node.prepare(0, 9, secrets.token_bytes(16), b"tag")
+        assert reply.status is Status.OK
+    await write(cluster, writer, 5)
+    again = Writer(0, "c-1")
+    assert (await again.claim(cluster[0])).epoch >= 2
+    assert records(await cluster[0].read(0, again)) == writer.acknowledged
+
+
+async def test_promises_of_two_attempts_at_one_claim_are_not_counted_together(
+    cluster: MetadataCluster,
+) -> None:
+    nonce = secrets.token_bytes(16)
+    async with node_of(cluster, 0) as node:
+        assert (await node.prepare(0, 3, nonce, b"one")).status is Status.OK
+        assert (await node.prepare(0, 3, nonce, b"two")).status is Status.PROMISED
+        assert (await node.prepare(0, 3, nonce, b"one")).status is Status.OK
+        assert (await node.prepare(0, 3, nonce)).status is Status.OK
+
+
+async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await eventually(lambda: cluster.level(0), "level")
+    entry = Entry(Position(1, 3), b"w:x", bytes(16), bytes(32))
+    id_ = writer.end.position.stream_id
+    async with node_of(cluster, 0) as node:
+        wrong = await node.append(0, 1, writer.nonce, [id_, bytes(32), "", *arguments([entry])])
+        assert wrong.status is Status.MISMATCH
+        assert wrong.end == writer.end
+        cut: list[bytes | str] = [id_, bytes(32), "0-1", bytes(32)]
+        assert (await node.repair(0, 1, writer.nonce, cut, [entry])).status is Status.MISMATCH
+
+
+async def test_trim_needs_the_promise_and_a_later_marker(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 5)
+    await eventually(lambda: cluster.level(0), "level")
+    end = writer.end
+    async with node_of(cluster, 0) as node:
+        other = secrets.token_bytes(16)
+        marker = (end.position.stream_id, end.hash)
+        assert (await node.trim(0, 1, other, "1-4", *marker)).status is Status.FENCED
+        assert (await node.trim(0, 1, writer.nonce, "1-4", "1-6", bytes(32))).status is Status.MISMATCH
+        assert (await node.trim(0, 1, writer.nonce, marker[0], *marker)).status is Status.MISMATCH
+        assert (await node.trim(0, 1, writer.nonce, "1-4", *marker)).status is Status.OK
+        first = await node.page(0, "-", "+", 1)
+        assert first.values[0][0][0] == b"1-4"
+
+
+class node_of:  # noqa: N801
+    """A connection of one's own to a node, past the service."""
+
+    def __init__(self, cluster: MetadataCluster, index: int) -> None:
+        metadata = cluster[0].server.metadata
+        self._node = Node(index + 1, cluster.nodes[index].url, 2_000)
+        self._node.belongs_to(metadata.cluster_id, metadata.shard_count)
+
+    async def __aenter__(self) -> Node:
+        self._node.start()
+        await eventually(lambda: self._node.steps.connected and self._node.bulk.connected, "connected")
+        return self._node
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._node.stop()

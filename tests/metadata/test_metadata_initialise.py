@@ -1,0 +1,132 @@
+"""Making a cluster, and starting on one that was not made; settings."""
+
+from pathlib import Path
+
+import pytest
+from kit.metadata_instances import FAST, Writer, eventually, metadata_cluster
+from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
+from muster_metadata.quorum import BadUrlsError, split_urls
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.settings import SettingsError, load
+from muster_server.dev.redis_nodes import RedisNodes
+from redis.asyncio import Redis
+
+
+async def test_initialise_is_repeatable_and_keeps_the_identity(tmp_path: Path) -> None:
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    try:
+        first = await initialise(nodes.url, 4)
+        again = await initialise(nodes.url, 4)
+        assert first.made == (1, 2, 3)
+        assert (again.cluster_id, again.made, again.left) == (first.cluster_id, (), ())
+        with pytest.raises(InitialiseError, match="4 shards, not 5"):
+            await initialise(nodes.url, 5)
+        with pytest.raises(InitialiseError, match="not to another"):
+            await initialise(nodes.url, 4, "another")
+        one, two, three = (node.url.removeprefix("redis://") for node in nodes)
+        with pytest.raises(InitialiseError, match="order of the nodes changed"):
+            await initialise(f"redis://{two},{one},{three}", 4)
+    finally:
+        await nodes.stop()
+
+
+async def test_interrupted_initialise_goes_on(tmp_path: Path) -> None:
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    try:
+        first = await initialise(nodes.url, 2)
+        client: Redis = Redis.from_url(nodes[2].url)
+        await client.flushall()
+        await client.aclose()
+        again = await initialise(nodes.url, 2)
+        assert (again.cluster_id, again.made) == (first.cluster_id, (3,))
+    finally:
+        await nodes.stop()
+
+
+async def test_used_cluster_gets_no_second_beginning(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        await Writer(0).claim(cluster[0])
+        await cluster[0].server.stop(0)
+        async with cluster.client(2) as client:
+            await client.flushall()
+            result = await initialise(cluster.nodes.url, 4)
+            assert (result.made, result.left) == ((), (3,))
+            assert await client.keys("*") == []
+        async with cluster.client(1) as client:
+            await client.flushall()
+        with pytest.raises(InitialiseError, match="start the nodes that have the data"):
+            await initialise(cluster.nodes.url, 4)
+
+
+async def test_new_cluster_needs_all_of_its_nodes(tmp_path: Path) -> None:
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    try:
+        await nodes[1].kill()
+        with pytest.raises(InitialiseError, match="node 2 does not answer"):
+            await initialise(nodes.url, 2, connect_timeout_ms=300)
+    finally:
+        await nodes.stop()
+
+
+async def test_server_waits_for_a_cluster_that_is_not_made_yet(tmp_path: Path) -> None:
+    nodes = RedisNodes(tmp_path, 1)
+    await nodes.start()
+    server = MetadataServer(load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST))
+    try:
+        await server.start()
+        await eventually(lambda: "never initialised" in server.metadata.problem, "it says what is missing")
+        assert not server.metadata.ready.is_set()
+        await initialise(nodes.url, 2)
+        await eventually(server.metadata.ready.is_set, "it begins by itself")
+    finally:
+        await server.stop(0)
+        await nodes.stop()
+
+
+async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await eventually(lambda: cluster.level(0), "level")
+        position = writer.end.position.to_proto()
+        stub = cluster[0].stub
+        good = await stub.ReportExported(
+            pb.ReportExportedRequest(shard=0, position=position, hash=writer.end.hash)
+        )
+        assert good.outcome == pb.LOG_OUTCOME_OK
+        bad = await stub.ReportExported(pb.ReportExportedRequest(shard=0, position=position, hash=bytes(32)))
+        assert bad.outcome == pb.LOG_OUTCOME_INVALID
+        async with cluster.client(0) as client:
+            assert await client.get("muster:{0}:exported") == b"1-2"
+
+
+def test_addresses_of_nodes() -> None:
+    assert split_urls("redis://a") == ["redis://a"]
+    assert split_urls("rediss://u:p@a:1,b:2,c/0?x=y") == [
+        "rediss://u:p@a:1/0?x=y", "rediss://u:p@b:2/0?x=y", "rediss://u:p@c/0?x=y",
+    ]  # fmt: skip
+    for wrong in ("http://a", "redis://a,b", "redis://a,,b", "redis://a,b,a:6379", "redis://", "redis://a:x"):
+        with pytest.raises(BadUrlsError):
+            split_urls(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("REDIS_URL", "redis://a,b", "1, 3 or 5 nodes, not 2"),
+        ("LEASE_MS", "300", "must be more than twice"),
+        ("POLL_MS", "900", "at least three times"),
+        ("CLAIM_TIMEOUT_MS", "1500", "a claim takes several steps"),
+        ("REBUILD_DELAY_MS", "500", "a claimant may count on a lost promise"),
+        ("PROBE_TIMEOUT_MS", "2500", "must be below"),
+    ],
+)
+def test_contradicting_settings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv(f"MUSTER_METADATA_{name}", value)
+    with pytest.raises(SettingsError, match=sentence):
+        load(MetadataSettings)

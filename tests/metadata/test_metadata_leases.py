@@ -1,0 +1,333 @@
+"""Leases: pure observation, and streams over real sockets."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.metadata_instances import Instance, MetadataCluster, Writer, eventually, metadata_cluster
+from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
+from muster_metadata.owners import OwnerRow, owners
+from muster_metadata.tables import next_run
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
+
+ROW = LeaseRow("c-1", "s-1", run=1, counter=5, host="127.0.0.1", port=1)
+
+
+def states(observer: LeaseObserver) -> dict[str, int]:
+    return {row.node_id: state for row, state in observer.rows()}
+
+
+def observed(observer: LeaseObserver, row: LeaseRow, *times_ms: int) -> dict[str, int]:
+    for now_ms in times_ms:
+        observer.observe({row.node_id: row}, now_ms)
+    return states(observer)
+
+
+def test_silence_for_the_lease_time_is_death() -> None:
+    observer = LeaseObserver(1_000)
+    assert observed(observer, ROW, *range(0, 1_000, 100)) == {"c-1": LIVE}
+    assert observed(observer, ROW, 1_000) == {"c-1": DEAD}
+    assert observed(observer, replace(ROW, counter=6), 1_100) == {"c-1": LIVE}
+
+
+def test_failed_read_starts_a_new_lease_time_for_every_row() -> None:
+    observer = LeaseObserver(1_000)
+    observed(observer, ROW, *range(0, 1_000, 100))
+    observer.read_failed()
+    assert observed(observer, ROW, *range(1_000, 2_000, 100)) == {"c-1": LIVE}
+    assert observed(observer, ROW, 2_000) == {"c-1": DEAD}
+
+
+def test_pause_of_the_observer_starts_a_new_lease_time() -> None:
+    observer = LeaseObserver(1_000)
+    observed(observer, ROW, 0, 100)
+    assert observed(observer, ROW, 5_000) == {"c-1": LIVE}
+
+
+def test_counter_that_goes_back_only_delays() -> None:
+    observer = LeaseObserver(1_000)
+    observed(observer, ROW, *range(0, 1_000, 100))
+    assert observed(observer, replace(ROW, counter=2), 1_000, 1_400, 1_800) == {"c-1": LIVE}
+    assert observed(observer, replace(ROW, counter=2), 2_000) == {"c-1": DEAD}
+
+
+def test_death_mark_holds_until_the_next_renewal() -> None:
+    observer = LeaseObserver(1_000)
+    observed(observer, ROW, 0)
+    observer.put(replace(ROW, dead=True), 50)
+    assert states(observer) == {"c-1": DEAD}
+    # A read that was under way when the mark was written.
+    assert observed(observer, ROW, 60) == {"c-1": DEAD}
+    assert observed(observer, replace(ROW, counter=6), 100) == {"c-1": LIVE}
+
+
+def test_released_and_draining() -> None:
+    observer = LeaseObserver(1_000)
+    assert observed(observer, replace(ROW, draining=True), 0) == {"c-1": DRAINING}
+    observer.put(replace(ROW, counter=6, released=True), 10)
+    assert observed(observer, ROW, 20) == {}
+
+
+def test_highest_row_of_the_nodes_counts() -> None:
+    tables = [
+        {"c-1": ROW},
+        {"c-1": replace(ROW, counter=7)},
+        {"c-1": replace(ROW, session="s-0", run=0, counter=99)},
+    ]
+    assert merged(tables)["c-1"].counter == 7
+
+
+def test_run_of_a_new_process_is_above_the_last_one() -> None:
+    fresh = replace(ROW, run=0, counter=0)
+    assert next_run(None, fresh).run == 1
+    assert (next_run(ROW, fresh).run, next_run(ROW, fresh).counter) == (1, 6)
+    assert next_run(ROW, replace(fresh, session="s-2")).run == 2
+
+
+def test_row_survives_lua() -> None:
+    assert (
+        LeaseRow.from_json(b'{"node_id":"c","session":"s","run":1,"counter":2,"serving":{},"new":1}').serving
+        == ()
+    )
+    with pytest.raises(ValueError, match="not a lease row"):
+        LeaseRow.from_json(b'{"node_id":"c"}')
+
+
+def test_owner_is_the_highest_epoch_of_a_process_that_lives() -> None:
+    serving = replace(ROW, serving=((0, 3), (1, 1)))
+    claims = {0: OwnerRow(3, "c-1", "s-1"), 1: OwnerRow(2, "c-2", "s-2"), 2: OwnerRow(4, "c-1", "s-0")}
+    rows = owners(4, claims, [(serving, LIVE)])
+    assert [(row.node_id, row.shard_epoch, row.serving) for row in rows] == [
+        ("c-1", 3, True),
+        ("", 2, False),
+        ("", 4, False),
+        ("", 0, False),
+    ]
+    assert owners(1, claims, [(serving, DEAD)])[0].node_id == ""
+
+
+class Holder:
+    """A coordinator's side of the lease stream, with a socket that accepts or not."""
+
+    def __init__(
+        self, instance: Instance, name: str, session: str = "s-1", *, listening: bool = True
+    ) -> None:
+        self.socket = socket.socket()
+        self.socket.bind(("127.0.0.1", 0))
+        if listening:
+            self.socket.listen()
+        self.call: Any = instance.stub.Lease()
+        self.name, self.session, self.number = name, session, 0
+
+    async def renew(self, **more: Any) -> pb.LeaseResponse:
+        self.number += 1
+        more.setdefault("state", discovery_pb2.COORDINATOR_STATE_LIVE)
+        await self.call.write(
+            pb.LeaseRequest(
+                node_id=self.name, session=self.session, host="127.0.0.1",
+                port=self.socket.getsockname()[1], number=self.number, version="test", **more,
+            )
+        )  # fmt: skip
+        response: pb.LeaseResponse = await self.call.read()
+        assert response.number == self.number
+        return response
+
+    async def keep(self) -> None:
+        while True:
+            await self.renew()
+            await asyncio.sleep(0.1)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.call.cancel()
+
+
+class Watcher:
+    """Follows one instance's view."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.messages: list[pb.WatchResponse] = []
+        self._task = asyncio.create_task(self._follow(instance))
+
+    async def _follow(self, instance: Instance) -> None:
+        async for message in instance.stub.Watch(pb.WatchRequest()):
+            self.messages.append(message)
+
+    def state(self, name: str) -> int | None:
+        nodes = self.messages[-1].cluster.coordinators if self.messages else []
+        return next((node.state for node in nodes if node.node_id == name), None)
+
+    def owner(self, shard: int) -> discovery_pb2.ShardOwner:
+        shards = self.messages[-1].cluster.shards if self.messages else []
+        return shards[shard] if shards else discovery_pb2.ShardOwner()
+
+    def topics(self) -> dict[str, int]:
+        catalogs = [message.catalog for message in self.messages if message.HasField("catalog")]
+        return {topic.name: topic.partitions for topic in catalogs[-1].topics} if catalogs else {}
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture(params=[1, 3], ids=["1-node", "3-nodes"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataCluster]:
+    async with metadata_cluster(tmp_path, request.param, instances=2) as running:
+        yield running
+
+
+async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> None:
+    holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
+    response = await holder.renew()
+    assert response.renewed
+    assert not response.superseded
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.state("c-1") == LIVE, "the coordinator is seen")
+        assert watcher.messages[-1].lease_ms == 1_000
+    response = await holder.renew(state=discovery_pb2.COORDINATOR_STATE_DRAINING)
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.state("c-1") == DRAINING, "draining is seen")
+    assert (await holder.renew(release=True)).renewed
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.state("c-1") is None, "the lease was given up")
+        await watcher.stop()
+    holder.close()
+
+
+async def test_silent_coordinator_dies_and_lives_again(cluster: MetadataCluster) -> None:
+    holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
+    await holder.renew()
+    await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+    await eventually(lambda: watcher.state("c-1") == DEAD, "silence is death")
+    await holder.renew()
+    await eventually(lambda: watcher.state("c-1") == LIVE, "renewed")
+    await watcher.stop()
+    holder.close()
+
+
+async def test_broken_stream_and_refused_address_are_death_at_once(tmp_path: Path) -> None:
+    # With a lease of a minute only the broken stream can tell.
+    async with metadata_cluster(tmp_path, 3, instances=2, lease_ms=60_000) as cluster:
+        holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
+        await holder.renew()
+        for watcher in watchers:
+            await eventually(lambda w=watcher: w.state("c-1") == LIVE, "seen")
+        holder.close()
+        for watcher in watchers:
+            await eventually(lambda w=watcher: w.state("c-1") == DEAD, "declared dead by the broken stream")
+            await watcher.stop()
+
+
+async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1, instances=2, lease_ms=60_000) as cluster:
+        holder, other, watcher = Holder(cluster[0], "c-1"), Holder(cluster[0], "c-2"), Watcher(cluster[1])
+        await holder.renew()
+        await other.renew()
+        holder.call.cancel()
+        other.close()
+        await eventually(lambda: watcher.state("c-2") == DEAD, "the one that is gone is dead")
+        assert watcher.state("c-1") == LIVE
+        await watcher.stop()
+        holder.close()
+
+
+async def test_later_process_of_a_name_supersedes_the_earlier_one(cluster: MetadataCluster) -> None:
+    first, second = Holder(cluster[0], "c-1", "s-1"), Holder(cluster[1], "c-1", "s-2")
+    assert (await first.renew()).renewed
+    assert (await second.renew()).renewed
+    response = await first.renew()
+    assert response.superseded
+    assert not response.renewed
+    assert (await second.renew()).renewed
+    first.close()
+    second.close()
+
+
+async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
+        await holder.renew()
+        await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+        keeping = asyncio.create_task(holder.keep())
+        for index in range(3):
+            cluster.nodes[index].pause()
+        await eventually(
+            lambda: sum(node.available for node in watcher.messages[-1].cluster.log_nodes) == 0,
+            "nodes are away",
+        )
+        await asyncio.sleep(1.5)
+        for index in range(3):
+            cluster.nodes[index].resume()
+        await eventually(
+            lambda: all(node.available for node in watcher.messages[-1].cluster.log_nodes), "nodes are back"
+        )
+        await asyncio.sleep(0.5)
+        seen = [
+            node.state
+            for message in watcher.messages
+            for node in message.cluster.coordinators
+            if node.node_id == "c-1"
+        ]
+        assert DEAD not in seen
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await watcher.stop()
+        holder.close()
+
+
+async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCluster) -> None:
+    holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
+    holder.session = "session-of-c-1"
+    await holder.renew()
+    writer = Writer(2)
+    await writer.claim(cluster[0])
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.owner(2).node_id == "c-1", "the owner is pushed")
+        assert not watcher.owner(2).serving
+    await holder.renew(serving=[pb.ServedShard(shard=2, epoch=writer.epoch)])
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.owner(2).serving, "serving is pushed")
+    holder.close()
+    for watcher in watchers:
+        await eventually(lambda w=watcher: w.owner(2).node_id == "", "a dead owner owns nothing")
+        assert watcher.owner(2).shard_epoch == writer.epoch
+        await watcher.stop()
+
+
+async def test_problem_of_a_node_is_a_sentence_without_addresses(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        watcher = Watcher(cluster[0])
+        await eventually(lambda: bool(watcher.messages), "the view")
+        await cluster.nodes[1].kill()
+        await eventually(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is away")
+        problem = watcher.messages[-1].cluster.log_nodes[1].problem
+        assert problem
+        assert "127.0.0.1" not in problem
+        assert str(cluster.nodes[1].url.rpartition(":")[2]) not in problem
+        await cluster.nodes[1].start()
+        await eventually(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is back")
+        await watcher.stop()
+
+
+@pytest.mark.parametrize("change", [{"node_id": ""}, {"session": ""}, {"host": ""}, {"port": 0}])
+async def test_senseless_renewal_is_not_renewed(tmp_path: Path, change: dict[str, Any]) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        request: dict[str, Any] = {
+            "node_id": "c",
+            "session": "s",
+            "host": "h",
+            "port": 1,
+            "number": 3,
+        } | change
+        call = cluster[0].stub.Lease()
+        await call.write(pb.LeaseRequest(**request))
+        response = await call.read()
+        assert response.number == 3
+        assert not response.renewed
+        assert response.message
+        call.cancel()

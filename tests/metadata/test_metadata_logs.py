@@ -1,0 +1,210 @@
+"""Claim, append, barrier and reading, on one and three nodes, embedded and real."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kit.metadata_instances import (
+    ContainerNodes,
+    MetadataCluster,
+    Writer,
+    docker_problem,
+    eventually,
+    metadata_cluster,
+    records,
+)  # fmt: skip
+from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("embedded", 1), id="1-node"),
+        pytest.param(("embedded", 3), id="3-nodes"),
+        pytest.param(("container", 3), id="3-containers", marks=pytest.mark.containers),
+    ]
+)
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataCluster]:
+    kind, count = request.param
+    if kind == "container" and (problem := docker_problem()):
+        pytest.skip(problem)
+    nodes = ContainerNodes(count) if kind == "container" else None
+    async with metadata_cluster(tmp_path, count, instances=2, nodes=nodes) as running:
+        yield running
+
+
+async def test_first_claim_goes_behind_genesis(cluster: MetadataCluster) -> None:
+    writer = Writer(1)
+    result = await writer.claim(cluster[0])
+    assert result.outcome == pb.LOG_OUTCOME_OK
+    assert result.epoch == 1
+    assert Position.from_proto(result.end.position) == Position(1, 2)
+    entries = await cluster[1].read(1, writer)
+    assert [entry.position for entry in entries] == [Position(0, 1), Position(1, 2)]
+    claim = records_pb2.Record.FromString(entries[1].record).claim
+    assert (claim.node_id, claim.session) == ("c-1", "session-of-c-1")
+    assert entries[1].nonce == writer.nonce
+    previous = BEFORE_GENESIS
+    for entry in entries:
+        previous = chain_hash(previous, entry.position, entry.nonce, entry.record)
+        assert entry.hash == previous
+
+
+async def test_appends_are_dense_chained_and_on_all_nodes(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    for number in range(20):
+        assert (await writer.append(cluster[number % 2], b"w:%d" % number)).outcome == pb.LOG_OUTCOME_OK
+    assert (await writer.append(cluster[0], *(b"w:b%d" % n for n in range(300)))).outcome == pb.LOG_OUTCOME_OK
+    entries = await cluster[0].read(0, writer)
+    assert records(entries) == writer.acknowledged
+    assert [entry.position.offset for entry in entries] == list(range(1, 323))
+    await eventually(lambda: cluster.level(0), "all nodes have the log")
+
+
+async def test_repeat_through_another_instance_is_the_same_append(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    batch = writer.batch(b"w:1", b"w:2")
+    first = await cluster[0].step(0, append=batch)
+    second = await cluster[1].step(0, append=batch)
+    assert (first.outcome, second.outcome) == (pb.LOG_OUTCOME_OK, pb.LOG_OUTCOME_OK)
+    assert first.end == second.end
+    assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
+
+
+async def test_other_records_behind_an_old_end_are_refused(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    stale = writer.batch(b"w:other")
+    await writer.append(cluster[0], b"w:1")
+    assert (await cluster[0].step(0, append=stale)).outcome == pb.LOG_OUTCOME_INVALID
+    assert records(await cluster[0].read(0, writer)) == [b"w:1"]
+
+
+async def test_higher_claim_fences_the_old_owner(cluster: MetadataCluster) -> None:
+    old, new = Writer(2, "c-1"), Writer(2, "c-2")
+    await old.claim(cluster[0])
+    await old.append(cluster[0], b"w:old")
+    assert (await new.claim(cluster[1])).epoch == 2
+    refused = await old.append(cluster[0], b"w:late")
+    assert (refused.outcome, refused.epoch) == (pb.LOG_OUTCOME_FENCED, 2)
+    assert (await old.check(cluster[0])).outcome == pb.LOG_OUTCOME_FENCED
+    assert (await new.check(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    await new.append(cluster[1], b"w:new")
+    assert records(await cluster[0].read(2, new)) == [b"w:old", b"w:new"]
+
+
+async def test_claim_epoch_is_above_what_the_caller_asks(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    assert (await writer.claim(cluster[0], above_epoch=41)).epoch == 42
+
+
+async def test_repeated_claim_goes_on_where_it_stopped(cluster: MetadataCluster) -> None:
+    writer = Writer(3)
+    first = await writer.claim(cluster[0])
+    second = await writer.claim(cluster[1])
+    assert (first.epoch, first.end) == (second.epoch, second.end)
+    assert len(await cluster[0].read(3, writer)) == 2
+
+
+async def test_two_claimants_at_once_leave_one_owner(cluster: MetadataCluster) -> None:
+    for _ in range(5):
+        writers = [Writer(1, "c-1"), Writer(1, "c-2")]
+        await asyncio.gather(*(writer.claim(cluster[n]) for n, writer in enumerate(writers)))
+        outcomes = [await writer.check(cluster[0]) if writer.epoch else None for writer in writers]
+        standing = [o for o in outcomes if o is not None and o.outcome == pb.LOG_OUTCOME_OK]
+        assert len(standing) <= 1
+        epochs = [writer.epoch for writer in writers if writer.epoch]
+        assert len(set(epochs)) == len(epochs)
+    last = Writer(1, "c-3")
+    assert (await last.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+
+
+async def test_reading_without_a_claim_ends_at_the_acknowledged_position(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await writer.append(cluster[0], b"w:1")
+
+    async def all_read() -> bool:
+        return records(await cluster[1].read(0)) == [b"w:1"]
+
+    await eventually(all_read, "the acknowledged position travels by itself")
+
+
+async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await writer.append(cluster[0], *(b"w:%d" % n for n in range(95)))
+    request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce, page_size=10)
+    getattr(request, "from").CopyFrom(Position(1, 8).to_proto())
+    sizes = [len(message.entries) async for message in cluster[0].stub.ReadLog(request)]
+    assert sizes == [10] * 9
+
+
+async def test_old_claimant_reads_nothing(cluster: MetadataCluster) -> None:
+    old, new = Writer(0, "c-1"), Writer(0, "c-2")
+    await old.claim(cluster[0])
+    await new.claim(cluster[0])
+    request = pb.ReadLogRequest(shard=0, epoch=old.epoch, claim_nonce=old.nonce)
+    messages = [message async for message in cluster[0].stub.ReadLog(request)]
+    assert [message.outcome for message in messages] == [pb.LOG_OUTCOME_FENCED]
+    assert not messages[0].entries
+
+
+async def test_steps_of_many_shards_travel_in_one_message(cluster: MetadataCluster) -> None:
+    writers = [Writer(shard) for shard in range(4)]
+    stream = cluster[0].stub.Log()
+    await stream.write(
+        pb.LogRequest(
+            calls=[
+                pb.LogCall(call_id=writer.shard, shard=writer.shard, claim=writer.claim_step())
+                for writer in writers
+            ]
+        )
+    )
+    results: list[pb.LogResult] = []
+    while len(results) < 4:
+        results += (await stream.read()).results
+    assert sorted(result.call_id for result in results) == [0, 1, 2, 3]
+    assert {result.outcome for result in results} == {pb.LOG_OUTCOME_OK}
+    stream.cancel()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {},
+        {"claim": pb.ClaimStep(node_id="", nonce=bytes(16))},
+        {"claim": pb.ClaimStep(node_id="c", nonce=bytes(15))},
+        {"claim": pb.ClaimStep(node_id="c", nonce=bytes(16), above_epoch=1 << 60)},
+        {"append": pb.AppendStep(epoch=1, claim_nonce=bytes(16))},
+        {"check": pb.CheckStep(epoch=1)},
+    ],
+)
+async def test_senseless_steps_are_invalid_and_write_nothing(
+    tmp_path: Path, step: dict[str, pb.ClaimStep]
+) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        before = await cluster.ends(0)
+        assert (await cluster[0].step(0, **step)).outcome == pb.LOG_OUTCOME_INVALID
+        assert (await cluster[0].step(99, **step)).outcome == pb.LOG_OUTCOME_INVALID
+        assert await cluster.ends(0) == before
+
+
+async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        too_large = writer.batch(bytes((8 << 20) + 1))
+        assert (await cluster[0].step(0, append=too_large)).outcome == pb.LOG_OUTCOME_INVALID
+        nonce = secrets.token_bytes(16)
+        too_many = writer.batch()
+        too_many.records.extend([pb.NewRecord(record=b"w:", nonce=nonce)] * 10_001)
+        assert (await cluster[0].step(0, append=too_many)).outcome == pb.LOG_OUTCOME_INVALID
+        assert (await writer.append(cluster[0], bytes(8 << 20))).outcome == pb.LOG_OUTCOME_OK
+        assert len(await cluster[0].read(0, writer)) == 3
