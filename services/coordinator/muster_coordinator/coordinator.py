@@ -151,6 +151,7 @@ class Coordinator:
             loader,
             peers,
             OwnershipPace(
+                join_delay_ms=settings.join_delay_ms,
                 settle_ms=settings.settle_ms,
                 moves_max=settings.moves_max,
                 drain_limit_ms=settings.drain_limit_ms,

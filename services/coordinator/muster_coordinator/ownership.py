@@ -30,20 +30,24 @@ class OwnershipPace:
 
     Attributes:
         tick_ms: how often the plan is made again even if nothing changed.
+        join_delay_ms: how long this process must be among the live ones before it takes its first shard.
         settle_ms: the live set must be unchanged for so long before a shard moves for balance.
         moves_max: claims and pulls in flight at a time.
         handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
             time, each quick, are better than many that wait for each other.
-        retry_ms: pause before a shard whose claim or pull failed is tried again.
+        retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
+        retry_max_ms: longest such pause.
         stale_row_ms: how long owner rows that name this process after it gave a shard up are disbelieved.
         drain_limit_ms: how long a draining process waits for its shards to be pulled.
     """
 
     tick_ms: int = 250
+    join_delay_ms: int = 300
     settle_ms: int = 5_000
     moves_max: int = 16
     handoffs_max: int = 4
     retry_ms: int = 200
+    retry_max_ms: int = 5_000
     stale_row_ms: int = 2_000
     drain_limit_ms: int = 10_000
 
@@ -83,6 +87,9 @@ class Ownership:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._pulls_not_asked: set[int] = set()
         self._not_before_ms: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self._live_here_since_ms: int | None = None
+        self._joining: asyncio.TimerHandle | None = None
         self._lost: dict[int, tuple[int, int]] = {}
         self._given: dict[int, common_pb2.Coordinator] = {}
         self._live: frozenset[str] = frozenset()
@@ -124,6 +131,8 @@ class Ownership:
         """Stops everything where it stands; what is still served here is dropped."""
         self._stopped = True
         self._unsubscribe()
+        if self._joining is not None:
+            self._joining.cancel()
         tasks = [*self._tasks.values(), *self._background]
         if self._ticker is not None:
             tasks.append(self._ticker)
@@ -196,6 +205,7 @@ class Ownership:
             self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
         if shard.phase is Phase.SERVING:
             self._given.pop(shard.number, None)
+            self._failures.pop(shard.number, None)
         if not self.shards:
             self._emptied.set()
         if not self._stopped:
@@ -215,9 +225,31 @@ class Ownership:
         for shard in tuple(self._pulls_not_asked):
             if not still_wanted(picture, shard):
                 self._cancel(shard)
-        if self.draining or not self._lease.may_answer(self._now_ms()):
+        if not self._lease.may_answer(self._now_ms()):
             return
-        self._begin(plan(picture))
+        for held in self.shards.values():
+            if held.suspended:
+                held.resume()
+        if not self.draining and self._joined(picture):
+            self._begin(plan(picture))
+
+    def _joined(self, picture: Picture) -> bool:
+        """Whether this process has been a live one for long enough to trust that nobody owns a shard.
+
+        An instance of metadata learns of others' leases and claims by reading the tables now and then: its
+        first picture may lack owners that are there.
+        """
+        if self._me.node_id not in picture.live:
+            self._live_here_since_ms = None
+            return False
+        now_ms = self._now_ms()
+        if self._live_here_since_ms is None:
+            self._live_here_since_ms = now_ms
+        left_ms = self._live_here_since_ms + self._pace.join_delay_ms - now_ms
+        if left_ms > 0 and self._joining is None:
+            loop = asyncio.get_running_loop()
+            self._joining = loop.call_later(left_ms / 1000, self.reconcile)
+        return left_ms <= 0
 
     def _begin(self, actions: list[Claim | Pull]) -> None:
         now_ms = self._now_ms()
@@ -248,7 +280,7 @@ class Ownership:
             self._tasks.pop(number, None)
             if shard.phase in (Phase.ELSEWHERE, Phase.CLAIMING, Phase.LOADING):
                 self.shards.pop(number, None)
-                self._not_before_ms[number] = self._now_ms() + self._pace.retry_ms
+                self._pause(number)
                 if not self.shards:
                     self._emptied.set()
             if not self._stopped:
@@ -289,6 +321,12 @@ class Ownership:
             log.debug("handoff_refused", shard=shard.number, owner=action.owner, reason=answer.message)
             return
         await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
+
+    def _pause(self, shard: int) -> None:
+        """Before a shard is tried again: twice as long after each failure in a row."""
+        failures = self._failures[shard] = self._failures.get(shard, 0) + 1
+        pause_ms = min(self._pace.retry_ms << min(failures - 1, 10), self._pace.retry_max_ms)
+        self._not_before_ms[shard] = self._now_ms() + pause_ms
 
     def _cancel(self, shard: int) -> None:
         task = self._tasks.get(shard)

@@ -50,6 +50,12 @@ class CoordinatorSettings(Settings):
         le=10_000,
         description="A renewal fails when unanswered for so many ms, 20 to 10,000.",
     )
+    join_delay_ms: int = Field(
+        default=300,
+        ge=0,
+        le=60_000,
+        description="Be among the live coordinators for so many ms before taking the first shard.",
+    )
     settle_ms: int = Field(
         default=5_000,
         ge=0,

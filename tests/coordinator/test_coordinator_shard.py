@@ -1,0 +1,191 @@
+"""One shard with its real core, on a log and a clock that the test moves."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from muster_coordinator.loader import Loader, LogImage
+from muster_coordinator.log_client import Nonces, Step
+from muster_coordinator.owned_shard import Claimant, OwnedShard, Phase, Surroundings
+from muster_core import error_code
+from muster_core.chain import BEFORE_GENESIS
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_protos.muster.internal.v1 import metadata_pb2 as internal
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from support.metadata_stand_in import until
+
+
+class HandLog:
+    """Steps are answered by hand."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Step, asyncio.Future[internal.LogResult]]] = []
+        self.offset = 2
+
+    def submit(self, shard: int, step: Step) -> asyncio.Future[internal.LogResult]:
+        future: asyncio.Future[internal.LogResult] = asyncio.get_running_loop().create_future()
+        self.open.append((step, future))
+        return future
+
+    async def answer(self, outcome: internal.LogOutcome.ValueType = internal.LOG_OUTCOME_OK) -> Step:
+        await until(lambda: bool(self.open))
+        step, future = self.open.pop(0)
+        self.offset += len(step.records) if isinstance(step, internal.AppendStep) else 0
+        place = common_pb2.Position(epoch=1, offset=self.offset)
+        end = internal.LogEnd(position=place, hash=BEFORE_GENESIS)
+        future.set_result(internal.LogResult(outcome=outcome, end=end, epoch=1))
+        return step
+
+
+class EmptyLoader(Loader):
+    def __init__(self) -> None:
+        super().__init__(cast(Callable[[int], Any], None), 1, GroupConfig(initial_rebalance_delay_ms=0))
+
+    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: internal.LogEnd) -> None:
+        """Finds nothing."""
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.deadline_ms = 1_000_000
+        self.log = HandLog()
+        self.changes: list[Phase] = []
+        loader = EmptyLoader()
+        around = Surroundings(
+            claimant=Claimant("a", "s", "0"),
+            log=self.log,
+            nonces=Nonces(),
+            loader=loader,
+            now=lambda: Now(self.now_ms, self.now_ms),
+            may_answer=lambda now_ms: now_ms < self.deadline_ms,
+            changed=lambda shard: self.changes.append(shard.phase),
+            barrier_wait_ms=200,
+            handoff_wait_ms=200,
+        )
+        self.shard = OwnedShard(0, around, Phase.CLAIMING)
+        self.image = loader.image(0)
+
+    async def serve(self) -> None:
+        claiming = asyncio.ensure_future(self.shard.claim(0, self.image))
+        await self.log.answer()
+        await claiming
+
+    def commit(self, offset: int) -> "asyncio.Future[Any]":
+        topic = pb.OffsetCommitRequest.Topic(
+            name="t", partitions=[pb.OffsetCommitRequest.Partition(offset=offset)]
+        )
+        request = pb.OffsetCommitRequest(group_id="g", generation=-1, topics=[topic])
+        return asyncio.ensure_future(self.shard.call(request, "h"))
+
+    def fetch(self) -> "asyncio.Future[Any]":
+        topic = common_pb2.TopicPartitions(topic="t", partitions=[0])
+        request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g", topics=[topic])])
+        return asyncio.ensure_future(self.shard.call(request, "h"))
+
+
+def code(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    bench = Bench()
+    await bench.serve()
+    return bench
+
+
+async def test_a_commit_is_answered_after_its_append(bench: Bench) -> None:
+    commit = bench.commit(1)
+    await until(lambda: bool(bench.log.open))
+    assert not commit.done()
+    await bench.log.answer()
+    assert code(await commit) == error_code.NONE
+
+
+async def test_the_deadline_is_checked_when_the_answer_is_built(bench: Bench) -> None:
+    commit = bench.commit(1)
+    await until(lambda: bool(bench.log.open))
+    bench.now_ms = bench.deadline_ms
+    await bench.log.answer()
+    assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert bench.shard.suspended
+
+
+async def test_a_call_after_the_deadline_does_not_reach_the_core(bench: Bench) -> None:
+    bench.now_ms = bench.deadline_ms
+    assert code(await bench.commit(1)) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert not bench.log.open
+
+
+async def test_what_was_in_flight_during_a_suspension_is_there_after_it(bench: Bench) -> None:
+    commit = bench.commit(5)
+    await until(lambda: bool(bench.log.open))
+    bench.shard.suspend()
+    assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
+    bench.shard.resume()
+    await bench.log.answer()
+    assert bench.shard.suspended
+    step = await bench.log.answer()
+    assert isinstance(step, internal.CheckStep)
+    await until(lambda: not bench.shard.suspended)
+    fetch = bench.fetch()
+    await bench.log.answer()
+    assert (await fetch).groups[0].topics[0].partitions[0].offset == 5
+
+
+async def test_fenced_while_suspended_drops_the_shard(bench: Bench) -> None:
+    bench.shard.suspend()
+    bench.shard.resume()
+    await bench.log.answer(internal.LOG_OUTCOME_FENCED)
+    await until(lambda: bench.shard.phase is Phase.GONE)
+    assert bench.changes == [Phase.SERVING, Phase.GONE]
+
+
+async def test_a_fetch_without_its_barrier_never_says_that_nothing_was_committed(bench: Bench) -> None:
+    answer = await bench.fetch()
+    assert answer.groups[0].error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert not answer.groups[0].topics
+
+
+@pytest.mark.parametrize("outcome", [internal.LOG_OUTCOME_TRUNCATED, internal.LOG_OUTCOME_NO_LOG])
+async def test_a_log_that_lost_records_stops_the_shard(
+    bench: Bench, outcome: internal.LogOutcome.ValueType
+) -> None:
+    commit = bench.commit(1)
+    await bench.log.answer(outcome)
+    assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert bench.shard.phase is Phase.FAILED
+    assert code(await bench.commit(2)) == error_code.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_hand_over_finishes_appends_then_stores_the_handoff_then_sends_callers_on(
+    bench: Bench,
+) -> None:
+    successor = common_pb2.Coordinator(node_id="b", host="h", port=1, shard_epoch=1)
+    commit = bench.commit(1)
+    await until(lambda: bool(bench.log.open))
+    moving = asyncio.ensure_future(bench.shard.hand_over(successor))
+    await until(lambda: bench.shard.phase is Phase.HANDING_OVER)
+    late = bench.commit(2)
+    await bench.log.answer()
+    assert code(await commit) == error_code.NONE
+    step = await bench.log.answer()
+    assert isinstance(step, internal.AppendStep)
+    assert len(step.records) == 1
+    await moving
+    answer = await late
+    assert code(answer) == error_code.NOT_COORDINATOR
+    assert answer.coordinator == successor
+    assert not bench.log.open
+
+
+async def test_a_hand_over_does_not_wait_for_ever_for_a_log_that_is_silent(bench: Bench) -> None:
+    commit = bench.commit(1)
+    await until(lambda: bool(bench.log.open))
+    await bench.shard.hand_over(None)
+    assert code(await commit) == error_code.NOT_COORDINATOR
+    assert bench.shard.phase is Phase.GONE
