@@ -244,9 +244,10 @@ class Cluster:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:
         """What a group committed; partitions without a commit are missing. None: everything."""
-        async with self._deadline(group_id):
+        link = self.link(group_id)
+        async with self._deadline(link):
             return await fetch_committed(
-                self.link(group_id),
+                link,
                 partitions,
                 request_timeout_ms=self.timeout_ms,
                 give_up_after_ms=self.timeout_ms,
@@ -257,7 +258,7 @@ class Cluster:
     ) -> Response:
         link = self.link(group_id)
         backoff = Backoff()
-        async with self._deadline(group_id):
+        async with self._deadline(link):
             while True:
                 outcome = await link.call(request, response_type, timeout_ms=self.timeout_ms)
                 reaction = reaction_to(Call.FETCH, outcome.code)
@@ -267,11 +268,11 @@ class Cluster:
                     raise group_error(group_id, outcome.code, outcome.message)
                 await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
-    def _deadline(self, group_id: str) -> "_Deadline":
+    def _deadline(self, link: GroupLink) -> "_Deadline":
         return _Deadline(
             self.timeout_ms / 1_000,
             lambda: self._discovery.unavailable(
-                f"{self.timeout_ms / 1_000:g} s", f"group {group_id!r} is not served now"
+                f"{self.timeout_ms / 1_000:g} s", f"group {link.group_id!r}: {link.trouble}"
             ),
         )
 

@@ -101,6 +101,7 @@ class GroupLink:
         self.group_id = group_id
         self.shard_epoch = 0
         self.address: str | None = None
+        self.trouble = "the coordinator did not answer"
         self._discovery = discovery
         self._transport = transport
         self._locating = asyncio.Lock()
@@ -112,6 +113,7 @@ class GroupLink:
             backoff = Backoff()
             while self.address is None:
                 trouble, broken = await self._look_up()
+                self.trouble = trouble or self.trouble
                 if trouble == "":
                     continue
                 if backoff.attempts in (3, 30, 300):
