@@ -146,12 +146,11 @@ class DevCluster:
         """The coordinator of that name."""
         return next(process for process in self.coordinators if process.name == node_id)
 
-    async def start(self) -> None:
-        """Starts everything and waits until it serves.
+    def check_ports(self) -> None:
+        """Makes sure that nobody else listens where this cluster will.
 
         Raises:
-            ClusterBusyError: a port is taken.
-            ChildError: a process did not come up; everything is stopped again.
+            ClusterBusyError: somebody does; the folder is given back.
         """
         taken = [process for process in self.roles if not is_free(process.port)]
         if taken:
@@ -160,6 +159,15 @@ class DevCluster:
             raise ClusterBusyError(
                 f"port {where} is in use: stop what listens there, or choose others (--ports free)"
             )
+
+    async def start(self) -> None:
+        """Starts everything and waits until it serves.
+
+        Raises:
+            ClusterBusyError: a port is taken.
+            ChildError: a process did not come up; everything is stopped again.
+        """
+        self.check_ports()
         try:
             if self.nodes is not None:
                 await self.nodes.start()

@@ -67,7 +67,10 @@ async def _run(cluster: DevCluster, console: Console) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    console.print(f"starting a cluster in {cluster.folder} …", markup=False)
+    cluster.check_ports()
+    _introduce(cluster, console)
+    console.print("starting …")
+    started = loop.time()
     starting = asyncio.create_task(cluster.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +82,7 @@ async def _run(cluster: DevCluster, console: Console) -> None:
     stopping.cancel()
     await starting
     try:
-        _introduce(cluster, console)
+        console.print(f"ready after {loop.time() - started:.1f} s. {_how_to_find(cluster)} Ctrl-C stops it.")
         async with muster.Cluster(cluster.servers, timeout_ms=2_000) as connection:
             await _watch(connection, console, stop)
     finally:
@@ -98,12 +101,12 @@ def _introduce(cluster: DevCluster, console: Console) -> None:
     }
     for name, value in rows.items():
         console.print(f"  {name:<20}{value}", markup=False)
+
+
+def _how_to_find(cluster: DevCluster) -> str:
     if cluster.servers.endswith(":7400"):
-        console.print("Workers on this machine find it by themselves. Ctrl-C stops it.")
-    else:
-        console.print(
-            f"Workers find it with MUSTER_SERVERS={cluster.servers}. Ctrl-C stops it.", markup=False
-        )
+        return "Workers on this machine find it by themselves."
+    return f"Workers find it with MUSTER_SERVERS={cluster.servers}."
 
 
 async def _watch(connection: muster.Cluster, console: Console, stop: asyncio.Event) -> None:

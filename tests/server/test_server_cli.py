@@ -1,0 +1,159 @@
+"""`muster-server` and `muster dev` as a user starts them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
+from muster_server.dev.ports import free_ports
+from muster_server.dev.redis_nodes import RedisNode
+from muster_server.verify.verifier import verify
+
+SERVER = [sys.executable, "-m", "muster_server"]
+DEV = [str(Path(sys.executable).with_name("muster")), "dev"]
+SECONDS = 60
+
+
+def environment(**settings: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MUSTER_")}
+    return {**clean, **settings}
+
+
+def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SERVER, *arguments],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("muster-server ")
+    assert "--roles" in run("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ([], {}, "--roles is missing"),
+        (["--roles", "cordinator"], {}, "there is no role 'cordinator'"),
+        (["--roles", "all", "--nope"], {}, "No such option"),
+        (["--roles", "discovery", "--data", "x"], {}, "--data is for a process with the role metadata"),
+        (
+            ["--roles", "coordinator"],
+            {"MUSTER_COORDINATOR_LISTN": "x"},
+            "did you mean MUSTER_COORDINATOR_LISTEN?",
+        ),
+        (
+            ["--roles", "coordinator"],
+            {"MUSTER_COORDINATOR_PORT": "tcp://10.0.0.1:7410"},
+            "enableServiceLinks",
+        ),
+        (["--roles", "coordinator"], {"MUSTER_COORDINATOR_LEASE_MARGIN_MS": "-1"}, "LEASE_MARGIN_MS='-1'"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], settings: dict[str, str], message: str) -> None:
+    result = run(*arguments, **settings)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_config_shows_what_is_in_force() -> None:
+    shown = json.loads(run("config", "--json", MUSTER_GROUP_MAX_SIZE="7").stdout)
+    rows = {row["name"]: row for row in shown}
+    assert rows["MUSTER_GROUP_MAX_SIZE"]["value"] == "7"
+    assert {"MUSTER_METADATA_REDIS_URL", "MUSTER_DISCOVERY_LISTEN", "MUSTER_LOG_LEVEL"} <= rows.keys()
+
+
+async def test_init_makes_a_log_once(tmp_path: Path) -> None:
+    node = RedisNode(tmp_path / "redis-1")
+    await node.start()
+    first = run("init", "--redis", node.url, "--shards", "3")
+    assert first.returncode == 0, first.stderr
+    assert "with 3 shards" in first.stdout
+    assert "nothing to do" in run("init", "--redis", node.url, "--shards", "3").stdout
+    refused = run("init", "--redis", node.url, "--shards", "4")
+    assert refused.returncode == 2
+    assert "cannot be changed" in refused.stderr
+    assert verify(node.url).logs == 4
+    await node.stop()
+
+
+def test_all_roles_in_one_process_on_an_embedded_server(tmp_path: Path) -> None:
+    discovery, coordinator, metadata = free_ports(3)
+    ready = tmp_path / "ready"
+    process = subprocess.Popen(
+        [*SERVER, "--roles", "all", "--data", str(tmp_path / "data"), "--ready-file", str(ready)],
+        env=environment(
+            MUSTER_DISCOVERY_LISTEN=f"127.0.0.1:{discovery}",
+            MUSTER_COORDINATOR_LISTEN=f"127.0.0.1:{coordinator}",
+            MUSTER_METADATA_LISTEN=f"127.0.0.1:{metadata}",
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        _wait(ready.exists, process)
+        assert json.loads(ready.read_text()) == {
+            "discovery": discovery,
+            "coordinator": coordinator,
+            "metadata": metadata,
+        }
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def _wait(ready: object, process: subprocess.Popen[str]) -> None:
+    assert callable(ready)
+    deadline = time.monotonic() + SECONDS
+    while not ready():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_dev_starts_stops_and_is_alone_on_its_folder(tmp_path: Path) -> None:
+    arguments = [*DEV, "--data", str(tmp_path), "--ports", "free", "--coordinators", "2"]
+    process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("ready after"):
+                break
+        assert "clients connect to" in lines[0], "the address comes first"
+        again = subprocess.run(
+            arguments, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        assert again.returncode == 1
+        assert "runs on" in again.stderr
+        assert "already" in again.stderr
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=SECONDS)[0]
+    assert process.returncode == 0, rest
+    assert "the state is kept" in rest
+    described = json.loads((tmp_path / "cluster.json").read_text())
+    host, _, port = described["servers"].partition(":")
+    with pytest.raises(OSError), socket.create_connection((host, int(port)), 1):
+        pass
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster = DevCluster(tmp_path, ports=Ports(discovery=port))
+        with pytest.raises(ClusterBusyError, match=rf"port {port} \(for discovery-1\) is in use"):
+            cluster.check_ports()
