@@ -159,6 +159,7 @@ class Instance:
         self.server = server
         self.channel: grpc.aio.Channel
         self.stub: Any
+        self.stopped = False
 
     async def start(self) -> "Instance":
         port = await self.server.start()
@@ -171,8 +172,10 @@ class Instance:
         return self
 
     async def stop(self) -> None:
-        await self.channel.close()
-        await self.server.stop(0)
+        if not self.stopped:
+            self.stopped = True
+            await self.channel.close()
+            await self.server.stop(0)
 
     async def step(self, shard: int, **step: Any) -> pb.LogResult:
         """One step on a stream of its own."""

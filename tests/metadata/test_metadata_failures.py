@@ -18,9 +18,11 @@ from kit.metadata_instances import (
 from muster_core.chain import chain_hash
 from muster_core.position import Position
 from muster_metadata import keys
+from muster_metadata.claim import Claimer
 from muster_metadata.entries import Entry, arguments
 from muster_metadata.node import Node
-from muster_metadata.reply import Status
+from muster_metadata.repair import Held, Repaired, Repairer
+from muster_metadata.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 
@@ -121,8 +123,10 @@ async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: Me
     await old.claim(cluster[0])
     await cluster.nodes[2].kill()
     await write(cluster, old, 10)
-    await cluster.nodes[2].start()
+    # The instance that wrote would repair node 3; without it the claim itself must find the better log.
+    await cluster[0].stop()
     await cluster.nodes[0].kill()
+    await cluster.nodes[2].start()
 
     async def claimed() -> bool:
         return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
@@ -202,6 +206,29 @@ async def test_wiped_node_is_rebuilt_and_votes_again(cluster: MetadataCluster) -
     for writer in writers:
         await write(cluster, writer, 2)
         assert records(await cluster[1].read(writer.shard, writer)) == writer.acknowledged
+
+
+async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 5)
+    await cluster[0].stop()
+    async with cluster.client(1) as client:
+        await client.flushall()
+    lease = cluster[1].stub.Lease()
+    served = [pb.ServedShard(shard=0, epoch=writer.epoch)]
+    request = pb.LeaseRequest(
+        node_id=writer.name, session=writer.session, host="127.0.0.1", port=1, number=1, serving=served
+    )
+    await lease.write(request)
+    assert (await lease.read()).renewed
+
+    async def rebuilt() -> bool:
+        ends = await cluster.ends(0)
+        return ends[0] == ends[1]
+
+    await eventually(rebuilt, "the wiped node has the log, though nobody wrote")
+    lease.cancel()
 
 
 async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCluster) -> None:
@@ -338,6 +365,34 @@ async def test_trim_needs_the_promise_and_a_later_marker(cluster: MetadataCluste
         assert (await node.trim(0, 1, writer.nonce, "1-4", *marker)).status is Status.OK
         first = await node.page(0, "-", "+", 1)
         assert first.values[0][0][0] == b"1-4"
+
+
+async def test_empty_node_is_not_rebuilt_under_a_claim_that_lost_a_node(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await eventually(lambda: cluster.level(0), "level")
+    await cluster[0].stop()
+    quorum = cluster[1].server.metadata.quorum
+    async with node_of(cluster, 0) as node:
+        assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
+    async with cluster.client(1) as client:
+        await client.flushall()
+        repairer = Repairer(quorum, rebuild_delay_ms=0)
+        held = Held(0, writer.epoch, writer.nonce)
+        assert await repairer.repair(quorum.nodes[1], held) is Repaired.LATER
+        assert not await client.exists("muster:{0}:log", "muster:{0}:promise", keys.NODE)
+
+
+async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataCluster) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    quorum = cluster[0].server.metadata.quorum
+    for index in (1, 2):
+        await cluster.nodes[index].kill()
+    claimer = Claimer(quorum, Repairer(quorum, rebuild_delay_ms=0), lambda: 0, claim_timeout_ms=1_000)
+    held = Held(0, writer.epoch, writer.nonce)
+    claimed = await claimer._spread(held, writer.end, {quorum.nodes[0]: Reply(Status.OK)})
+    assert claimed.verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
 
 
 class node_of:  # noqa: N801

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from kit.metadata_instances import FAST, Writer, eventually, metadata_cluster
 from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
+from muster_metadata.durability import judge
 from muster_metadata.quorum import BadUrlsError, split_urls
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import SettingsError, load
@@ -111,6 +112,21 @@ def test_addresses_of_nodes() -> None:
     for wrong in ("http://a", "redis://a,b", "redis://a,,b", "redis://a,b,a:6379", "redis://", "redis://a:x"):
         with pytest.raises(BadUrlsError):
             split_urls(wrong)
+
+
+def test_weak_configurations_are_named() -> None:
+    good = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+    assert judge(good) == []
+    for name, value, word in (
+        ("appendonly", "no", "forgets"),
+        ("appendfsync", "everysec", "majority of machines"),
+        ("appendfsync", "no", "more than its last second"),
+        ("maxmemory-policy", "allkeys-lru", "noeviction"),
+        ("no-appendfsync-on-rewrite", "yes", "rewrite"),
+    ):
+        sentences = judge(good | {name: value})
+        assert len(sentences) == 1
+        assert word in sentences[0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from muster_runtime.settings import load
 
 from muster_metadata.catalog import Catalog
 from muster_metadata.claim import Claimer
+from muster_metadata.durability import weaknesses
 from muster_metadata.lease_stream import Leases
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.logs import Logs
@@ -147,6 +148,9 @@ class Metadata:
         self._monitor.start()
         self._ready.set()
         log.info("cluster_found", cluster_id=self.cluster_id, shard_count=self.shard_count)
+        for node in self.quorum.nodes:
+            for weakness in await weaknesses(node):
+                log.warning("log_node_weak", node=node.index, weakness=weakness)
 
     def _claimed(self, shard: int, epoch: int, node_id: str, session: str) -> None:
         if shard < self.shard_count:
@@ -183,7 +187,9 @@ class MetadataServer:
 
     @property
     def address(self) -> str:
-        """`host:port` that it listens on, after `start`."""
+        """`host:port` that other services reach it at, after `start`."""
+        if self.settings.advertise:
+            return self.settings.advertise
         host = self.settings.listen.rpartition(":")[0]
         return f"{host}:{self.server.port}"
 

@@ -127,7 +127,8 @@ class Upkeep:
     def _fenced(self, known: _Written, node: Node) -> None:
         known.fenced.add(node)
         known.behind.discard(node)
-        if len(known.fenced) >= self._quorum.majority:
+        current = self._logs.get(known.held.shard) is known
+        if current and len(known.fenced) >= self._quorum.majority:
             self._logs.pop(known.held.shard, None)
 
     async def _run(self) -> None:
