@@ -393,3 +393,18 @@ def test_pending_ids_are_bounded() -> None:
     answer = cluster.ask(VirtualMember(cluster, "a").join_request())
     assert isinstance(answer, pb.JoinGroupResponse)
     assert answer.error_code == 79, "ids that were not used are forgotten"
+
+
+def test_a_group_never_outgrows_the_record_of_its_generation() -> None:
+    cluster = VirtualShard(GroupConfig(max_group_bytes=300_000))
+    codes = []
+    for number in range(6):
+        member = VirtualMember(cluster, f"m{number}")
+        member.protocols = [("range", bytes(65_536))]
+        member.join()
+        codes.append(0 if member.is_parked else member.joined().error_code)
+    assert codes == [0, 0, 0, 0, 81, 81]
+    cluster.advance(30_000)
+    record = next(record for _, record in cluster.log if record.WhichOneof("kind") == "generation_started")
+    assert len(record.SerializeToString()) <= 300_000
+    assert len(record.generation_started.members) == 4

@@ -105,6 +105,12 @@ class GroupSettings(Settings):
     max_size: int = Field(
         default=_DEFAULTS.max_size, ge=1, le=1_000_000, description="Members of a group at most (KIP-389)."
     )
+    max_group_bytes: int = Field(
+        default=_DEFAULTS.max_group_bytes,
+        ge=65_536,
+        le=_DEFAULTS.max_group_bytes,
+        description="Ids and protocol lists of a group's members at most, in bytes: they stand in one record.",
+    )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
         ge=1,

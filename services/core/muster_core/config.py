@@ -12,6 +12,8 @@ class GroupConfig:
         max_session_timeout_ms: highest one.
         initial_rebalance_delay_ms: how long an empty group gathers members first (KIP-134).
         max_size: members per group (KIP-389).
+        max_group_bytes: ids and protocol lists of all members of a group, as they stand in one record; below
+            the 8 MiB that a record may have.
         max_pending_members: member ids given out and not yet used, per group (KIP-394).
         new_member_join_timeout_ms: how long a new member may be parked in its first JoinGroup.
         offset_metadata_max_bytes: length of the metadata string of a commit, in UTF-8.
@@ -27,6 +29,7 @@ class GroupConfig:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 5_000
+    max_group_bytes: int = 7 * 1_048_576
     max_pending_members: int = 1_000
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096

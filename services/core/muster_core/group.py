@@ -74,6 +74,7 @@ class Group:
         self.in_flight = False
         self.line: deque[Callable[[], None]] = deque()
         self._supporters: Counter[str] = Counter()
+        self._size_bytes = 0
         self._parked_joins = 0
 
     # --- states
@@ -112,6 +113,7 @@ class Group:
             self.static_members[member.group_instance_id] = member.member_id
         self.members[member.member_id] = member
         self._supporters.update(name for name, _ in member.protocols)
+        self._size_bytes += member.size_bytes
         if not self.leader:
             self.leader = member.member_id
 
@@ -121,6 +123,7 @@ class Group:
         if member is None:
             return None
         self._supporters.subtract(name for name, _ in member.protocols)
+        self._size_bytes -= member.size_bytes
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -140,6 +143,7 @@ class Group:
         self.members = {
             (new_member_id if key == old_member_id else key): value for key, value in self.members.items()
         }
+        self._size_bytes += len(new_member_id) - len(old_member_id)
         member.member_id = new_member_id
         self.static_members[member.group_instance_id] = new_member_id
         if old_member_id in self.pending_sync:
@@ -152,8 +156,10 @@ class Group:
     def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
         """Runs a change of a member's protocols and keeps the counts of supporters right (ST-16)."""
         self._supporters.subtract(name for name, _ in member.protocols)
+        self._size_bytes -= member.size_bytes
         change()
         self._supporters.update(name for name, _ in member.protocols)
+        self._size_bytes += member.size_bytes
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -182,6 +188,11 @@ class Group:
     def rebalance_timeout_ms(self) -> int:
         """The longest that any member asks the others to wait (conformance RT-04)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what its members take in the record of a generation."""
+        return self._size_bytes
 
     # --- faults
 

@@ -15,11 +15,13 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.group import Group
 from muster_core.group_state import GroupState
-from muster_core.member import Member, protocols_of
+from muster_core.member import Member, protocols_bytes, protocols_of
 from muster_core.rebalance import Rebalancer
 from muster_core.timing_wheel import Timer
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
+
+_ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 
 
 class Joins:
@@ -78,6 +80,9 @@ class Joins:
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(request.protocol_type, protocols_of(request.protocols)):
             self._refuse_protocols(call)
+        elif not self._has_bytes(group, member_id, request):
+            text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
+            self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
         elif member_id:
             self._join_by_id(group, member_id, call, request)
         elif request.group_instance_id:
@@ -96,6 +101,14 @@ class Joins:
         if group.state is GroupState.PREPARING_REBALANCE:
             return (member is not None and member.join_call is not None) or group.parked_joins < limit
         return member is not None or len(group.members) < limit
+
+    def _has_bytes(self, group: Group, member_id: str, request: JoinGroupRequest) -> bool:
+        """Whether the record of the group's next generation can take what the member brings."""
+        known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
+        ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
+        brings = ids + protocols_bytes(protocols_of(request.protocols))
+        size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
+        return size_bytes <= self._context.config.max_group_bytes
 
     def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
         """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""

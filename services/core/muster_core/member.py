@@ -10,10 +10,18 @@ from muster_core.timing_wheel import Timer
 
 Protocols = tuple[tuple[str, bytes], ...]
 
+_RECORD_OVERHEAD_BYTES = 64
+_PROTOCOL_OVERHEAD_BYTES = 12
+
 
 def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
     """Names and metadata in the order of preference."""
     return tuple((protocol.name, protocol.metadata) for protocol in messages)
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """About what a list of protocols takes in a record."""
+    return sum(_PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 class Member:
@@ -102,6 +110,12 @@ class Member:
     def is_waiting(self) -> bool:
         """Whether one of its calls is parked: then it is alive by definition."""
         return self.join_call is not None or self.sync_call is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in a record of its generation."""
+        ids = len(self.member_id) + len(self.group_instance_id) + len(self.client_id) + len(self.host)
+        return _RECORD_OVERHEAD_BYTES + ids + protocols_bytes(self.protocols)
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Its metadata for a protocol.
