@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent / "protos"
 PACKAGE = ROOT / "src" / "muster_protos"
 IMPORT = re.compile(r"^(\s*)(from|import) (muster(?:\.\w+)*)\b", re.MULTILINE)
 
+# mypy-protobuf names what it imports by the full path of the module
+FULL_PATH = re.compile(r"(?<![\w./\"'])muster\.((?:internal\.|log\.)?v1\.\w+_pb2)")
+
 
 def generate(target: Path) -> None:
     """Writes all stubs below `target`."""
@@ -45,8 +48,7 @@ def generate(target: Path) -> None:
 def _rewritten(text: str) -> str:
     """Points imports of `muster…` and their uses at `muster_protos.muster…`."""
     text = IMPORT.sub(r"\1\2 muster_protos.\3", text)
-    # mypy-protobuf names what it imports by the full path of the module
-    return re.sub(r"(?<![\w./\"'])muster\.((?:internal\.|log\.)?v1\.\w+_pb2)", r"muster_protos.muster.\1", text)
+    return FULL_PATH.sub(r"muster_protos.muster.\1", text)
 
 
 def main() -> None:
@@ -56,7 +58,11 @@ def main() -> None:
         generate(fresh)
         new = {path.relative_to(fresh): path.read_bytes() for path in fresh.rglob("*") if path.is_file()}
         have = PACKAGE / "muster"
-        old = {p.relative_to(PACKAGE): p.read_bytes() for p in have.rglob("*") if p.is_file() and p.suffix in {".py", ".pyi"}}
+        old = {
+            p.relative_to(PACKAGE): p.read_bytes()
+            for p in have.rglob("*")
+            if p.is_file() and p.suffix in {".py", ".pyi"}
+        }
         if "--check" in sys.argv[1:]:
             stale = sorted(str(path) for path in new.keys() | old.keys() if new.get(path) != old.get(path))
             if stale:

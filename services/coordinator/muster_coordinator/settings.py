@@ -109,7 +109,7 @@ class GroupSettings(Settings):
         default=_DEFAULTS.max_group_bytes,
         ge=65_536,
         le=_DEFAULTS.max_group_bytes,
-        description="Ids and protocol lists of a group's members at most, in bytes: they stand in one record.",
+        description="Ids and protocol lists of all members of a group at most, in bytes.",
     )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
