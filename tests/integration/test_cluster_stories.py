@@ -7,9 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.server_cluster import running
+from kit.server_cluster import find, running
 from kit.story import STORIES, Step, deal, read
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 TIMEOUT_SECONDS = 30.0
@@ -163,24 +163,6 @@ class Teller:
 
 def _code(code: int) -> str:
     return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")
-
-
-async def find(servers: str, group: str) -> str:
-    """Address of the group's coordinator, once there is one."""
-    async with grpc.aio.insecure_channel(servers) as channel:
-        discovery: discovery_pb2_grpc.CoordinatorDiscoveryServiceAsyncStub = (
-            discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
-        )
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while True:
-            answer = await discovery.FindCoordinator(
-                discovery_pb2.FindCoordinatorRequest(group_ids=[group]), timeout=5
-            )
-            if answer.results[0].error_code == 0:
-                found = answer.results[0].coordinator
-                return f"{found.host}:{found.port}"
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
 
 
 async def test_the_stories(servers: str) -> None:

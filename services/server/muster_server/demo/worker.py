@@ -37,7 +37,8 @@ class Worker:
             # The store may be ahead of the commit: the last owner may have died between the two.
             position = await self.store.apply(number, token, position, position, {})
             await self._report("owned", partition, position)
-            while True:
+            # Asked for beside the cancellation, which could get lost in the Redis client.
+            while not partition.is_ending:
                 lines = await self._next_lines(number, position, size)
                 if not lines:
                     await asyncio.sleep(_IDLE_SECONDS)
