@@ -81,7 +81,6 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 async def test_bad_input(cluster: DevCluster) -> None:
-    before = verify(cluster.redis_url).kinds
     async with grpc.aio.insecure_channel(cluster.coordinators[0].address) as channel:
         stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
         for expected, method, request in OUTCOMES:
@@ -107,7 +106,7 @@ async def test_bad_input(cluster: DevCluster) -> None:
     assert all(process.process.running for process in cluster.roles)
     report = verify(cluster.redis_url)
     assert report.clean
-    assert report.kinds == before
+    assert report.kinds.keys() <= {"genesis", "claim"}
 
 
 async def test_a_member_with_a_wrong_generation_or_a_foreign_leader(cluster: DevCluster) -> None:

@@ -11,6 +11,7 @@ from muster_server.demo.workload import FULL, Store
 
 _WAIT_MS = 200
 _GATE_SECONDS = 0.1
+HELD_AT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,9 @@ class Progress:
         marks = [from_ms, *times, to_ms]
         return max(later - earlier for earlier, later in pairwise(marks))
 
-    def first_commit_after(self, killed_ms: int, margin_ms: int = 50) -> Commit | None:
-        """The first commit that the dead process cannot have acknowledged any more."""
-        later = [c for c in self.commits if c.sent_ms >= killed_ms or c.at_ms >= killed_ms + margin_ms]
+    def first_commit_after(self, killed_ms: int) -> Commit | None:
+        """The first acknowledged one of those that were asked for after the kill: the dead had no part in it."""
+        later = [commit for commit in self.commits if commit.sent_ms >= killed_ms]
         return min(later, key=lambda commit: commit.at_ms, default=None)
 
     def taken_over_ms(self, partitions: set[int], worker: str, since_ms: int) -> int | None:
@@ -130,23 +131,25 @@ class Gate:
 
     Args:
         store: the workload's server.
-        seconds: how long the whole work shall take at least.
+        seconds: how long the whole work would take if it were never released.
     """
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.held_at = 0.9
+        self._released = False
         self.ended = False
         self.started_ms = boot_ms()
 
     async def run(self) -> None:
-        """Opens until `ended` is set; holds at `held_at` until `release` is called."""
+        """Opens until `ended` is set; holds at `HELD_AT` until `release` is called."""
         while not self.ended:
-            share = min((boot_ms() - self.started_ms) / 1000 / self._seconds, self.held_at)
+            share = (
+                1.0 if self._released else min((boot_ms() - self.started_ms) / 1000 / self._seconds, HELD_AT)
+            )
             await self._store.allow(int(share * FULL))
             await asyncio.sleep(_GATE_SECONDS)
 
     def release(self) -> None:
-        """Lets the work run to its end."""
-        self.held_at = 1.0
+        """Lets the work run to its end, as fast as it can."""
+        self._released = True

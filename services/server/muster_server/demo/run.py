@@ -37,7 +37,7 @@ class Plan:
     """How long and how much.
 
     Attributes:
-        seconds: how long the work is stretched.
+        seconds: how long the work would be stretched; after the last disturbance it runs free.
         text_bytes: how much of the default text.
         calm_seconds: undisturbed work before each kill.
     """
@@ -47,8 +47,8 @@ class Plan:
     calm_seconds: float
 
 
-FULL_PLAN = Plan(seconds=60.0, text_bytes=5_000_000, calm_seconds=5.0)
-FAST_PLAN = Plan(seconds=20.0, text_bytes=1_500_000, calm_seconds=1.5)
+FULL_PLAN = Plan(seconds=120.0, text_bytes=5_000_000, calm_seconds=5.0)
+FAST_PLAN = Plan(seconds=45.0, text_bytes=1_500_000, calm_seconds=1.5)
 
 
 class Demo:
