@@ -82,6 +82,9 @@ async def test_bad_requests_are_refused_and_write_nothing(cluster: MemoryCluster
     assert [violation.field for violation in bad.field_violations] == ["group_id"]
 
     assert (await caller.join("")).error_code == error_code.INVALID_GROUP_ID
+    with pytest.raises(grpc.aio.AioRpcError, match="server_assignor") as caught:
+        await caller.join(group_of(1), server_assignor="range")
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     garbage: Any = caller.channel.unary_unary("/muster.v1.GroupCoordinatorService/JoinGroup")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await garbage(b"\xff\xff\xff")

@@ -13,7 +13,7 @@ from muster_core.events import GroupRequest, GroupResponse
 from muster_core.responses import refusal
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.refusals import InvalidArgument
+from muster_runtime.refusals import InvalidArgument, Unimplemented
 from muster_runtime.view import ClusterView
 
 from muster_coordinator.ownership import Ownership
@@ -46,10 +46,15 @@ class Calls:
 
         Raises:
             InvalidArgument: it breaks a limit of the public API.
+            Unimplemented: it asks for what this version does not have.
         """
         problems = violations(request)
         if problems:
             raise InvalidArgument(problems)
+        if isinstance(request, pb.JoinGroupRequest) and request.server_assignor:
+            raise Unimplemented(
+                "server_assignor: this version has no assignors in the coordinator; the leader assigns"
+            )
         cluster = self._view.cluster
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
