@@ -107,7 +107,7 @@ class Progress:
         return max(later - earlier for earlier, later in pairwise(marks))
 
     def first_commit_after(self, killed_ms: int) -> Commit | None:
-        """The first acknowledged one of those that were asked for after the kill: the dead had no part in it."""
+        """The first acknowledged one that was asked for after the kill, so not of the dead process."""
         later = [commit for commit in self.commits if commit.sent_ms >= killed_ms]
         return min(later, key=lambda commit: commit.at_ms, default=None)
 
