@@ -50,5 +50,6 @@ def deal(names: list[str]) -> dict[str, list[int]]:
     """Deals the partitions out in the order of the names."""
     ordered = sorted(names)
     return {
-        name: [p for p in range(PARTITIONS) if p % len(ordered) == index] for index, name in enumerate(ordered)
+        name: [p for p in range(PARTITIONS) if p % len(ordered) == index]
+        for index, name in enumerate(ordered)
     }
