@@ -223,6 +223,22 @@ async def test_broken_stream_and_refused_address_are_death_at_once(tmp_path: Pat
             await watcher.stop()
 
 
+async def test_a_process_that_dies_slowly_is_dead_when_its_address_refuses(tmp_path: Path) -> None:
+    """Its stream breaks before its listening socket is closed."""
+    async with metadata_cluster(tmp_path, 1, lease_ms=60_000) as cluster:
+        holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[0])
+        await holder.renew()
+        await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+        holder.socket.setblocking(False)
+        holder.call.cancel()
+        asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(holder.socket), 10)
+        asked.close()
+        holder.socket.close()
+        await eventually(lambda: watcher.state("c-1") == DEAD, "declared dead once nobody listens")
+        await watcher.stop()
+        holder.close()
+
+
 async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1, instances=2, lease_ms=60_000) as cluster:
         holder, other, watcher = Holder(cluster[0], "c-1"), Holder(cluster[0], "c-2"), Watcher(cluster[1])

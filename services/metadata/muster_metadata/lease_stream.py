@@ -19,6 +19,9 @@ log = structlog.get_logger()
 
 MAX_NAME_BYTES = 255
 
+_LISTENS_ON_MS = 500
+_PROBE_PAUSE_MS = 20
+
 
 def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
     """What is wrong with a renewal; empty: nothing."""
@@ -146,9 +149,17 @@ class Leases:
             task.add_done_callback(self._adopting.discard)
 
     async def _look_into(self, row: LeaseRow) -> None:
-        """Declares a process dead at once if nobody listens where it did."""
-        verdict = await probe(row.host, row.port, self._probe_timeout_ms)
-        if not verdict or self.stopping:
+        """Declares a process dead at once if nobody listens where it did.
+
+        The sockets of a dying process close one after the other, so a connection may still be accepted after
+        its stream broke: the address is tried again for a while.
+        """
+        until_ms = self._now_ms() + _LISTENS_ON_MS
+        while not (verdict := await probe(row.host, row.port, self._probe_timeout_ms)):
+            if self.stopping or self._now_ms() >= until_ms:
+                return
+            await asyncio.sleep(_PROBE_PAUSE_MS / 1000)
+        if self.stopping:
             return
         log.info("coordinator_died", node_id=row.node_id, reason=verdict)
         self._tables.bury(row)
