@@ -30,8 +30,10 @@ args = parser.parse_args()
 discovery = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(grpc.insecure_channel(args.servers))
 topic = discovery_pb2.Topic(name=args.topic, partitions=12)
 count = discovery.CreateTopic(discovery_pb2.CreateTopicRequest(topic=topic)).topic.partitions
-found = discovery.FindCoordinator(discovery_pb2.FindCoordinatorRequest(group_ids=[args.group])).results[0]
-assert found.error_code == 0, f"no coordinator yet: {found.error_message}"
+find = discovery_pb2.FindCoordinatorRequest(group_ids=[args.group])
+while (found := discovery.FindCoordinator(find).results[0]).error_code:
+    print(f"not yet: {found.error_message}")
+    time.sleep(0.5)
 address = f"{found.coordinator.host}:{found.coordinator.port}"
 group = coordinator_pb2_grpc.GroupCoordinatorServiceStub(grpc.insecure_channel(address))
 
