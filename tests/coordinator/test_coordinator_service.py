@@ -10,7 +10,6 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 from support.metadata_stand_in import until
 
 
@@ -89,11 +88,6 @@ async def test_bad_requests_are_refused_and_write_nothing(cluster: MemoryCluster
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await garbage(b"\xff\xff\xff")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    session = session_pb2_grpc.GroupSessionServiceStub(caller.channel).Session()
-    await session.write(session_pb2.SessionRequest())
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await session.read()
-    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert [len(log) for log in cluster.store.logs] == entries
 
 

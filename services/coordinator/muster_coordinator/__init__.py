@@ -1,6 +1,6 @@
 """The coordinator: owns shards of groups by claim, and drives their cores."""
 
 from muster_coordinator.coordinator import Coordinator
-from muster_coordinator.settings import CoordinatorSettings, GroupSettings
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
 
-__all__ = ["Coordinator", "CoordinatorSettings", "GroupSettings"]
+__all__ = ["Coordinator", "CoordinatorSettings", "GroupSettings", "SessionSettings"]

@@ -1,6 +1,6 @@
 """From a call of the public API to its answer: limits, the shard, and the merging of batches.
 
-Unary calls and, later, frames of a session go through the same table.
+Unary calls and the frames of sessions go through the same table.
 """
 
 import asyncio
@@ -12,10 +12,12 @@ from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.responses import refusal
 from muster_core.sharding import shard_of
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.refusals import InvalidArgument, Unimplemented
 from muster_runtime.view import ClusterView
 
+from muster_coordinator.owned_shard import OwnedShard, Phase
 from muster_coordinator.ownership import Ownership
 from muster_coordinator.validation import violations
 
@@ -48,13 +50,32 @@ class Calls:
             InvalidArgument: it breaks a limit of the public API.
             Unimplemented: it asks for what this version does not have.
         """
-        problems = violations(request)
-        if problems:
-            raise InvalidArgument(problems)
-        if isinstance(request, pb.JoinGroupRequest) and request.server_assignor:
-            raise Unimplemented(
-                "server_assignor: this version has no assignors in the coordinator; the leader assigns"
-            )
+        check(request)
+        return await self.answer_checked(request, host)
+
+    def at_once(self, request: GroupRequest) -> OwnedShard | None:
+        """The shard that may start a checked call without waiting for anything; None: `answer_checked`."""
+        cluster = self._view.cluster
+        if cluster is None or type(request) not in _AT_ONCE:
+            return None
+        group_id = request.group_id  # type: ignore[union-attr]
+        shard = self._ownership.shards.get(shard_of(group_id, cluster.shard_count)) if group_id else None
+        return shard if shard is not None and shard.phase is Phase.SERVING else None
+
+    def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
+        """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""
+        cluster = self._view.cluster
+        if cluster is None:
+            return None
+        number = shard_of(group_id, cluster.shard_count)
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return shard
+        owner = self._ownership.owner_elsewhere(number)
+        return owner if owner is not None and owner.node_id else None
+
+    async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
+        """The same for a call that has passed `check`."""
         cluster = self._view.cluster
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
@@ -131,6 +152,32 @@ class _Batch:
     group_id: Callable[[Any], str]
     distinct: bool = False
 
+
+def check(request: GroupRequest) -> None:
+    """Refuses a call that breaks a limit of the public API.
+
+    Raises:
+        InvalidArgument: it names the fields.
+        Unimplemented: it asks for what this version does not have.
+    """
+    problems = violations(request)
+    if problems:
+        raise InvalidArgument(problems)
+    if isinstance(request, pb.JoinGroupRequest) and request.server_assignor:
+        raise Unimplemented(
+            "server_assignor: this version has no assignors in the coordinator; the leader assigns"
+        )
+
+
+_AT_ONCE = frozenset(
+    {
+        pb.JoinGroupRequest,
+        pb.SyncGroupRequest,
+        pb.HeartbeatRequest,
+        pb.LeaveGroupRequest,
+        pb.OffsetCommitRequest,
+    }
+)
 
 _BATCHES: dict[type[Any], _Batch] = {
     pb.OffsetFetchRequest: _Batch("groups", "groups", lambda group: str(group.group_id)),

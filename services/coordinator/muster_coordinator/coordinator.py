@@ -4,11 +4,12 @@ import asyncio
 import importlib.metadata
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
 import structlog
 from muster_core.clock import Now
-from muster_core.events import GroupRequest, GroupResponse
+from muster_core.events import GroupRequest, GroupResponse, Push
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
@@ -27,8 +28,14 @@ from muster_coordinator.log_client import LogClient, Nonces
 from muster_coordinator.owned_shard import Claimant, OwnedShard, Surroundings
 from muster_coordinator.ownership import Ownership, OwnershipPace
 from muster_coordinator.peers import CoordinatorPeerServicer, Peers
-from muster_coordinator.servicer import METHOD_LIMITS, GroupCoordinatorServicer, GroupSessionServicer
-from muster_coordinator.settings import CoordinatorSettings, GroupSettings
+from muster_coordinator.servicer import (
+    METHOD_LIMITS,
+    SESSION_LIMITS,
+    GroupCoordinatorServicer,
+    GroupSessionServicer,
+)
+from muster_coordinator.sessions import Sessions
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
 
 log = structlog.get_logger()
 
@@ -41,6 +48,7 @@ class Coordinator:
     Args:
         settings: where it listens, its name, where metadata is.
         group: limits of the group protocol; the environment's if absent.
+        session: limits of session streams; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
     """
@@ -50,6 +58,7 @@ class Coordinator:
         settings: CoordinatorSettings,
         *,
         group: GroupSettings | None = None,
+        session: SessionSettings | None = None,
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
     ) -> None:
@@ -60,11 +69,13 @@ class Coordinator:
             )
         self._settings = settings
         self._config = (GroupSettings() if group is None else group).to_config()
+        self._session_settings = SessionSettings() if session is None else session
         self._tls = tls
         self._server = RpcServer(server, tls)
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
         self._parts: _Parts | None = None
+        self._sessions: Sessions | None = None
         self._becoming_ready: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -146,6 +157,7 @@ class Coordinator:
                 now=_now,
                 may_answer=lease.may_answer,
                 changed=owner.shard_changed,
+                pushed=late.pushed,
                 load_wait_ms=settings.load_wait_ms,
             ),
             loader,
@@ -159,6 +171,8 @@ class Coordinator:
         )
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers)
         late.calls, late.ownership = Calls(ownership, view), ownership
+        self._sessions = Sessions(self._session_settings, late.calls, lease.may_answer, clock.boot_ms)
+        late.sessions = self._sessions
         log_client.start()
         await view.start()
         ownership.start()
@@ -195,6 +209,8 @@ class Coordinator:
         if self._stopped:
             return
         self._stopped = True
+        if self._sessions is not None:
+            self._sessions.abandon()
         await self._end(release=False, grace_ms=0)
 
     async def _end(self, *, release: bool, grace_ms: int) -> None:
@@ -222,7 +238,12 @@ class Coordinator:
             GroupCoordinatorServicer(late.answer),
             method_limits=METHOD_LIMITS,
         )
-        add(session_pb2_grpc.add_GroupSessionServiceServicer_to_server, GroupSessionServicer())
+        add(
+            session_pb2_grpc.add_GroupSessionServiceServicer_to_server,
+            GroupSessionServicer(late.serve),
+            method_limits=SESSION_LIMITS,
+        )
+        self._server.on_stop(late.end_sessions)
         add(peer_rpc.add_CoordinatorPeerServiceServicer_to_server, CoordinatorPeerServicer(late.give))
 
     def _lease_channel(self, target: str) -> grpc.Channel:
@@ -272,11 +293,25 @@ class _Late:
     def __init__(self) -> None:
         self.calls: Calls | None = None
         self.ownership: Ownership | None = None
+        self.sessions: Sessions | None = None
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         if self.calls is None:
             raise Unavailable("the coordinator starts", 100)
         return await self.calls.answer(request, host)
+
+    async def serve(self, context: Any, host: str) -> None:
+        if self.sessions is None:
+            raise Unavailable("the coordinator starts", 100)
+        await self.sessions.serve(context, host)
+
+    def pushed(self, shard: OwnedShard, push: Push) -> None:
+        if self.sessions is not None:
+            self.sessions.pushed(shard, push)
+
+    async def end_sessions(self) -> None:
+        if self.sessions is not None:
+            await self.sessions.stop()
 
     async def give(self, shard: int, asker: common_pb2.Coordinator) -> peer_pb.RequestHandoffResponse:
         if self.ownership is None:

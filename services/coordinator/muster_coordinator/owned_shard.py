@@ -5,6 +5,7 @@ import enum
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from muster_core import error_code
@@ -12,11 +13,14 @@ from muster_core.clock import Now
 from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
+    Attach,
+    Beat,
     Cancelled,
     Effects,
     Event,
     GroupRequest,
     GroupResponse,
+    Push,
     Request,
     Resume,
     Suspend,
@@ -44,6 +48,10 @@ _NO_BARRIER = "the log does not answer, so it is not certain what was committed 
 _FAILED = "the log of the group's shard cannot be served; its operator was told"
 _MOVED = "another coordinator owns the group now"
 _UNFORESEEN = "the server failed in a way it did not foresee"
+
+
+Sink = Callable[[GroupResponse], None]
+"""Takes the one answer to a call."""
 
 
 class Phase(enum.Enum):
@@ -85,6 +93,7 @@ class Surroundings:
         now: both clocks.
         may_answer: whether the lease is held at a boot time.
         changed: told when a shard began or ceased to be served.
+        pushed: takes the core's news for session streams.
         load_wait_ms: how long a call waits for a load to end before it is answered
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
@@ -98,6 +107,7 @@ class Surroundings:
     now: Callable[[], Now]
     may_answer: Callable[[int], bool]
     changed: Callable[["OwnedShard"], None]
+    pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000
     handoff_wait_ms: int = 1_000
@@ -125,7 +135,7 @@ class OwnedShard:
         self._around = surroundings
         self._core: Shard | None = None
         self._log: ShardLog | None = None
-        self._calls: dict[int, tuple[asyncio.Future[GroupResponse], GroupRequest]] = {}
+        self._calls: dict[int, tuple[Sink, GroupRequest]] = {}
         self._call_ids = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -218,8 +228,40 @@ class OwnedShard:
             return self._refused(message) or self.refuse(
                 message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
             )
+        return await self._ask(message, host)
+
+    def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
+        """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
+
+        Args:
+            message: the call, within the limits of the public API.
+            host: address of the caller.
+            answered: takes the answer, now or later, before the news of the same turn.
+
+        Returns:
+            What `abandon` takes; None: it was answered.
+        """
         refused = self._refused(message)
-        return await self._ask(message, host) if refused is None else refused
+        if refused is not None:
+            answered(refused)
+            return None
+        self._call_ids += 1
+        call_id = self._call_ids
+        self._calls[call_id] = (answered, message)
+        draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
+        try:
+            self._handle(Request(call_id, message, host, draw))
+        except Exception:
+            # One call must not take the shard down (conformance GV-20).
+            log.exception("call_failed", shard=self.number, call=type(message).__name__)
+            if self._calls.pop(call_id, None) is not None:
+                answered(self.refuse(message, error_code.UNKNOWN_SERVER_ERROR, _UNFORESEEN))
+        return call_id if call_id in self._calls else None
+
+    def abandon(self, call_id: int) -> None:
+        """The caller of an open call went away: it is not answered any more."""
+        if self._calls.pop(call_id, None) is not None and self._core is not None:
+            self._handle(Cancelled(call_id))
 
     def refuse(self, message: GroupRequest, code: ErrorCode, text: str) -> GroupResponse:
         """The answer that says no, with the epoch known here."""
@@ -259,24 +301,14 @@ class OwnedShard:
         return True
 
     async def _ask(self, message: GroupRequest, host: str) -> GroupResponse:
-        self._call_ids += 1
-        call_id = self._call_ids
         future: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = (future, message)
-        try:
-            self._handle(Request(call_id, message, host, draw=str(uuid.uuid4())))
-        except Exception:
-            # One call must not take the shard down (conformance GV-20).
-            log.exception("call_failed", shard=self.number, call=type(message).__name__)
-            self._calls.pop(call_id, None)
-            return self.refuse(message, error_code.UNKNOWN_SERVER_ERROR, _UNFORESEEN)
-        if future.done():
+        call_id = self.start(message, host, partial(_settle, future))
+        if call_id is None:
             return future.result()
         try:
             return await future
         except asyncio.CancelledError:
-            if self._calls.pop(call_id, None) is not None and self._core is not None:
-                self._handle(Cancelled(call_id))
+            self.abandon(call_id)
             raise
 
     async def _wait_phase(self, limit_ms: int) -> None:
@@ -288,6 +320,40 @@ class OwnedShard:
                     await event.wait()
         except TimeoutError:
             return
+
+    # --- session streams
+
+    def attach(self, event: Attach) -> ErrorCode:
+        """Puts a member on a stream; the core pushes the answer.
+
+        Returns:
+            NONE; or why the core was not asked.
+        """
+        if self.phase in (Phase.CLAIMING, Phase.LOADING):
+            return error_code.COORDINATOR_LOAD_IN_PROGRESS
+        return self._stream_event(event)
+
+    def beat(self, event: Beat) -> ErrorCode:
+        """Prolongs the sessions of a stream's members.
+
+        Returns:
+            NONE; or why nobody's was prolonged.
+        """
+        return self._stream_event(event)
+
+    def _stream_event(self, event: Event) -> ErrorCode:
+        now = self._around.now()
+        if not self.suspended and not self._around.may_answer(now.boot_ms):
+            self.suspend()
+        if self._core is not None and not self.suspended:
+            try:
+                self._apply(self._core.handle(event, now), now)
+            except Exception:
+                log.exception("stream_event_failed", shard=self.number, stream_event=type(event).__name__)
+                return error_code.UNKNOWN_SERVER_ERROR
+            return error_code.NONE
+        moved = self.phase is Phase.GONE and self.successor is not None
+        return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
 
     # --- the core and its effects
 
@@ -307,6 +373,8 @@ class OwnedShard:
     def _apply(self, effects: Effects, now: Now) -> None:
         if effects.replies:
             self._reply(effects, now)
+        for push in effects.pushes:
+            self._around.pushed(self, push)
         for append in effects.appends:
             if self._log is not None:
                 self._log.append(append.append_id, [record.SerializeToString() for record in append.records])
@@ -315,13 +383,13 @@ class OwnedShard:
     def _reply(self, effects: Effects, now: Now) -> None:
         may_answer = self.phase is Phase.GONE or (not self.suspended and self._around.may_answer(now.boot_ms))
         for reply in effects.replies:
-            future, message = self._calls.pop(reply.call_id, (None, None))
-            if future is None or message is None or future.done():
+            answered, message = self._calls.pop(reply.call_id, (None, None))
+            if answered is None or message is None:
                 continue
             if may_answer:
-                future.set_result(reply.message)
+                answered(reply.message)
             else:
-                future.set_result(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
+                answered(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
 
     def _arm(self, deadline_ms: int | None, now: Now) -> None:
         if self.suspended or self.phase is not Phase.SERVING or deadline_ms is None:
@@ -475,17 +543,23 @@ class OwnedShard:
             now = self._around.now()
             effects = core.handle(last_event, now)
             self._reply(effects, now)
+            for push in effects.pushes:
+                self._around.pushed(self, push)
         if shard_log is not None:
             shard_log.close()
-        for future, message in self._calls.values():
-            if not future.done():
-                future.set_result(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
-        self._calls.clear()
+        calls, self._calls = self._calls, {}
+        for answered, message in calls.values():
+            answered(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase
         self._phase_ended.set()
         self._phase_ended = asyncio.Event()
+
+
+def _settle(future: asyncio.Future[GroupResponse], response: GroupResponse) -> None:
+    if not future.done():
+        future.set_result(response)
 
 
 def _claimed(result: metadata_pb2.LogResult) -> int:

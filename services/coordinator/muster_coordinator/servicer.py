@@ -6,11 +6,12 @@ from urllib.parse import unquote
 
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
-from muster_runtime.refusals import Unimplemented
 
 METHOD_LIMITS = {"JoinGroup": 2 << 20, "SyncGroup": 4 << 20, "OffsetCommit": 4 << 20, "OffsetFetch": 4 << 20}
 """Largest request in bytes of the calls that may exceed the general limit. What a call brings must fit into
 one record of the log (8 MiB)."""
+SESSION_LIMITS = {"Session": 8 << 20}
+"""Largest message of a session in bytes; its calls have the limits of the unary ones besides."""
 
 
 def host_of(peer: str) -> str:
@@ -49,10 +50,17 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
 
 
 class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):
-    """Sessions are not served by this version: unary calls do all that they do."""
+    """The group protocol on a stream, with news pushed.
+
+    Args:
+        serve: serves a stream, given the call and the client's host, until it ends.
+    """
+
+    def __init__(self, serve: Callable[[Any, str], Awaitable[None]]) -> None:
+        self._serve = serve
 
     async def Session(  # type: ignore[override]  # noqa: N802
-        self, _requests: Any, _context: Any
+        self, _requests: Any, context: Any
     ) -> None:
-        """Refused."""
-        raise Unimplemented("this version does not serve sessions; use the unary calls")
+        """Serves one stream."""
+        await self._serve(context, host_of(context.peer()))

@@ -160,3 +160,64 @@ class GroupSettings(Settings):
     def to_config(self) -> GroupConfig:
         """The values as the core takes them."""
         return GroupConfig(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class SessionSettings(Settings):
+    """Limits and times of session streams."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_SESSION_")
+
+    max_streams: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Session streams of the process, 1 to 1,000,000."
+    )
+    max_members: int = Field(
+        default=5_000, ge=1, le=1_000_000, description="Members on one stream, 1 to 1,000,000."
+    )
+    max_frames: int = Field(
+        default=1_000, ge=1, le=100_000, description="Frames in one message of a client, 1 to 100,000."
+    )
+    max_open_calls: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Calls of one stream that wait for their answer, 1 to 1,000,000.",
+    )
+    max_queued_bytes: int = Field(
+        default=8 << 20,
+        ge=1_024,
+        le=1 << 30,
+        description="What may wait for a client that does not read before its stream is cut off, in bytes.",
+    )
+    hello_timeout_ms: int = Field(
+        default=10_000, ge=50, le=600_000, description="Time for a new stream to say Hello, in ms."
+    )
+    write_timeout_ms: int = Field(
+        default=10_000,
+        ge=50,
+        le=600_000,
+        description="Time for a client to take a message before its stream is cut off, in ms.",
+    )
+    max_silence_ms: int = Field(
+        default=60_000,
+        ge=100,
+        le=86_400_000,
+        description="A stream without a frame for so many ms, and for three beats, is closed.",
+    )
+    max_age_ms: int = Field(
+        default=7_200_000,
+        ge=100,
+        le=_DAY_MS,
+        description="Age in ms at which a stream ends and its client opens another; a tenth either way.",
+    )
+    break_window_ms: int = Field(
+        default=200,
+        ge=0,
+        le=2_000,
+        description="Streams that break within so many ms are judged together, 0 to 2,000.",
+    )
+    break_hold_ms: int = Field(
+        default=1_000,
+        ge=0,
+        le=60_000,
+        description="After most streams broke, further ones are put down to the network for so many ms.",
+    )

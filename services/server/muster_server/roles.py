@@ -144,12 +144,12 @@ def kind_of(role: str) -> RoleKind:
         return RoleKind(
             lambda settings, **others: _DiscoveryRole(Discovery(settings, **others)), DiscoverySettings
         )
-    from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+    from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
 
     return RoleKind(
         lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others)),
         CoordinatorSettings,
-        {"group": GroupSettings},
+        {"group": GroupSettings, "session": SessionSettings},
     )
 
 

@@ -1,0 +1,74 @@
+"""What the server has to say on a session stream and the client has not taken yet."""
+
+import asyncio
+from collections import deque
+
+from muster_protos.muster.v1 import session_pb2 as pb
+
+MESSAGE_MAX_BYTES = 1 << 20
+"""A message gets no further frame that would make it larger; a larger frame goes alone."""
+
+_FRAME_OVERHEAD_BYTES = 128
+
+
+class Outbox:
+    """Gathers frames into messages: what is put in before the writer comes round goes out together.
+
+    Args:
+        max_bytes: how much may wait.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._messages: deque[pb.SessionResponse] = deque()
+        self._sizes: deque[int] = deque()
+        self._total_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._messages)
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits than may. Asked before a frame is added, so that one of any size is taken."""
+        return self._total_bytes > self._max_bytes
+
+    def frame(self, size_bytes: int) -> pb.ServerFrame:
+        """A new frame at the end, to be filled in before the loop's turn ends.
+
+        Args:
+            size_bytes: about how large it will be.
+        """
+        size_bytes += _FRAME_OVERHEAD_BYTES
+        if not self._messages or self._sizes[-1] + size_bytes > MESSAGE_MAX_BYTES:
+            self._messages.append(pb.SessionResponse())
+            self._sizes.append(0)
+            self.wake()
+        self._sizes[-1] += size_bytes
+        self._total_bytes += size_bytes
+        return self._messages[-1].frames.add()
+
+    def take(self) -> pb.SessionResponse:
+        """The oldest message; nothing is added to it any more."""
+        self._total_bytes -= self._sizes.popleft()
+        return self._messages.popleft()
+
+    def clear(self) -> None:
+        """Drops everything."""
+        self._messages.clear()
+        self._sizes.clear()
+        self._total_bytes = 0
+
+    def wake(self) -> None:
+        """Lets the writer look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Waits for `wake`. One writer at a time."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
