@@ -50,9 +50,12 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
 
     async def start(self) -> None:
         self.server = grpc.aio.server()
-        pb_grpc.add_GroupCoordinatorServiceServicer_to_server(self, self.server)
+        self.serve(self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self.server.start()
+
+    def serve(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_GroupCoordinatorServiceServicer_to_server(self, server)
 
     async def stop(self) -> None:
         if self.server is not None:

@@ -37,6 +37,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 class _Entry:
     channel: grpc.aio.Channel
     users: int = 0
+    given_up: bool = False
     idle: asyncio.TimerHandle | None = None
 
 
@@ -71,6 +72,19 @@ class Channels:
             if entry.users == 0 and self._entries.get(address) is entry:
                 loop = asyncio.get_running_loop()
                 entry.idle = loop.call_later(self._idle_ms / 1_000, self._drop, address, entry)
+            elif entry.users == 0 and entry.given_up:
+                self._close_soon(entry)
+
+    def give_up(self, address: str) -> None:
+        """The connection to `address` is dead though it does not say so: the next call opens another one."""
+        entry = self._entries.pop(address, None)
+        if entry is None:
+            return
+        entry.given_up = True
+        if entry.idle is not None:
+            entry.idle.cancel()
+        if entry.users == 0:
+            self._close_soon(entry)
 
     async def close(self) -> None:
         """Closes all channels; open calls are cancelled."""
@@ -90,6 +104,9 @@ class Channels:
         if entry.users or self._entries.get(address) is not entry:
             return
         del self._entries[address]
+        self._close_soon(entry)
+
+    def _close_soon(self, entry: _Entry) -> None:
         task = asyncio.get_running_loop().create_task(self._close(entry))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

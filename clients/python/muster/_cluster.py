@@ -18,12 +18,12 @@ from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicErro
 from muster._fetching import fetch_committed
 from muster._link import GroupLink
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._sessions import SessionTransport
 from muster._transport import (
     ConnectionLost,
     GroupRequest,
     GroupResponse,
     Overloaded,
-    Transport,
     UnaryTransport,
 )
 from muster._values import Committed, Topic, TopicPartition
@@ -41,7 +41,8 @@ _UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
 class Cluster:
     """A connection to a cluster. Use it as an async context manager, or call `close`.
 
-    Members of one process share a cluster, and with it its channels. It belongs to the event loop in which
+    Members of one process share a cluster, and with it its connections: one session stream per
+    coordinator keeps all of them alive. It belongs to the event loop in which
     it is first used.
 
     Args:
@@ -65,7 +66,8 @@ class Cluster:
         self.timeout_ms = timeout_ms
         self._channels = Channels(credentials)
         self._discovery = Discovery(self.servers, self._channels)
-        self._transport: Transport = UnaryTransport(self._channels)
+        self._unary = UnaryTransport(self._channels)
+        self._sessions = SessionTransport(self._channels, self._unary)
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,16 +79,12 @@ class Cluster:
 
     async def close(self) -> None:
         """Closes all connections. Members must be closed before."""
+        await self._sessions.close()
         await self._channels.close()
 
-    def link(self, group_id: str) -> GroupLink:
-        """A way to the coordinator of a group, for members."""
-        return GroupLink(group_id, self._discovery, self._transport)
-
-    @property
-    def transport(self) -> Transport:
-        """How group calls travel, for members."""
-        return self._transport
+    def link(self, group_id: str, *, session: bool = False) -> GroupLink:
+        """A way to the coordinator of a group; members take the stream that they share."""
+        return GroupLink(group_id, self._discovery, self._sessions if session else self._unary)
 
     async def describe(self) -> discovery_pb2.Cluster:
         """Coordinators, owners of shards and nodes of the log, as a discovery server sees them now."""
@@ -208,7 +206,7 @@ class Cluster:
         live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
         answers = await asyncio.gather(
             *(
-                self._transport.call(f"{c.host}:{c.port}", request, pb.ListGroupsResponse, timeout_ms=5_000)
+                self._unary.call(f"{c.host}:{c.port}", request, pb.ListGroupsResponse, timeout_ms=5_000)
                 for c in live
             )
         )

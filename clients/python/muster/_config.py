@@ -22,7 +22,15 @@ class MemberConfig:
         client_id: name of the program; starts the member id that the coordinator makes.
         rack_id: where the member runs, for assignors that care. Empty: not told.
         session_timeout_ms: how long the member may be silent before its partitions go to others.
-        heartbeat_interval_ms: how often it says that it lives; at most a third of the session is wise.
+        session: keep one stream open to each coordinator, shared by all members of a `Cluster`; False: make
+            unary calls of everything, as with a server that has no streams.
+        beat_interval_ms: how often such a stream says that its members live; at most a third of
+            `disconnect_grace_ms`. The shortest of a stream's members counts, and a session below three beats
+            makes them more frequent.
+        disconnect_grace_ms: how long the member may be away after its stream broke, e.g. because its process
+            was killed, before its partitions go to others; a static member too. 0: its whole session.
+        heartbeat_interval_ms: without a stream, how often it says that it lives; at most a third of the
+            session is wise.
         rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again.
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader looks whether its topics changed.
@@ -33,6 +41,9 @@ class MemberConfig:
     client_id: str = "muster-python"
     rack_id: str = ""
     session_timeout_ms: int = 45_000
+    session: bool = True
+    beat_interval_ms: int = 500
+    disconnect_grace_ms: int = 3_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     request_timeout_ms: int = 30_000
@@ -42,6 +53,16 @@ class MemberConfig:
     def __post_init__(self) -> None:
         _between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
+        _between("beat_interval_ms", self.beat_interval_ms, 100, 60_000)
+        _between("disconnect_grace_ms", self.disconnect_grace_ms, 0, LONGEST_TIMEOUT_MS)
+        if not isinstance(self.session, bool):
+            raise SettingsError("session", f"must be True or False, not {self.session!r}")
+        if self.session and 0 < self.disconnect_grace_ms < 3 * self.beat_interval_ms:
+            raise SettingsError(
+                "disconnect_grace_ms",
+                f"{self.disconnect_grace_ms} must be 0 or at least three times beat_interval_ms "
+                f"({self.beat_interval_ms})",
+            )
         _between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("topic_refresh_interval_ms", self.topic_refresh_interval_ms, 100, 86_400_000)
@@ -56,6 +77,11 @@ class MemberConfig:
         _at_most("client_id", self.client_id, 255)
         _at_most("rack_id", self.rack_id, 255)
         object.__setattr__(self, "assignors", resolve(self.assignors))
+
+    @property
+    def grace_ms(self) -> int:
+        """`disconnect_grace_ms` if there are streams to break, else 0."""
+        return self.disconnect_grace_ms if self.session else 0
 
     @property
     def resolved_assignors(self) -> tuple[Assignor, ...]:

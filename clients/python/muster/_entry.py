@@ -15,7 +15,7 @@ from muster._link import GroupLink
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
 from muster._standing import Seat, Standing
-from muster._transport import KeepAlive, Transport, Vitals
+from muster._transport import KeepAlive, Vitals
 from muster._values import TopicPartition
 from muster._waits import Waits
 
@@ -38,7 +38,6 @@ class Entry:
         config: MemberConfig,
         topics: tuple[str, ...],
         link: GroupLink,
-        transport: Transport,
         standing: Standing,
         leader: Leader,
         waits: Waits,
@@ -46,7 +45,6 @@ class Entry:
         self._config = config
         self._topics = topics
         self._link = link
-        self._transport = transport
         self._standing = standing
         self._leader = leader
         self._waits = waits
@@ -114,6 +112,7 @@ class Entry:
             protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
             reason=reason[:REASON_LENGTH],
             client_id=config.client_id,
+            disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,
             member_seq=self._member_seq,
         )
@@ -141,8 +140,9 @@ class Entry:
             seat=standing.seat,
             interval_ms=self._config.heartbeat_interval_ms,
             timeout_ms=min(self._config.request_timeout_ms, max(1_000, self._config.heartbeat_interval_ms)),
+            beat_interval_ms=max(1, min(self._config.beat_interval_ms, self._config.session_timeout_ms // 3)),
         )
-        self._keep_alive = self._transport.keep_alive(self._link, vitals, standing.hear)
+        self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
         return joined
 
     async def sync(self, joined: pb.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -106,6 +106,12 @@ class GroupLink:
         self._transport = transport
         self._locating = asyncio.Lock()
         self._moved = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def transport(self) -> Transport:
+        """How calls travel."""
+        return self._transport
 
     async def locate(self) -> str:
         """Address of the coordinator; waits until discovery knows one."""
@@ -160,6 +166,21 @@ class GroupLink:
             if address is not None:
                 self._moved.set()
                 self._moved = asyncio.Event()
+                for watcher in tuple(self._watchers):
+                    watcher()
+
+    def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
+        """Calls `moved` whenever the coordinator is found at another address; gives what ends that."""
+        self._watchers.append(moved)
+        return lambda: self._watchers.remove(moved)
+
+    def accept(self, shard_epoch: int) -> bool:
+        """Whether news of that epoch may be believed; a deposed coordinator's may not. 0: it says nothing."""
+        if 0 < shard_epoch < self.shard_epoch:
+            log.debug("dropped an answer of epoch %d, %d was seen", shard_epoch, self.shard_epoch)
+            return False
+        self.shard_epoch = max(self.shard_epoch, shard_epoch)
+        return True
 
     async def call(
         self,
@@ -190,11 +211,9 @@ class GroupLink:
         except Overloaded as error:
             return Outcome(OVERLOADED, None, str(error))
         header = _header(response)
-        if 0 < header.shard_epoch < self.shard_epoch:
-            log.debug("dropped an answer of epoch %d, %d was seen", header.shard_epoch, self.shard_epoch)
+        if not self.accept(header.shard_epoch):
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, "the answer came from a deposed coordinator")
-        self.shard_epoch = max(self.shard_epoch, header.shard_epoch)
         followed = False
         if reaction_to(_Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
             if header.hint is not None and self.follow(header.hint):

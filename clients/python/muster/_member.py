@@ -45,6 +45,9 @@ class MemberSettings(TypedDict, total=False):
     client_id: str
     rack_id: str
     session_timeout_ms: int
+    session: bool
+    beat_interval_ms: int
+    disconnect_grace_ms: int
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
     request_timeout_ms: int
@@ -62,9 +65,10 @@ class Member:
     `on_partitions_assigned` says what it owns from now on; `on_partitions_revoked` asks to give everything
     up (the member joins the next generation when it returns, or when the rebalance time-out has passed);
     `on_partitions_lost` says that it is too late for that: somebody else may own the partitions already.
-    The member calls it by itself when nothing was heard from a coordinator for a session time-out, counted
-    from when the last acknowledged heartbeat was sent; if the coordinator still knows the member later, the
-    same partitions are assigned again without a rebalance.
+    The member calls it by itself when nothing was heard from a coordinator for `disconnect_grace_ms` (without
+    a stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
+    sent; if the coordinator still knows the member later, the same partitions are assigned again without a
+    rebalance.
 
     Args:
         cluster: the connection; it must stay open as long as the member.
@@ -95,8 +99,8 @@ class Member:
         self.topics = check_topics(topics)
         self._cluster = cluster
         self._callbacks = Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost)
-        self._link = cluster.link(self.group_id)
-        self._standing = Standing(Life(self.config.session_timeout_ms))
+        self._link = cluster.link(self.group_id, session=self.config.session)
+        self._standing = Standing(Life(self.config.session_timeout_ms, self.config.grace_ms))
         self._committer = Committer(
             self._link,
             self._standing,
@@ -109,7 +113,6 @@ class Member:
             config=self.config,
             topics=self.topics,
             link=self._link,
-            transport=cluster.transport,
             standing=self._standing,
             leader=self._leader,
             waits=self._waits,
@@ -304,7 +307,7 @@ class Member:
                 log.warning(
                     "group %r: nothing heard from a coordinator for %d ms; partitions are lost",
                     self.group_id,
-                    self.config.session_timeout_ms,
+                    standing.life.span_ms,
                 )
                 await self._lose()
             elif not standing.holding and remaining_ms:

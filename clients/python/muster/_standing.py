@@ -46,6 +46,7 @@ class Pulse:
         message: explanation for people.
         repeat: the beat did not count and is to be repeated.
         hurry: it may be repeated at once.
+        on_stream: the membership hangs on a session stream; False: on calls of its own.
     """
 
     seat: Seat
@@ -55,25 +56,44 @@ class Pulse:
     message: str = ""
     repeat: bool = False
     hurry: bool = False
+    on_stream: bool = False
 
 
 class Life:
-    """A member's own deadline: a session time-out after its last acknowledged beat was *sent*.
+    """A member's own deadline, counted from when its last acknowledged beat was *sent*.
 
-    The server counts from when it received that beat, which is later: so the member always stops first.
+    It is a session time-out away; on a stream it is the disconnect grace, where that is set and shorter. The
+    server counts the session from when it received that beat and the grace from when the stream broke, and
+    both are later: so the member always stops first.
+
+    Attributes:
+        on_stream: whether the grace counts. At first it does: a server may know of a stream before the
+            member knows that it does.
     """
 
-    def __init__(self, session_timeout_ms: int) -> None:
-        self.session_timeout_ms = session_timeout_ms
-        self.ends_at_ms = 0
+    def __init__(self, session_timeout_ms: int, disconnect_grace_ms: int = 0) -> None:
+        self.on_stream = True
+        self._session_timeout_ms = session_timeout_ms
+        self._on_stream_ms = min(session_timeout_ms, disconnect_grace_ms or session_timeout_ms)
+        self._acknowledged_ms: int | None = None
+
+    @property
+    def span_ms(self) -> int:
+        """How long a beat counts."""
+        return self._on_stream_ms if self.on_stream else self._session_timeout_ms
+
+    @property
+    def ends_at_ms(self) -> int:
+        """Boot time at which the member must have stopped; 0: it was never acknowledged."""
+        return 0 if self._acknowledged_ms is None else self._acknowledged_ms + self.span_ms
 
     def renew(self, sent_ms: int) -> None:
         """A beat that was sent then was acknowledged."""
-        self.ends_at_ms = max(self.ends_at_ms, sent_ms + self.session_timeout_ms)
+        self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
 
     def restart(self, sent_ms: int) -> None:
         """A new seat: what was acknowledged to the old one does not count."""
-        self.ends_at_ms = sent_ms + self.session_timeout_ms
+        self._acknowledged_ms = sent_ms
 
     def remaining_ms(self, now_ms: int) -> int:
         """Time left, 0 or more."""
@@ -132,18 +152,24 @@ class Standing:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, pulse: Pulse) -> None:
-        """Takes in what a beat brought."""
+        """Takes in what a beat brought.
+
+        An acknowledged beat of a member that holds its partitions is no news: whoever waits for the end of
+        the life looks again when that would have come. So a thousand beats wake nobody.
+        """
         if pulse.seat != self.seat:
             return
-        if pulse.sent_ms and pulse.code in (
-            common_pb2.ERROR_CODE_NONE,
-            common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS,
-        ):
+        counts = pulse.code in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        if (counts or pulse.on_stream) and self.life.on_stream is not pulse.on_stream:
+            self.life.on_stream = pulse.on_stream
+            self.news.set()
+        if counts and pulse.sent_ms:
             self.life.renew(pulse.sent_ms)
         if pulse.cause is not None:
             self.cause = pulse.cause
-        self.react(Call.HEARTBEAT, pulse.code, pulse.seat, pulse.message)
-        self.news.set()
+        if pulse.code or not self.holding:
+            self.react(Call.HEARTBEAT, pulse.code, pulse.seat, pulse.message)
+            self.news.set()
 
     def react(self, call: Call, code: int, seat: Seat, why: str) -> Reaction:
         """Notes what an outcome asks for and gives the reaction.

@@ -1,7 +1,7 @@
 """How a group call reaches the coordinator at an address, and how a membership is kept alive there.
 
-This is the seam between a member and the wire. `UnaryTransport` makes a unary call of everything; a transport
-over one session stream per coordinator can take its place without a change above this file.
+This is the seam between a member and the wire. `UnaryTransport` makes a unary call of everything;
+`muster._sessions` has the transport that sends everything over one stream per coordinator.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import coordinator_pb2_grpc as pb_grpc
 
@@ -72,8 +73,9 @@ class Vitals:
         group_id: the group.
         group_instance_id: static id of the member; empty: dynamic.
         seat: its id and generation.
-        interval_ms: how often to say so.
-        timeout_ms: how long to wait for an answer before the connection counts as lost.
+        interval_ms: how often to say so by a call of its own.
+        timeout_ms: how long to wait for the answer before the connection counts as lost.
+        beat_interval_ms: how often to say so on a stream.
     """
 
     group_id: str
@@ -81,6 +83,7 @@ class Vitals:
     seat: Seat
     interval_ms: int
     timeout_ms: int
+    beat_interval_ms: int
 
 
 class Beats(Protocol):
@@ -90,6 +93,33 @@ class Beats(Protocol):
         self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
     ) -> Pulse:
         """One beat; never raises for what a server or a network does."""
+
+
+class Route(Beats, Protocol):
+    """The way to the coordinator of one group, as a transport sees it (`muster._link.GroupLink`)."""
+
+    @property
+    def address(self) -> str | None:
+        """Where the coordinator is; None: not known."""
+
+    @property
+    def shard_epoch(self) -> int:
+        """Highest epoch of the ownership that was heard of."""
+
+    async def locate(self) -> str:
+        """Address of the coordinator; waits until discovery knows one."""
+
+    def follow(self, coordinator: common_pb2.Coordinator) -> bool:
+        """Goes to that coordinator unless a later owner is known."""
+
+    def forget(self, address: str) -> None:
+        """The coordinator at `address` is not, or no longer, the one."""
+
+    def accept(self, shard_epoch: int) -> bool:
+        """Whether news of that epoch may be believed."""
+
+    def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
+        """Calls `moved` whenever the coordinator is found at another address; gives what ends that."""
 
 
 class Transport(Protocol):
@@ -106,8 +136,8 @@ class Transport(Protocol):
             RequestRefused: the request is wrong or not allowed; a retry would not help.
         """
 
-    def keep_alive(self, link: Beats, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
-        """Starts to keep a membership alive wherever `link` finds its coordinator.
+    def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
+        """Starts to keep a membership alive wherever `route` finds its coordinator.
 
         Every sign of life and every piece of news goes to `deliver`, in the order in which it arrived.
         """
@@ -140,13 +170,17 @@ _METHODS = {
 
 
 def raise_status(error: grpc.aio.AioRpcError, what: str) -> None:
-    """Sorts a gRPC status into what the layers above tell apart."""
-    status = error.code()
+    """Raises what the layers above tell apart."""
+    raise sort_status(error.code(), error.details() or "", what) from error
+
+
+def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
+    """What a gRPC status means: `ConnectionLost`, `Overloaded` or `RequestRefused`."""
     if status in _RETRIABLE:
-        raise ConnectionLost(_in_short(status, error.details() or "")) from error
+        return ConnectionLost(_in_short(status, details))
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        raise Overloaded(error.details()) from error
-    raise RequestRefused(status.name, f"{what} was refused with {status.name}: {error.details()}") from error
+        return Overloaded(details)
+    return RequestRefused(status.name, f"{what} was refused with {status.name}: {details}")
 
 
 def _in_short(status: grpc.StatusCode, details: str) -> str:
@@ -181,23 +215,37 @@ class UnaryTransport:
             raise TypeError(f"{method} gave {type(response).__name__}")
         return response
 
-    def keep_alive(self, link: Beats, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
+    def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
         """See `Transport`."""
-        return _Heartbeats(link, vitals, deliver)
+        return Heartbeats(route, vitals, deliver)
 
 
-class _Heartbeats:
-    """A Heartbeat call per interval; after trouble sooner, with back-off."""
+class Heartbeats:
+    """A Heartbeat call per interval; after trouble sooner, with back-off.
 
-    def __init__(self, link: Beats, vitals: Vitals, deliver: Callable[[Pulse], None]) -> None:
-        self._link = link
+    With `hurry` the first one is made at once: the membership hung on a stream until now, and its grace runs
+    until it is heard of.
+    """
+
+    def __init__(
+        self, beats: Beats, vitals: Vitals, deliver: Callable[[Pulse], None], *, hurry: bool = False
+    ) -> None:
+        self._beats = beats
         self._vitals = vitals
         self._deliver = deliver
+        self._first_ms = 0 if hurry else vitals.interval_ms
+        if not hurry:
+            deliver(Pulse(vitals.seat, common_pb2.ERROR_CODE_NONE, sent_ms=0))
         self._task = asyncio.get_running_loop().create_task(self._run(), name="muster-heartbeat")
 
     async def stop(self) -> None:
-        self._task.cancel()
+        """See `KeepAlive`."""
+        self.cancel()
         await asyncio.wait((self._task,))
+
+    def cancel(self) -> None:
+        """Like `stop`, without waiting for the task."""
+        self._task.cancel()
 
     async def _run(self) -> None:
         vitals = self._vitals
@@ -208,9 +256,9 @@ class _Heartbeats:
             group_instance_id=vitals.group_instance_id,
         )
         backoff = Backoff()
-        await asyncio.sleep(vitals.interval_ms / 1_000)
+        await asyncio.sleep(self._first_ms / 1_000)
         while True:
-            pulse = await self._link.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
+            pulse = await self._beats.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
             self._deliver(pulse)
             if pulse.repeat:
                 await backoff.pause(connection_broken=pulse.hurry)

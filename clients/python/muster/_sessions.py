@@ -1,0 +1,87 @@
+"""The transport that sends everything of a process over one session stream per coordinator."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from muster._attachment import Attachment
+from muster._channels import Channels
+from muster._clock import boot_ms
+from muster._frames import fits
+from muster._session import End, How, Session, SessionEnded
+from muster._standing import Pulse
+from muster._transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals
+
+log = logging.getLogger("muster")
+
+UNSUPPORTED_FOR_MS = 600_000
+"""How long a server without streams is not asked for one again."""
+REFUSED_FOR_MS = 60_000
+"""How long a server that had no room for a stream is not asked again."""
+
+Response = TypeVar("Response", bound=GroupResponse)
+
+
+class SessionTransport:
+    """Streams where a server has them, unary calls where it does not.
+
+    Args:
+        channels: connections.
+        unary: for servers without streams, and for calls that are too large for one.
+    """
+
+    def __init__(self, channels: Channels, unary: UnaryTransport) -> None:
+        self._channels = channels
+        self._unary = unary
+        self._sessions: dict[str, Session] = {}
+        self._unary_until_ms: dict[str, int] = {}
+        self._running: set[Session] = set()
+
+    async def call(
+        self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
+    ) -> Response:
+        """See `muster._transport.Transport`."""
+        session = self.at(address) if fits(request) else None
+        if session is not None:
+            try:
+                response = await session.call(request, timeout_ms)
+            except SessionEnded:
+                pass
+            else:
+                if not isinstance(response, response_type):
+                    raise TypeError(f"{type(request).__name__} was answered {type(response).__name__}")
+                return response
+        return await self._unary.call(address, request, response_type, timeout_ms=timeout_ms)
+
+    def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
+        """See `muster._transport.Transport`."""
+        return Attachment(self, route, vitals, deliver)
+
+    def at(self, address: str) -> Session | None:
+        """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
+        session = self._sessions.get(address)
+        if session is None or not session.open:
+            if boot_ms() < self._unary_until_ms.get(address, 0):
+                return None
+            session = self._sessions[address] = Session(address, self._channels, self._ended)
+            self._running.add(session)
+        return session
+
+    async def close(self) -> None:
+        """Ends all streams in order."""
+        await asyncio.gather(*(session.close() for session in tuple(self._running)))
+
+    def _ended(self, session: Session, end: End) -> None:
+        self._running.discard(session)
+        if self._sessions.get(session.address) is session:
+            del self._sessions[session.address]
+        for_ms = {How.UNSUPPORTED: UNSUPPORTED_FOR_MS, How.REFUSED: REFUSED_FOR_MS}.get(end.how, 0)
+        if for_ms:
+            self._unary_until_ms[session.address] = boot_ms() + for_ms
+            log.info(
+                "no session stream with %s (%s): going on by unary calls for %d s",
+                session.address,
+                end.error,
+                for_ms // 1_000,
+            )
