@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import partial
 
@@ -40,6 +40,7 @@ class Offsets:
         self._context = context
         self._rebalancer = rebalancer
         self._in_flight: dict[tuple[str, str, int], list[int]] = {}
+        self._open_commits: Counter[str] = Counter()
 
     # --- OffsetCommit
 
@@ -116,12 +117,16 @@ class Offsets:
                 return
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key)
+        self._open_commits[request.group_id] += 1
         self._context.append(
             [record], answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
         )
 
     def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: tuple[str, str, int]) -> None:
         answer = self._answer(request)
+        self._open_commits[request.group_id] -= 1
+        if not self._open_commits[request.group_id]:
+            del self._open_commits[request.group_id]
         for call_id in self._in_flight.pop(retry_key, [call.call_id]):
             self._context.reply(call_id, answer)
 
@@ -244,8 +249,8 @@ class Offsets:
             self._context.in_line(group, partial(self._expire_group, group))
 
     def _expire_group(self, group: Group) -> None:
-        if self._context.groups.get(group.group_id) is not group:
-            return
+        if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
+            return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
         expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
         records = [self.tombstone(group, expired, "expired")] if expired else []
         if (
