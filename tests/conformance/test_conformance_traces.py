@@ -1,5 +1,7 @@
 """A real Kafka as judge: recorded scripts of group calls, played in virtual time."""
 
+from pathlib import Path
+
 import pytest
 from conformance import traces
 from conformance.traces import Script, Step
@@ -29,7 +31,7 @@ TOLD = _joined(error=79, generation=-1, protocol="", leader="", members=[])
 @pytest.mark.parametrize(
     "wrong",
     [
-        {1: _joined(generation=2)},
+        {1: _joined(generation=0)},
         {1: _joined(leader="b#1")},
         {1: _joined(protocol="sticky")},
         {1: _joined(error=25)},
@@ -41,13 +43,13 @@ TOLD = _joined(error=79, generation=-1, protocol="", leader="", members=[])
 def test_the_judge_sees_what_is_different(wrong: traces.Answers) -> None:
     steps = [_join(), _join(), Step("heartbeat", "a", {})]
     right = Script("right", steps, [{0: TOLD}, {1: _joined()}, {2: {"error": 0}}])
-    assert traces.judge(right) == traces.Verdict(), "the same answers in the same steps"
+    assert traces.judge(right).matches
     verdict = traces.judge(Script("wrong", steps, [right.answers[0], wrong, right.answers[2]]))
     assert verdict.step == 1
     assert not verdict.matches
 
 
-def test_a_file_of_another_format_is_refused(tmp_path: traces.Path) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "traces.json"
     path.write_text('[{"steps": [["heartbeat", "a", {}]], "answers": []}]')
     with pytest.raises(ValueError, match="script 0 has 1 steps and answers to 0"):
