@@ -5,12 +5,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import muster
+import pytest
 import pytest_asyncio
 from client.client_scripted import ScriptedCluster
-from client.client_streams import Stream, StreamingCoordinator
+from client.client_streams import Break, StreamingCoordinator
 from muster import MemberState, TopicPartition
+from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages
 from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2 as session
 
 FAST: muster.MemberSettings = {
@@ -78,7 +82,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-def on(stream: Stream, member: muster.Member, generation: int = 1) -> session.RebalanceStarted:
+def on(member: muster.Member, generation: int = 1) -> session.RebalanceStarted:
     cause = common.RebalanceCause(kind=common.REBALANCE_CAUSE_KIND_MEMBER_JOINED, sentence="a member joined")
     return session.RebalanceStarted(
         group_id="g", member_id=member.member_id, generation=generation, cause=cause, shard_epoch=1
@@ -106,3 +110,379 @@ async def test_a_life_on_one_stream(world: World) -> None:
     assert len(stream.frames("detach")) == 1
     await until(lambda: stream.half_closed)
     assert world.told == ["assigned", "revoked"]
+
+
+async def test_members_of_a_process_share_a_stream_and_its_beats(world: World) -> None:
+    a = world.a
+    for number in range(5):
+        await world.join(f"g{number}")
+    [stream] = a.streams
+    before = len(stream.frames("beat"))
+    await until(lambda: len(stream.frames("beat")) >= before + 3)
+    assert {attach.group_id for attach in stream.frames("attach")} == {f"g{n}" for n in range(5)}
+    assert len(a.streams) == 1
+    assert a.requests("Heartbeat") == []
+
+
+async def test_what_one_loop_turn_produces_goes_out_together(world: World) -> None:
+    members = [await world.join(f"g{number}") for number in range(8)]
+    [stream] = world.a.streams
+    before = len(stream.messages)
+    await asyncio.gather(*(member.commit({ALL[0]: 1}) for member in members))
+    calls = [
+        sum(frame.WhichOneof("kind") == "call" for frame in message.frames)
+        for message in stream.messages[before:]
+    ]
+    assert max(calls) == len(members)
+
+
+async def test_a_message_stays_below_the_limits() -> None:
+    frames = [call_frame(n, pb.HeartbeatRequest(group_id="g")) for n in range(1, MOST_FRAMES + 2)]
+    assert [len(message.frames) for message in messages(frames)] == [MOST_FRAMES, 1]
+    large = [call_frame(n, pb.LeaveGroupRequest(group_id="g" * (MOST_BYTES // 2))) for n in (1, 2, 3)]
+    assert [len(message.frames) for message in messages(large)] == [1, 1, 1]
+    assert not fits(pb.SyncGroupRequest(group_id="g" * (MOST_BYTES + 1)))
+    assert not fits(pb.DescribeGroupsRequest(group_ids=["g"]))
+
+
+async def test_a_pushed_rebalance_makes_the_member_rejoin_at_once(world: World) -> None:
+    member = await world.join()
+    [stream] = world.a.streams
+    await stream.say(rebalance_started=on(member))
+    await world.told_so("assigned", "revoked", "assigned")
+    assert member.generation == 2
+    assert member.last_cause is not None
+    assert member.last_cause.sentence == "a member joined"
+    assert world.a.requests("JoinGroup")[-1].reason == "a member joined"
+    assert [attach.generation for attach in stream.frames("attach")] == [1, 2]
+
+
+async def test_a_rebalance_of_another_generation_is_no_news(world: World) -> None:
+    member = await world.join()
+    [stream] = world.a.streams
+    await stream.say(rebalance_started=on(member, generation=0))
+    await world.a.until("Beat", len(world.a.requests("Beat")) + 3)
+    assert world.told == ["assigned"]
+
+
+@pytest.mark.parametrize(
+    ("code", "keeps_id"),
+    [(common.ERROR_CODE_ILLEGAL_GENERATION, True), (common.ERROR_CODE_UNKNOWN_MEMBER_ID, False)],
+)
+@pytest.mark.parametrize("how", ["fenced", "unheard", "attach"])
+async def test_a_membership_that_is_gone_starts_over(
+    world: World, how: str, code: common.ErrorCode.ValueType, keeps_id: bool
+) -> None:
+    a = world.a
+    member = await world.join()
+    [stream], before = a.streams, member.member_id
+    if how == "fenced":
+        news = session.Fenced(group_id="g", member_id=before, error_code=code, shard_epoch=1)
+        await stream.say(fenced=news)
+    elif how == "unheard":
+        unheard = session.UnheardMember(group_id="g", member_id=before, error_code=code)
+        a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+    else:
+        a.script["Attach"].append(session.AttachResult(error_code=code, shard_epoch=1))
+        stream.end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned", "lost", "assigned")
+    assert (member.member_id == before) is keeps_id
+    assert member.generation == 2
+
+
+async def test_a_fenced_instance_stops(world: World) -> None:
+    member = await world.join(group_instance_id="blue")
+    news = session.Fenced(
+        group_id="g",
+        member_id=member.member_id,
+        error_code=common.ERROR_CODE_FENCED_INSTANCE_ID,
+        shard_epoch=1,
+    )
+    await world.a.streams[0].say(fenced=news)
+    with pytest.raises(muster.FencedInstance):
+        await asyncio.wait_for(member.wait(), 20)
+    assert world.told == ["assigned", "lost"]
+
+
+async def test_a_broken_stream_is_opened_again_and_costs_nothing(world: World) -> None:
+    a = world.a
+    members = [await world.join(f"g{number}") for number in range(3)]
+    lookups = len(world.cluster.asked)
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await a.until("Session", 2)
+    await until(lambda: len(a.streams[1].frames("beat")) >= 2)
+    first = [frame.WhichOneof("kind") for frame in a.streams[1].messages[0].frames]
+    assert first == ["hello", "attach", "attach", "attach", "beat"]
+    assert len(world.cluster.asked) == lookups
+    assert world.told == ["assigned"] * 3
+    assert len(a.requests("JoinGroup")) == 2 * len(members)
+
+
+async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> None:
+    a = world.a
+    member = await world.join()
+
+    async def parked(_request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    a.script["OffsetCommit"].append(parked)
+    commit = asyncio.create_task(member.commit({ALL[0]: 7}))
+    await a.until("OffsetCommit")
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await asyncio.wait_for(commit, 20)
+    first, second = a.requests("OffsetCommit")
+    assert first == second
+    assert len(a.streams) == 2
+
+
+async def test_a_killed_coordinator_is_left_for_the_next_one(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch, b.generation = 2, 1
+    member = await world.join()
+    world.cluster.owner = 1
+    await a.stop()
+    attach = await b.until("Attach")
+    assert (attach.member_id, attach.generation) == (member.member_id, 1)
+    await member.commit({ALL[0]: 5})
+    assert b.offsets == {("t", 0): 5}
+    assert b.requests("JoinGroup") == []
+    assert world.told == ["assigned"]
+
+
+async def test_a_moved_group_is_followed_without_a_lookup(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 2
+    member = await world.join()
+    lookups = len(world.cluster.asked)
+    moved = session.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
+    await a.streams[0].say(coordinator_moved=moved)
+    await b.until("Attach")
+    await until(lambda: len(b.streams[0].frames("beat")) >= 3)
+    assert len(world.cluster.asked) == lookups
+    assert world.told == ["assigned"]
+    assert a.streams[0].frames("detach") == []
+
+
+async def test_a_moved_group_whose_owner_is_not_known_is_looked_up(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 2
+    member = await world.join()
+    world.cluster.owner = 1
+    await a.streams[0].say(
+        coordinator_moved=session.CoordinatorMoved(group_id="g", member_id=member.member_id)
+    )
+    await b.until("Attach")
+    assert world.told == ["assigned"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+        common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        common.ERROR_CODE_NOT_COORDINATOR,
+    ],
+)
+async def test_an_attach_is_repeated_until_the_group_is_there(
+    world: World, code: common.ErrorCode.ValueType
+) -> None:
+    a = world.a
+    await world.join()
+    refused = session.AttachResult(error_code=code, shard_epoch=1)
+    a.script["Attach"] += [refused, refused]
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await a.until("Attach", 4)
+    await until(lambda: len(a.streams[-1].frames("beat")) >= 3)
+    assert world.told == ["assigned"]
+
+
+async def test_a_member_that_a_beat_did_not_count_for_attaches_again(world: World) -> None:
+    a = world.a
+    member = await world.join()
+    unheard = session.UnheardMember(
+        group_id="g",
+        member_id=member.member_id,
+        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    )
+    a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+    await a.until("Attach", 2)
+    assert len(a.streams) == 1
+    assert world.told == ["assigned"]
+
+
+async def test_a_life_ends_with_the_grace_and_partitions_come_back(world: World) -> None:
+    a = world.a
+    member = await world.join(disconnect_grace_ms=400)
+    a.refuses = grpc.StatusCode.UNAVAILABLE
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned", "lost")
+    assert member.partitions == ()
+    a.refuses = None
+    await world.told_so("assigned", "lost", "assigned")
+    assert member.partitions == ALL
+    assert (member.generation, len(a.requests("JoinGroup"))) == (1, 2)
+    attaches = a.requests("Attach")
+    assert {(x.member_id, x.generation) for x in attaches} == {("m-1", 1)}
+
+
+async def test_beats_that_are_not_acknowledged_end_the_life(world: World) -> None:
+    a = world.a
+    await world.join(disconnect_grace_ms=400)
+    a.mute = True
+    await world.told_so("assigned", "lost")
+    a.mute = False
+    await world.told_so("assigned", "lost", "assigned")
+
+
+async def test_a_beat_does_not_count_for_one_that_it_left_out(world: World) -> None:
+    a = world.a
+    one = await world.join("g", disconnect_grace_ms=400)
+    two = await world.join("h", disconnect_grace_ms=400)
+    refused = session.AttachResult(error_code=common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, shard_epoch=1)
+    unheard = session.UnheardMember(
+        group_id="g",
+        member_id=one.member_id,
+        error_code=common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+    )
+    a.script["Attach"] += [refused] * 50
+    a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+    await world.told_so("assigned", "assigned", "lost")
+    assert one.partitions == ()
+    assert two.partitions == ALL
+
+
+async def test_a_silent_coordinator_is_left(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 2
+    await world.join(disconnect_grace_ms=9_000)
+    a.mute = True
+    world.cluster.owner = 1
+    await b.until("Attach")
+    await until(lambda: len(b.streams[0].frames("beat")) >= 2)
+    assert world.told == ["assigned"]
+
+
+async def test_an_old_stream_is_replaced_calmly(world: World) -> None:
+    a = world.a
+    member = await world.join()
+
+    async def parked(_request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    a.script["JoinGroup"].append(parked)
+    member.rejoin("the test wants it")
+    await a.until("JoinGroup", 3)
+    await a.streams[0].part(session.GOODBYE_REASON_AGE)
+    await world.told_so("assigned", "revoked", "assigned")
+    parked_join, repeated = a.requests("JoinGroup")[2:4]
+    assert parked_join == repeated
+    assert len(a.streams) == 2
+
+
+async def test_a_draining_coordinator_is_left_for_the_next_one(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch, b.generation = 2, 1
+    await world.join()
+    world.cluster.owner = 1
+    await a.streams[0].part(session.GOODBYE_REASON_DRAINING)
+    await b.until("Attach")
+    await until(lambda: len(b.streams[0].frames("beat")) >= 2)
+    assert len(a.streams) == 1
+    assert world.told == ["assigned"]
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED])
+async def test_a_server_without_a_stream_gets_unary_calls(world: World, status: grpc.StatusCode) -> None:
+    a = world.a
+    a.refuses = status
+    member = await world.join()
+    await a.until("Heartbeat", 3)
+    await member.commit({ALL[0]: 1})
+    member.rejoin("the test wants it")
+    await world.told_so("assigned", "revoked", "assigned")
+    assert len(a.requests("Refused")) == 1
+    assert a.streams == []
+
+
+async def test_a_member_for_whom_a_stream_has_no_room_makes_heartbeats(world: World) -> None:
+    a = world.a
+    a.script["Attach"].append(session.AttachResult(error_code=common.ERROR_CODE_INVALID_REQUEST))
+    await world.join()
+    await a.until("Heartbeat", 3)
+    assert world.told == ["assigned"]
+
+
+async def test_a_member_changes_from_calls_to_a_stream_with_its_coordinator(world: World) -> None:
+    a, b = world.a, world.b
+    a.refuses, b.shard_epoch = grpc.StatusCode.UNIMPLEMENTED, 2
+    await world.join()
+    moved = pb.HeartbeatResponse(
+        error_code=common.ERROR_CODE_NOT_COORDINATOR, shard_epoch=1, coordinator=b.where()
+    )
+    a.script["Heartbeat"].append(moved)
+    await b.until("Attach")
+    await until(lambda: len(b.streams[0].frames("beat")) >= 3)
+    heartbeats = len(a.requests("Heartbeat")) + len(b.requests("Heartbeat"))
+    await until(lambda: len(b.streams[0].frames("beat")) >= 6)
+    assert len(a.requests("Heartbeat")) + len(b.requests("Heartbeat")) == heartbeats
+    assert world.told == ["assigned"]
+
+
+async def test_a_session_can_be_switched_off(world: World) -> None:
+    a = world.a
+    await world.join(session=False)
+    await a.until("Heartbeat", 2)
+    assert a.requests("Session") == []
+    assert {join.disconnect_grace_ms for join in a.requests("JoinGroup")} == {0}
+
+
+async def test_a_refused_call_is_raised_as_a_unary_one_would_be(world: World) -> None:
+    a = world.a
+    member = await world.join()
+
+    def denied(_request: Any) -> Any:
+        raise Break(grpc.StatusCode.INVALID_ARGUMENT)
+
+    a.script["OffsetCommit"].append(denied)
+    with pytest.raises(muster.RequestRefused, match="INVALID_ARGUMENT: as the test wants it"):
+        await member.commit({ALL[0]: 1})
+    assert world.told == ["assigned"]
+
+
+async def test_news_of_a_deposed_coordinator_are_dropped(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 5
+    member = await world.join()
+    stale = a.streams[0]
+    moved = session.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
+    await stale.say(coordinator_moved=moved)
+    await b.until("Attach")
+    await stale.say(
+        fenced=session.Fenced(
+            group_id="g",
+            member_id=member.member_id,
+            error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID,
+            shard_epoch=1,
+        )
+    )
+    await b.streams[0].say(rebalance_started=on(member))
+    await until(lambda: len(b.streams[0].frames("beat")) >= 3)
+    assert world.told == ["assigned"]
+
+
+async def test_a_closed_static_member_is_taken_off_the_stream_before_it_ends(world: World) -> None:
+    member = await world.join(group_instance_id="blue")
+    await member.close()
+    await world.connection.close()
+    [stream] = world.a.streams
+    await until(lambda: stream.half_closed)
+    assert [detach.member_id for detach in stream.frames("detach")] == [stream.frames("attach")[0].member_id]
+
+
+async def test_the_shortest_life_sets_the_pace(world: World) -> None:
+    await world.join("g", beat_interval_ms=1_000)
+    [stream] = world.a.streams
+    await world.join("h", session_timeout_ms=90)
+    before = len(stream.frames("beat"))
+    async with asyncio.timeout(5):
+        await until(lambda: len(stream.frames("beat")) >= before + 10)

@@ -17,6 +17,7 @@ from muster_runtime.channels import Address, parse_address
 
 SETTINGS: muster.MemberSettings = {
     "session_timeout_ms": 10_000,
+    "beat_interval_ms": 100,
     "heartbeat_interval_ms": 100,
     "rebalance_timeout_ms": 10_000,
     "request_timeout_ms": 10_000,
@@ -27,7 +28,10 @@ ALL = {TopicPartition("sites", number) for number in range(12)}
 class World:
     """A cluster with two coordinators, and members that come and go."""
 
-    def __init__(self, cluster: MemoryCluster, discovery: Discovery, connection: muster.Cluster) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, discovery: Discovery, connection: muster.Cluster, *, session: bool
+    ) -> None:
+        self.session = session
         self.cluster = cluster
         self.discovery = discovery
         self.connection = connection
@@ -43,7 +47,7 @@ class World:
             on_partitions_assigned=lambda _: self.told.append((number, "assigned")),
             on_partitions_revoked=lambda _: self.told.append((number, "revoked")),
             on_partitions_lost=lambda _: self.told.append((number, "lost")),
-            **{**SETTINGS, **settings},
+            **{**SETTINGS, "session": self.session, **settings},
         )
         self.members.append(member)
         await member.start()
@@ -75,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def world(*, session: bool) -> AsyncIterator[World]:
     cluster = MemoryCluster()
     await cluster.start()
     cluster.store.catalog.topics.append(discovery_pb2.Topic(name="sites", partitions=12))
@@ -83,7 +87,7 @@ async def world() -> AsyncIterator[World]:
     target = parse_address(cluster.instances[0].target)
     discovery = Discovery(DiscoverySettings(listen=Address("127.0.0.1", 0), metadata=(target,)))
     await discovery.start()
-    made = World(cluster, discovery, muster.Cluster(f"127.0.0.1:{discovery.port}"))
+    made = World(cluster, discovery, muster.Cluster(f"127.0.0.1:{discovery.port}"), session=session)
     try:
         first = await cluster.add("a")
         await owns(first, 4)
@@ -97,9 +101,9 @@ async def world() -> AsyncIterator[World]:
         await cluster.stop()
 
 
-@pytest.fixture
-async def running() -> AsyncIterator[World]:
-    async with world() as made:
+@pytest.fixture(params=[True, False], ids=["session", "unary"])
+async def running(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with world(session=request.param) as made:
         yield made
 
 
@@ -168,3 +172,29 @@ async def test_members_without_a_common_assignor_are_told_so(running: World) -> 
     with pytest.raises(muster.GroupError, match=r"INCONSISTENT_GROUP_PROTOCOL.*assignors"):
         await asyncio.wait_for(two.wait(), 30)
     assert one.state is MemberState.STABLE
+
+
+async def test_a_member_of_a_stream_hears_of_a_rebalance_without_asking() -> None:
+    async with world(session=True) as running:
+        slow = {"heartbeat_interval_ms": 9_000, "beat_interval_ms": 1_000}
+        one = await running.add(**slow)
+        await until(running.shared(one))
+        two = await running.add(**slow)
+        await until(running.shared(one, two))
+        assert one.last_cause is not None
+        assert one.last_cause.kind == common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
+
+
+async def test_a_drained_coordinator_is_no_rebalance(running: World) -> None:
+    one, two = await running.add(), await running.add()
+    await until(running.shared(one, two))
+    before, generation = running.told.copy(), one.generation
+    owner = running.owner()
+    spare = await running.cluster.add("b")
+    running.cluster.running.remove(owner)
+    await owner.drain_and_stop()
+    await owns(spare, 4)
+    await asyncio.wait_for(one.commit({one.partitions[0]: 1}), 30)
+    await asyncio.wait_for(two.commit({two.partitions[0]: 1}), 30)
+    assert running.told == before
+    assert (one.generation, two.generation) == (generation, generation)

@@ -1,0 +1,77 @@
+"""A worker process is killed: its stream breaks, and its partitions run elsewhere when its grace is over."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import muster
+from kit.server_cluster import running
+from muster_protos.muster.v1 import common_pb2
+
+GROUP, TOPIC, PARTITIONS = "g", "t", 6
+WORKER = """
+import asyncio, sys, muster
+
+async def main():
+    async with muster.Cluster(sys.argv[1]) as cluster:
+        async with muster.Member(
+            cluster,
+            group_id=sys.argv[2],
+            topics=sys.argv[3],
+            client_id="worker",
+            on_partitions_assigned=lambda owned: print(len(owned), flush=True),
+        ) as member:
+            await member.wait()
+
+asyncio.run(main())
+"""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def worker(servers: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER, servers, GROUP, TOPIC, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_session_ends(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
+        muster.Cluster(servers.servers) as cluster,
+    ):
+        await cluster.ensure_topic(TOPIC, PARTITIONS)
+        lost: list[object] = []
+        async with (
+            worker(servers.servers) as process,
+            muster.Member(cluster, group_id=GROUP, topics=TOPIC, on_partitions_lost=lost.append) as member,
+        ):
+            await until(lambda: len(member.partitions) == 3)
+            survivor, generation = member.member_id, member.generation
+            process.kill()
+            await until(lambda: len(member.partitions) == PARTITIONS)
+            assert member.member_id == survivor
+            assert lost == []
+            assert member.last_cause is not None
+            assert member.last_cause.kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
+            history = await cluster.group_history(GROUP)
+            assert [g.generation for g in history][-2:] == [generation, generation + 1]
+            assert history[-1].cause.kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
+            assert history[-1].cause.member_id.startswith("worker")
