@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import grpc
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -34,11 +34,10 @@ class Caller:
         request = pb.JoinGroupRequest(
             group_id=group_id,
             member_id=member_id,
-            session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
             protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
-            **fields,
+            **{"session_timeout_ms": 10_000} | fields,
         )
         answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=20)
         if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
@@ -110,7 +109,9 @@ class Coordinators:
         self.running: list[Coordinator] = []
         self.callers: list[Caller] = []
 
-    async def add(self, node_id: str, **settings: Any) -> Coordinator:
+    async def add(
+        self, node_id: str, *, session: SessionSettings | None = None, **settings: Any
+    ) -> Coordinator:
         """Starts a coordinator; returns when its lease is held."""
         addresses = parse_addresses(",".join(self.metadata))
         settings.setdefault("settle_ms", 200)
@@ -119,6 +120,7 @@ class Coordinators:
                 listen=Address("127.0.0.1", 0), node_id=node_id, metadata=addresses, **settings
             ),
             group=GroupSettings(initial_rebalance_delay_ms=0),
+            session=session,
         )
         await coordinator.start()
         self.running.append(coordinator)

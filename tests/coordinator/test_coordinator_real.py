@@ -6,42 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
+from coordinator.coordinator_cluster import Caller, group_of, owns
+from coordinator.real_cluster import SHARDS, RealCluster
 from muster_core import error_code
-from muster_metadata import MetadataServer, MetadataSettings, initialise
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_server.dev.redis_nodes import RedisNodes
 from support.metadata_stand_in import until
 
-SHARDS = 8
 NEVER_MS = 3_600_000
 BACK_OFF_S = 0.02
-
-
-class RealCluster(Coordinators):
-    """Coordinators, two instances of metadata, three servers."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__([])
-        self.nodes = RedisNodes(folder, 3)
-        self.servers: list[MetadataServer] = []
-
-    async def start(self) -> None:
-        await self.nodes.start()
-        await initialise(self.nodes.url, SHARDS)
-        for _ in range(2):
-            server = MetadataServer(
-                MetadataSettings.model_validate({"redis_url": self.nodes.url, "listen": "127.0.0.1:0"})
-            )
-            await server.start()
-            self.servers.append(server)
-            self.metadata.append(server.address)
-
-    async def stop(self) -> None:
-        await super().stop()
-        for server in self.servers:
-            await server.stop(0)
-        await self.nodes.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,159 @@
+"""Which breaks of streams are the network, and what a shard that is lost does to a stream."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from coordinator.coordinator_cluster import SHARDS, MemoryCluster, group_of, owns
+from coordinator.session_client import Session, stable
+from muster_coordinator import SessionSettings
+from muster_coordinator.session_breaks import Breaks
+from muster_core import error_code
+from pydantic import ValidationError
+from support.metadata_stand_in import until
+
+
+class FakeStream:
+    def __init__(self, *, attached: bool = True, silent: bool = False) -> None:
+        self.attached = attached
+        self.is_silent = silent
+        self.verdicts: list[bool] = []
+
+    def silent(self, _: int) -> bool:
+        return self.is_silent
+
+    def broken(self, *, suspect: bool) -> None:
+        self.verdicts.append(suspect)
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def judged(broken: int, alive: int, silent: int = 0, idle: int = 0) -> list[bool]:
+    """Breaks so many of some streams; returns the verdicts."""
+    streams = [FakeStream() for _ in range(broken + alive)]
+    streams += [FakeStream(silent=True) for _ in range(silent)]
+    streams += [FakeStream(attached=False, silent=True) for _ in range(idle)]
+    left = list(streams)
+    breaks = Breaks(left, 1, 1_000, Clock())
+    for stream in streams[:broken]:
+        left.remove(stream)
+        breaks.broke(stream)
+    await until(lambda: all(stream.verdicts for stream in streams[:broken]))
+    assert not any(stream.verdicts for stream in streams[broken:])
+    return [verdict for stream in streams[:broken] for verdict in stream.verdicts]
+
+
+@pytest.mark.parametrize(
+    ("streams", "suspect"),
+    [
+        ({"broken": 1, "alive": 0}, True),
+        ({"broken": 1, "alive": 9}, True),
+        ({"broken": 2, "alive": 0}, True),
+        ({"broken": 2, "alive": 1}, True),
+        ({"broken": 3, "alive": 0}, False),
+        ({"broken": 3, "alive": 2}, False),
+        ({"broken": 3, "alive": 3}, True),
+        ({"broken": 1, "alive": 1, "silent": 2}, False),
+        ({"broken": 1, "alive": 2, "silent": 2}, False),
+        ({"broken": 1, "alive": 3, "silent": 2}, True),
+        ({"broken": 3, "alive": 2, "idle": 20}, False),
+        ({"broken": 1, "alive": 2, "idle": 20}, True),
+    ],
+)
+async def test_most_streams_are_three_and_more_than_half(streams: dict[str, int], suspect: bool) -> None:
+    assert set(await judged(**streams)) == {suspect}
+
+
+async def test_later_breaks_are_put_down_to_the_network_for_a_while() -> None:
+    clock = Clock()
+    left = [FakeStream() for _ in range(20)]
+    breaks = Breaks(left, 1, 1_000, clock)
+    first = [left.pop() for _ in range(11)]
+    for stream in first:
+        breaks.broke(stream)
+    await until(lambda: all(stream.verdicts == [False] for stream in first))
+    late = left.pop()
+    clock.now_ms += 999
+    breaks.broke(late)
+    assert late.verdicts == [False]
+    later = left.pop()
+    clock.now_ms += 1
+    breaks.broke(later)
+    await until(lambda: later.verdicts == [True])
+
+
+async def test_a_stopped_judge_says_nothing() -> None:
+    left = [FakeStream() for _ in range(5)]
+    breaks = Breaks(left, 1, 1_000, Clock())
+    stream = left.pop()
+    breaks.broke(stream)
+    breaks.stop()
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, done.set)
+    await done.wait()
+    assert not stream.verdicts
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_streams": 0},
+        {"max_members": 0},
+        {"max_frames": 0},
+        {"max_open_calls": 0},
+        {"max_queued_bytes": 1},
+        {"hello_timeout_ms": 1},
+        {"write_timeout_ms": 1},
+        {"max_silence_ms": 1},
+        {"max_age_ms": 1},
+        {"break_window_ms": 2_001},
+        {"break_hold_ms": -1},
+    ],
+)
+def test_settings_have_bounds(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SessionSettings(**fields)
+
+
+async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(cluster: MemoryCluster) -> None:
+    coordinator = await cluster.add("a")
+    await owns(coordinator, SHARDS)
+    caller, group = cluster.caller(coordinator), group_of(2)
+    joined = await stable(caller, group)
+    session = await Session(caller.channel).hello()
+    assert (await session.attach(group, joined)).shard_epoch == 1
+    cluster.store.fence(2)
+    await caller.commit(group, 1, joined)
+    moved = (await session.until(lambda: session.said("coordinator_moved")))[0]
+    assert (moved.member_id, moved.coordinator.node_id) == (joined.member_id, "")
+    async with asyncio.timeout(20):
+        result = await session.attach(group, joined)
+        while result.error_code != error_code.NONE:
+            assert result.error_code in (
+                error_code.COORDINATOR_NOT_AVAILABLE,
+                error_code.COORDINATOR_LOAD_IN_PROGRESS,
+            )
+            result = await session.attach(group, joined)
+    assert result.shard_epoch > 1
+    assert not (await session.beat()).unheard
+    await session.close()
+
+
+async def test_members_of_a_failed_shard_are_unheard(cluster: MemoryCluster) -> None:
+    coordinator = await cluster.add("a")
+    await owns(coordinator, SHARDS)
+    caller, groups = cluster.caller(coordinator), [group_of(1), group_of(2)]
+    session = await Session(caller.channel).hello()
+    for group in groups:
+        await session.attach(group, await stable(caller, group))
+    coordinator.shards[2]._fail("the test says so")
+    unheard = (await session.beat()).unheard
+    assert [(u.group_id, u.error_code) for u in unheard] == [
+        (groups[1], error_code.COORDINATOR_NOT_AVAILABLE)
+    ]
+    await session.close()
