@@ -37,6 +37,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         ({"session_timeout_ms": 1_800_001}, "session_timeout_ms: 1800001 is not between"),
         ({"rebalance_timeout_ms": -1}, "rebalance_timeout_ms: -1 is not between"),
         ({"request_timeout_ms": 1.5}, "request_timeout_ms: must be a whole number"),
+        ({"beat_interval_ms": 99}, "beat_interval_ms: 99 is not between 100 and 60000"),
+        ({"disconnect_grace_ms": -1}, "disconnect_grace_ms: -1 is not between 0 and 1800000"),
+        ({"disconnect_grace_ms": 1_499}, "disconnect_grace_ms: 1499 must be 0 or at least three times beat"),
+        ({"beat_interval_ms": 1_001}, "disconnect_grace_ms: 3000 must be 0 or at least three times beat"),
+        ({"session": 1}, "session: must be True or False"),
         ({"group_instance_id": ".."}, "group_instance_id: '..'"),
         ({"group_instance_id": "a b"}, "group_instance_id: 'a b'"),
         ({"client_id": "é" * 128}, "client_id: has 256 bytes, at most 255"),
@@ -134,6 +139,48 @@ def test_life_counts_from_when_the_acknowledged_beat_was_sent() -> None:
     assert life.remaining_ms(6_399) == 1
     assert life.remaining_ms(6_400) == 0
     assert life.remaining_ms(9_000) == 0
+
+
+def test_life_on_a_stream_ends_with_the_grace() -> None:
+    life = Life(45_000, 3_000)
+    life.restart(5_000)
+    assert life.remaining_ms(7_999) == 1
+    assert life.remaining_ms(8_000) == 0
+    life.on_stream = False
+    assert life.remaining_ms(8_000) == 42_000
+    assert Life(2_000, 3_000).span_ms == 2_000
+    assert Life(45_000, 0).span_ms == 45_000
+
+
+def test_life_goes_by_what_the_membership_hangs_on() -> None:
+    """The grace counts until a heartbeat of its own was acknowledged: the server may know of a stream."""
+    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
+    standing.hear(Pulse(Seat("m", 3), CONNECTION_LOST, sent_ms=2_000))
+    assert standing.life.ends_at_ms == 4_000
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=2_500))
+    assert standing.life.ends_at_ms == 47_500
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=0, on_stream=True))
+    assert standing.life.ends_at_ms == 5_500
+
+
+def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
+    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
+    assert not standing.news.is_set()
+    standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
+    assert standing.news.is_set()
+    standing.news.clear()
+    standing.holding = False
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=2_000, on_stream=True))
+    assert standing.news.is_set()
+
+
+def test_the_grace_counts_only_with_a_stream() -> None:
+    assert muster.MemberConfig().grace_ms == 3_000
+    assert muster.MemberConfig(session=False, disconnect_grace_ms=100).grace_ms == 0
+    assert muster.MemberConfig(disconnect_grace_ms=1_500).grace_ms == 1_500
+    assert muster.MemberConfig(disconnect_grace_ms=0, beat_interval_ms=10_000).grace_ms == 0
 
 
 def test_the_more_severe_order_stays() -> None:

@@ -12,6 +12,7 @@ import pytest_asyncio
 from client.client_scripted import ScriptedCluster
 from client.client_streams import Break, StreamingCoordinator
 from muster import MemberState, TopicPartition
+from muster._clock import boot_ms
 from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -486,3 +487,34 @@ async def test_the_shortest_life_sets_the_pace(world: World) -> None:
     before = len(stream.frames("beat"))
     async with asyncio.timeout(5):
         await until(lambda: len(stream.frames("beat")) >= before + 10)
+
+
+async def test_lookups_of_many_members_travel_together(world: World) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 2
+    for number in range(6):
+        await world.join(f"g{number}")
+    world.cluster.owner, lookups = 1, len(world.cluster.asked)
+    await a.streams[0].part(session.GOODBYE_REASON_DRAINING)
+    await b.until("Attach", 6)
+    [asked] = world.cluster.asked[lookups:]
+    assert sorted(asked.group_ids) == [f"g{n}" for n in range(6)]
+
+
+async def test_a_life_runs_from_when_the_acknowledged_beat_was_sent(world: World) -> None:
+    a = world.a
+    member = await world.join()
+    seen_ms: list[int] = []
+
+    async def slow(_beat: Any) -> session.BeatAck:
+        a.mute = True
+        seen_ms.append(boot_ms())
+        await until(lambda: boot_ms() > seen_ms[0] + 200)
+        return session.BeatAck()
+
+    a.script["Beat"].append(slow)
+    life = member._standing.life
+    before = life.ends_at_ms
+    await until(lambda: life.ends_at_ms > before and boot_ms() > (seen_ms or [boot_ms()])[0] + 250)
+    assert life.ends_at_ms <= seen_ms[0] + life.span_ms
+    a.mute = False

@@ -1,9 +1,10 @@
 """Calls to the discovery service, over several addresses."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc.aio
 from muster_protos.muster.v1 import discovery_pb2 as pb
@@ -12,7 +13,7 @@ from muster_protos.muster.v1 import discovery_pb2_grpc as pb_grpc
 from muster._backoff import Backoff
 from muster._channels import Channels
 from muster._clock import boot_ms
-from muster._errors import ClusterUnavailable, SettingsError
+from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._transport import ConnectionLost, Overloaded, raise_status
 
 log = logging.getLogger("muster")
@@ -21,6 +22,8 @@ DEFAULT_SERVERS = "localhost:7400"
 DEFAULT_PORT = 7400
 ATTEMPT_TIMEOUT_MS = 5_000
 """How long one address may take before the next one is asked."""
+MOST_LOOKUPS = 1_000
+"""Groups that one FindCoordinator asks for."""
 
 Response = TypeVar(
     "Response",
@@ -31,6 +34,17 @@ Response = TypeVar(
     pb.AlterTopicResponse,
     pb.DeleteTopicResponse,
 )
+
+
+_Lookup: TypeAlias = tuple[str, int]
+_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[pb.FindCoordinatorResponse.Result]]"
+
+
+def _fail(lookups: _Lookups, error: Exception) -> None:
+    for found in lookups.values():
+        if not found.done():
+            found.set_exception(error)
+            found.exception()  # whoever asked may have been cancelled
 
 
 def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -65,6 +79,55 @@ class Discovery:
         self.servers = servers
         self._channels = channels
         self._first = 0
+        self._lookups: dict[_Lookup, asyncio.Future[pb.FindCoordinatorResponse.Result]] = {}
+        self._finding: set[asyncio.Task[None]] = set()
+
+    async def find(self, group_id: str, seen_epoch: int) -> pb.FindCoordinatorResponse.Result:
+        """Where the coordinator of a group is. Lookups of one turn of the loop travel together.
+
+        Raises:
+            ConnectionLost: nobody answered.
+            RequestRefused: the request was refused.
+        """
+        lookup = (group_id, seen_epoch)
+        if lookup not in self._lookups:
+            loop = asyncio.get_running_loop()
+            if not self._lookups:
+                task = loop.create_task(self._find_all(), name="muster-find")
+                self._finding.add(task)
+                task.add_done_callback(self._finding.discard)
+            self._lookups[lookup] = loop.create_future()
+        return await asyncio.shield(self._lookups[lookup])
+
+    async def _find_all(self) -> None:
+        lookups, self._lookups = self._lookups, {}
+        waiting = list(lookups.items())
+        for start in range(0, len(waiting), MOST_LOOKUPS):
+            await self._find_some(dict(waiting[start : start + MOST_LOOKUPS]))
+
+    async def _find_some(self, lookups: _Lookups) -> None:
+        request = pb.FindCoordinatorRequest(
+            group_ids=[group_id for group_id, _ in lookups], seen_epochs=[epoch for _, epoch in lookups]
+        )
+        try:
+            answer = await self.ask_once("FindCoordinator", request, pb.FindCoordinatorResponse)
+        except RequestRefused as error:
+            if len(lookups) == 1:
+                _fail(lookups, error)
+            else:  # one group must not spoil it for the others
+                for lookup, found in lookups.items():
+                    await self._find_some({lookup: found})
+        except ConnectionLost as error:
+            _fail(lookups, error)
+        except BaseException:
+            _fail(lookups, ConnectionLost("the lookup was given up"))
+            raise
+        else:
+            results = answer.results
+            for found, result in zip(lookups.values(), results, strict=False):
+                if not found.done():
+                    found.set_result(result)
+            _fail(lookups, ConnectionLost("the answer is empty"))
 
     async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
         """Asks each address at most once.

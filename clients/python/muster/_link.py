@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._backoff import Backoff
@@ -128,18 +128,10 @@ class GroupLink:
             return self.address
 
     async def _look_up(self) -> tuple[str, bool]:
-        request = discovery_pb2.FindCoordinatorRequest(
-            group_ids=[self.group_id], seen_epochs=[self.shard_epoch]
-        )
         try:
-            answer = await self._discovery.ask_once(
-                "FindCoordinator", request, discovery_pb2.FindCoordinatorResponse
-            )
+            result = await self._discovery.find(self.group_id, self.shard_epoch)
         except ConnectionLost as error:
             return str(error), True
-        result = answer.results[0] if answer.results else None
-        if result is None:
-            return "the answer is empty", False
         if result.error_code == common_pb2.ERROR_CODE_NONE and self.follow(result.coordinator):
             return "", False
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:

@@ -154,12 +154,11 @@ class Session:
         self.open = True
         self._channels = channels
         self._ended = ended
-        # Members: who hangs on it, whose Attach or Detach is due, whose answer is awaited, who is on it
-        # and from which beat on.
+        # Members: who hangs on it, whose Attach or Detach is due, whose answer is awaited, who is on it.
         self._passengers: dict[Key, Passenger] = {}
         self._due: dict[Key, None] = {}
-        self._boarding: dict[Key, deque[tuple[Passenger, int, int]]] = {}
-        self._aboard: dict[Key, int] = {}
+        self._boarding: dict[Key, deque[tuple[Passenger, int]]] = {}
+        self._aboard: dict[Key, Passenger] = {}
         # Calls: all open ones, and those that wait to be sent.
         self._calls: dict[int, _Call] = {}
         self._unsent: dict[int, None] = {}
@@ -199,7 +198,7 @@ class Session:
 
     def is_aboard(self, key: Key, passenger: Passenger) -> bool:
         """Whether beats count for a member."""
-        return key in self._aboard and self._passengers.get(key) is passenger
+        return self._aboard.get(key) is passenger
 
     def _post(self, key: Key) -> None:
         self._due[key] = None
@@ -395,7 +394,7 @@ class Session:
                 yield session_pb2.ClientFrame(detach=detach)
             else:
                 awaited = self._boarding.setdefault(key, deque())
-                awaited.append((passenger, now_ms, self._last_beat))
+                awaited.append((passenger, now_ms))
                 yield session_pb2.ClientFrame(attach=passenger.attach)
         unsent, self._unsent = self._unsent, {}
         for call_id in unsent:
@@ -444,13 +443,13 @@ class Session:
         awaited = self._boarding.get(key)
         if not awaited:
             return
-        passenger, sent_ms, beat = awaited.popleft()
+        passenger, sent_ms = awaited.popleft()
         if not awaited:
             del self._boarding[key]
         if self._passengers.get(key) is not passenger:
             return
         if result.error_code in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS):
-            self._aboard[key] = beat
+            self._aboard[key] = passenger
         else:
             self._put_off(key)
         passenger.attached(result, sent_ms)
@@ -464,11 +463,10 @@ class Session:
         if not sent_ms:
             return
         unheard = {(member.group_id, member.member_id): int(member.error_code) for member in ack.unheard}
-        for key, since in tuple(self._aboard.items()):
-            passenger = self._passengers[key]
+        for key, passenger in tuple(self._aboard.items()):
             if key in unheard:
                 passenger.unheard(unheard[key])
-            elif ack.number > since:
+            else:
                 passenger.alive(sent_ms)
 
     def _on_reply(self, reply: session_pb2.Reply) -> None:
