@@ -33,13 +33,14 @@ def member(cluster: VirtualShard, name: str, **attributes: Any) -> VirtualMember
 
 
 def joined(cluster: VirtualShard, *names: str | VirtualMember) -> list[VirtualMember]:
-    """Members of a group in CompletingRebalance, generation 1; the first one leads."""
+    """Members of a group in CompletingRebalance, generation 1; the first one leads. All just beat."""
     members = [member(cluster, name) if isinstance(name, str) else name for name in names]
     for each in members:
         each.join()
     cluster.advance(DELAY_MS * (len(members) + 1))
     for each in members:
         assert each.joined().error_code == 0
+        assert each.heartbeat() == 0
     return members
 
 

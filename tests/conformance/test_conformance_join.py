@@ -340,7 +340,7 @@ def group_of(*preferences: str) -> Group:
         (["xy", "zxy", "zyx"], "x"),
         (["xy", "zyx", "zyx"], "y"),
         (["x", "yx", "yx", "yx"], "x"),
-        (["abc", "bca", "bca", "ac"], "c"),
+        (["abc", "bca", "bca", "ca"], "c"),
     ],
 )
 def test_the_protocol_with_most_votes_among_the_common_ones(preferences: list[str], selected: str) -> None:
