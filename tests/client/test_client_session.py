@@ -518,3 +518,22 @@ async def test_a_life_runs_from_when_the_acknowledged_beat_was_sent(world: World
     await until(lambda: life.ends_at_ms > before and boot_ms() > (seen_ms or [boot_ms()])[0] + 250)
     assert life.ends_at_ms <= seen_ms[0] + life.span_ms
     a.mute = False
+
+
+async def test_an_attach_that_meets_a_rebalance_asks_for_a_rejoin(world: World) -> None:
+    a = world.a
+    member = await world.join()
+    busy = session.AttachResult(error_code=common.ERROR_CODE_REBALANCE_IN_PROGRESS, shard_epoch=1)
+    a.script["Attach"].append(busy)
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned", "revoked", "assigned")
+    assert member.generation == 2
+
+
+async def test_a_server_that_has_had_enough_of_a_young_stream_gets_unary_calls(world: World) -> None:
+    a = world.a
+    await world.join()
+    await a.streams[0].part(session.GOODBYE_REASON_REFUSED)
+    await a.until("Heartbeat", 2)
+    assert len(a.streams) == 1
+    assert world.told == ["assigned"]
