@@ -4,6 +4,7 @@ Unary calls and the frames of sessions go through the same table.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from muster_coordinator.owned_shard import OwnedShard, Phase
 from muster_coordinator.ownership import Ownership
 from muster_coordinator.validation import violations
 
+_KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
 _NO_OWNER = "nobody serves the group's shard now; try again"
 _ELSEWHERE = "another coordinator owns the group"
@@ -59,7 +61,7 @@ class Calls:
         if cluster is None or type(request) not in _AT_ONCE:
             return None
         group_id = request.group_id  # type: ignore[union-attr]
-        shard = self._ownership.shards.get(shard_of(group_id, cluster.shard_count)) if group_id else None
+        shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count)) if group_id else None
         return shard if shard is not None and shard.phase is Phase.SERVING else None
 
     def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
@@ -168,6 +170,9 @@ def check(request: GroupRequest) -> None:
             "server_assignor: this version has no assignors in the coordinator; the leader assigns"
         )
 
+
+_shard_of = functools.lru_cache(_KNOWN_GROUPS)(shard_of)
+"""The hash takes longer than the rest of the way of a heartbeat to its shard."""
 
 _AT_ONCE = frozenset(
     {

@@ -241,16 +241,18 @@ class OwnedShard:
         Returns:
             What `abandon` takes; None: it was answered.
         """
-        refused = self._refused(message)
-        if refused is not None:
-            answered(refused)
+        now = self._around.now()
+        core = self._core
+        if core is None or self.phase is not Phase.SERVING or not self._sure(now.boot_ms):
+            refused = self._refused(message)
+            answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
             return None
         self._call_ids += 1
         call_id = self._call_ids
         self._calls[call_id] = (answered, message)
         draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
         try:
-            self._handle(Request(call_id, message, host, draw))
+            self._apply(core.handle(Request(call_id, message, host, draw), now), now)
         except Exception:
             # One call must not take the shard down (conformance GV-20).
             log.exception("call_failed", shard=self.number, call=type(message).__name__)
@@ -343,9 +345,7 @@ class OwnedShard:
 
     def _stream_event(self, event: Event) -> ErrorCode:
         now = self._around.now()
-        if not self.suspended and not self._around.may_answer(now.boot_ms):
-            self.suspend()
-        if self._core is not None and not self.suspended:
+        if self._core is not None and self._sure(now.boot_ms):
             try:
                 self._apply(self._core.handle(event, now), now)
             except Exception:
@@ -365,9 +365,7 @@ class OwnedShard:
     def _handle(self, event: Event) -> None:
         assert self._core is not None
         now = self._around.now()
-        if not self.suspended and not self._around.may_answer(now.boot_ms):
-            # The deadline passed and the lease's thread has not told us yet.
-            self.suspend()
+        self._sure(now.boot_ms)
         self._apply(self._core.handle(event, now), now)
 
     def _apply(self, effects: Effects, now: Now) -> None:
@@ -438,6 +436,12 @@ class OwnedShard:
             self._fail(str(reason))
 
     # --- lease
+
+    def _sure(self, now_ms: int) -> bool:
+        """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
+        if not self.suspended and not self._around.may_answer(now_ms):
+            self.suspend()
+        return not self.suspended
 
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""

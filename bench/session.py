@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""What it costs a coordinator to keep members alive: heartbeats, unary or on a stream, or beats of a stream.
+
+Starts a coordinator in a process of its own, on metadata and one embedded log server in this process, with
+groups whose members are on one stream each. Reads the CPU time of the coordinator's process, all threads,
+around each kind of load; the loads take turns, so that whatever else the machine does hits all alike. What
+the idle process uses by itself is measured the same way and taken off. Prints medians and ratios.
+
+    ./x run python bench/session.py [--members 100] [--rounds 5] [--seconds 1.5]
+"""
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+from muster_metadata import MetadataServer, MetadataSettings, initialise
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc
+from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.settings import load
+from muster_server.dev.ports import LOOPBACK, free_ports
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.dev.role_process import RoleProcess
+
+SESSION_TIMEOUT_MS = 120_000
+GATHER_MS = 1_500
+STREAMS = 8
+IN_FLIGHT = 4
+BATCH = 50
+
+
+class Client:
+    """All members of one group, on one channel and one stream.
+
+    Args:
+        target: address of the coordinator.
+        group_id: the group.
+    """
+
+    def __init__(self, target: str, group_id: str) -> None:
+        self._group_id = group_id
+        self._channel = grpc.aio.insecure_channel(target, options=list(CHANNEL_OPTIONS))
+        self._stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self._channel)
+        self._stream: Any = None
+        self._numbers = itertools.count(1)
+        self._heartbeat = pb.HeartbeatRequest()
+
+    async def start(self, count: int) -> None:
+        """Forms the group, and puts one member on the stream."""
+        joined = await asyncio.gather(*(self._join() for _ in range(count)))
+        leader = next(answer for answer in joined if answer.members)
+        assert len(leader.members) == count, "the members did not all come into one generation"
+        given = [
+            pb.SyncGroupRequest.Assignment(member_id=m.member_id, assignment=b"a") for m in leader.members
+        ]
+        await asyncio.gather(
+            *(
+                self._stub.SyncGroup(
+                    pb.SyncGroupRequest(
+                        group_id=self._group_id,
+                        member_id=answer.member_id,
+                        generation=answer.generation,
+                        assignments=given if answer.members else (),
+                    )
+                )
+                for answer in joined
+            )
+        )
+        self._members = [answer.member_id for answer in joined]
+        self._heartbeat = pb.HeartbeatRequest(
+            group_id=self._group_id, member_id=self._members[0], generation=leader.generation
+        )
+        self._stream = session_pb2_grpc.GroupSessionServiceStub(self._channel).Session()
+        hello = session_pb2.Hello(client_id="bench", beat_interval_ms=1_000)
+        await self._send(session_pb2.ClientFrame(hello=hello), self._attach(0))
+        assert (await self._read())[0].attach_result.error_code == 0
+
+    async def attach_all(self) -> None:
+        """Puts all others on the stream too."""
+        await self._send(*(self._attach(index) for index in range(1, len(self._members))))
+        left = len(self._members) - 1
+        while left:
+            frames = await self._read()
+            assert all(frame.attach_result.error_code == 0 for frame in frames)
+            left -= len(frames)
+
+    async def detach_others(self) -> None:
+        """Takes all but one off the stream."""
+        for member_id in self._members[1:]:
+            request = session_pb2.Detach(group_id=self._group_id, member_id=member_id)
+            await self._send(session_pb2.ClientFrame(detach=request))
+
+    def _attach(self, index: int) -> session_pb2.ClientFrame:
+        request = session_pb2.Attach(
+            group_id=self._group_id, member_id=self._members[index], generation=self._heartbeat.generation
+        )
+        return session_pb2.ClientFrame(attach=request)
+
+    async def _join(self) -> pb.JoinGroupResponse:
+        request = pb.JoinGroupRequest(
+            group_id=self._group_id,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+        )
+        request.member_id = (await self._stub.JoinGroup(request)).member_id
+        answer: pb.JoinGroupResponse = await self._stub.JoinGroup(request)
+        assert answer.error_code == 0, answer
+        return answer
+
+    async def _send(self, *frames: session_pb2.ClientFrame) -> None:
+        await self._stream.write(session_pb2.SessionRequest(frames=frames))
+
+    async def _read(self) -> Any:
+        message = await self._stream.read()
+        assert message is not grpc.aio.EOF, "the coordinator ended the stream"
+        return message.frames
+
+    async def unary(self, until: float) -> int:
+        """Heartbeats one by one, some in flight."""
+
+        async def beat() -> int:
+            done = 0
+            while time.perf_counter() < until:
+                assert (await self._stub.Heartbeat(self._heartbeat)).error_code == 0
+                done += 1
+            return done
+
+        return sum(await asyncio.gather(*(beat() for _ in range(IN_FLIGHT))))
+
+    async def frames(self, until: float, *, batch: int) -> int:
+        """Heartbeats as frames, so many to a message; the next message goes when all are answered."""
+        done = 0
+        while time.perf_counter() < until:
+            await self._send(
+                *(
+                    session_pb2.ClientFrame(
+                        call=session_pb2.Call(call_id=next(self._numbers), heartbeat=self._heartbeat)
+                    )
+                    for _ in range(batch)
+                )
+            )
+            left = batch
+            while left:
+                answers = await self._read()
+                assert all(frame.reply.heartbeat.error_code == 0 for frame in answers)
+                left -= len(answers)
+            done += batch
+        return done
+
+    async def beats(self, until: float) -> int:
+        """Beats of the stream, for everybody on it."""
+        done = 0
+        while time.perf_counter() < until:
+            number = next(self._numbers)
+            await self._send(session_pb2.ClientFrame(beat=session_pb2.Beat(number=number)))
+            (frame,) = await self._read()
+            assert frame.beat_ack.number == number
+            assert not frame.beat_ack.unheard
+            done += 1
+        return done
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+
+@dataclass
+class Load:
+    """One kind of load and what it cost, in µs of CPU per operation."""
+
+    name: str
+    run: Callable[[float], Awaitable[int]]
+    before: Callable[[], Awaitable[Any]] | None = None
+    after: Callable[[], Awaitable[Any]] | None = None
+    costs_us: list[float] = field(default_factory=list)
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.costs_us)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of a process so far."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+async def idle_share(pid: int, seconds: float) -> float:
+    """CPU that the process uses by itself, in seconds per second."""
+    began, cpu_before = time.perf_counter(), cpu_s(pid)
+    await asyncio.sleep(seconds)
+    return (cpu_s(pid) - cpu_before) / (time.perf_counter() - began)
+
+
+async def run(load: Load, pid: int, seconds: float, idle: float) -> None:
+    if load.before is not None:
+        await load.before()
+    began, cpu_before = time.perf_counter(), cpu_s(pid)
+    count = await load.run(began + seconds)
+    used_s = cpu_s(pid) - cpu_before - idle * (time.perf_counter() - began)
+    load.costs_us.append(used_s / count * 1e6)
+    if load.after is not None:
+        await load.after()
+
+
+def all_of(clients: Sequence[Client], what: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    """Does something with all clients at once; gives the sum of what they count."""
+
+    async def act(*more: Any) -> int:
+        counts = await asyncio.gather(*(what(client, *args, *more, **options) for client in clients))
+        return sum(count or 0 for count in counts)
+
+    return act
+
+
+async def measure(clients: Sequence[Client], pid: int, options: argparse.Namespace) -> None:
+    members = options.members
+    loads = [
+        Load("heartbeat, unary", all_of(clients, Client.unary)),
+        Load("heartbeat, a frame in a message", all_of(clients, Client.frames, batch=1)),
+        Load(f"heartbeat, {BATCH} frames in a message", all_of(clients, Client.frames, batch=BATCH)),
+        Load("beat of a stream, 1 member", all_of(clients, Client.beats)),
+        Load(
+            f"beat of a stream, {members} members",
+            all_of(clients, Client.beats),
+            all_of(clients, Client.attach_all),
+            all_of(clients, Client.detach_others),
+        ),
+    ]
+    unary, _, _, lone, full = loads
+    for _ in range(options.rounds):
+        idle = await idle_share(pid, options.seconds / 2)
+        for kind in loads:
+            await run(kind, pid, options.seconds, idle)
+    print(f"{'CPU of the coordinator':38}{'µs':>10}{'of a unary heartbeat':>24}")
+    for kind in loads:
+        print(f"{kind.name:38}{kind.median_us:10.2f}{kind.median_us / unary.median_us:23.1%}")
+    for name, cost_us in (
+        (f"{members} members beating, each", full.median_us / members),
+        ("each member more", (full.median_us - lone.median_us) / max(members - 1, 1)),
+    ):
+        print(f"{name:38}{cost_us:10.2f}{cost_us / unary.median_us:23.1%}")
+
+
+async def main_async(options: argparse.Namespace, folder: Path) -> None:
+    nodes = RedisNodes(folder / "log", 1)
+    await nodes.start()
+    await initialise(nodes.url, 8)
+    server = MetadataServer(load(MetadataSettings, redis_url=nodes.url, listen=f"{LOOPBACK}:0"))
+    await server.start()
+    (port,) = free_ports(1)
+    coordinator = RoleProcess(
+        "bench",
+        "coordinator",
+        port,
+        folder,
+        {
+            "MUSTER_COORDINATOR_LISTEN": f"{LOOPBACK}:{port}",
+            "MUSTER_COORDINATOR_NODE_ID": "bench",
+            "MUSTER_COORDINATOR_METADATA": server.address,
+            "MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": str(GATHER_MS),
+        },
+    )
+    await coordinator.start()
+    group_ids = [f"bench-{number}" for number in range(STREAMS)]
+    clients = [Client(coordinator.address, group_id) for group_id in group_ids]
+    try:
+        await served(coordinator.address, group_ids)
+        await all_of(clients, Client.start, options.members)()
+        pid = coordinator.process.pid
+        assert pid is not None
+        await measure(clients, pid, options)
+    finally:
+        for client in clients:
+            await client.close()
+        await coordinator.kill()
+        await server.stop(0)
+        await nodes.stop()
+
+
+async def served(target: str, group_ids: Sequence[str]) -> None:
+    """Waits until the coordinator answers for the groups."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
+        async with asyncio.timeout(20):
+            request = pb.DescribeGroupsRequest(group_ids=group_ids)
+            while any(
+                group.error_code not in (0, 69) for group in (await stub.DescribeGroups(request)).groups
+            ):
+                pass
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, default=100, help="members on the stream (default 100)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every load (default 5)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time of a load per turn (default 1.5)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        uvloop.run(main_async(options, Path(folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
