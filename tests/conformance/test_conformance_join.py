@@ -8,7 +8,10 @@ from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.group import Group
 from muster_core.member import Member
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
 
 # --- what is refused
 
@@ -36,7 +39,7 @@ def test_an_unknown_id_makes_no_group(instance: str) -> None:
     cluster = acts.shard()
     answer = acts.ask_join(acts.member(cluster, f"a={instance}"), member_id="stranger")
     assert (answer.error_code, answer.member_id) == (25, "stranger")
-    refused = pb.JoinGroupResponse(error_code=25, generation=-1, member_id="stranger", shard_epoch=1)
+    refused = pb.JoinGroupResponse(error_code=UNKNOWN, generation=-1, member_id="stranger", shard_epoch=1)
     refused.error_message = answer.error_message
     assert answer == refused, "nothing else is filled in"
     assert cluster.shard.groups == {}

@@ -174,7 +174,7 @@ def test_who_waits_is_alive_and_its_session_starts_with_the_answer() -> None:
     cluster = acts.shard()
     leader, follower = acts.joined(cluster, "a", "b")
     follower.sync()
-    for _ in range(3):
+    for _ in range(2):
         cluster.advance(SESSION_MS - 1)
         assert leader.heartbeat() == 0
     assert follower.is_parked
