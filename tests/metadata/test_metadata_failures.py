@@ -309,7 +309,7 @@ async def test_node_without_identity_answers_no_log(tmp_path: Path) -> None:
             await client.delete(keys.NODE)
         assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
         async with cluster.client(0) as client:
-            await client.hset(keys.NODE, "identity", "another/4/1")
+            await client.hset(keys.NODE, "identity", "another/4/1 of 1")
         assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
 
 
@@ -401,7 +401,7 @@ class node_of:  # noqa: N801
     def __init__(self, cluster: MetadataCluster, index: int) -> None:
         metadata = cluster[0].server.metadata
         self._node = Node(index + 1, cluster.nodes[index].url, 2_000)
-        self._node.belongs_to(metadata.cluster_id, metadata.shard_count)
+        self._node.belongs_to(metadata.cluster_id, metadata.shard_count, len(cluster.nodes))
 
     async def __aenter__(self) -> Node:
         self._node.start()

@@ -26,8 +26,10 @@ async def test_initialise_is_repeatable_and_keeps_the_identity(tmp_path: Path) -
         with pytest.raises(InitialiseError, match="not to another"):
             await initialise(nodes.url, 4, "another")
         one, two, three = (node.url.removeprefix("redis://") for node in nodes)
-        with pytest.raises(InitialiseError, match="order of the nodes changed"):
+        with pytest.raises(InitialiseError, match=f"{two} as node 1 of 3, but it is node 2 of 3"):
             await initialise(f"redis://{two},{one},{three}", 4)
+        with pytest.raises(InitialiseError, match=f"{one} as node 1 of 1, but it is node 1 of 3"):
+            await initialise(f"redis://{one}", 4)
     finally:
         await nodes.stop()
 
@@ -66,7 +68,9 @@ async def test_new_cluster_needs_all_of_its_nodes(tmp_path: Path) -> None:
     await nodes.start()
     try:
         await nodes[1].kill()
-        with pytest.raises(InitialiseError, match="node 2 does not answer"):
+        with pytest.raises(
+            InitialiseError, match=r"node 2 \(127.0.0.1:\d+\): it cannot be reached; a new cluster"
+        ):
             await initialise(nodes.url, 2, connect_timeout_ms=300)
     finally:
         await nodes.stop()
@@ -84,6 +88,20 @@ async def test_server_waits_for_a_cluster_that_is_not_made_yet(tmp_path: Path) -
         await eventually(server.metadata.ready.is_set, "it begins by itself")
     finally:
         await server.stop(0)
+        await nodes.stop()
+
+
+async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    part = MetadataServer(load(MetadataSettings, redis_url=nodes[0].url, listen="127.0.0.1:0", **FAST))
+    try:
+        await initialise(nodes.url, 2)
+        await part.start()
+        await eventually(lambda: "does not name all nodes" in part.metadata.problem, "it says what is wrong")
+        assert not part.metadata.ready.is_set()
+    finally:
+        await part.stop(0)
         await nodes.stop()
 
 

@@ -14,6 +14,7 @@ from muster_metadata.owners import OwnerRow, owners
 from muster_metadata.tables import next_run
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
+from structlog.testing import capture_logs
 
 ROW = LeaseRow("c-1", "s-1", run=1, counter=5, host="127.0.0.1", port=1)
 
@@ -327,6 +328,25 @@ async def test_problem_of_a_node_is_a_sentence_without_addresses(tmp_path: Path)
         assert str(cluster.nodes[1].url.rpartition(":")[2]) not in problem
         await cluster.nodes[1].start()
         await eventually(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is back")
+        await watcher.stop()
+
+
+async def test_loss_and_return_of_a_node_are_logged_once(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        watcher = Watcher(cluster[0])
+        await eventually(lambda: bool(watcher.messages), "the view")
+        address = cluster.nodes[1].url.removeprefix("redis://")
+        with capture_logs() as logs:
+            await cluster.nodes[1].kill()
+            await eventually(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "away")
+            await cluster.nodes[1].start()
+            await eventually(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "back")
+        told = [
+            (line["event"], line["node"], line["address"]) for line in logs if "log_node" in line["event"]
+        ]
+        assert told[0] == ("log_node_lost", 2, address)
+        assert told[-1] == ("log_node_back", 2, address)
+        assert len(told) <= 4  # the reason may change once: unreachable, silent, loading
         await watcher.stop()
 
 

@@ -79,13 +79,14 @@ async def _initialise(
     created_at_ms = max(
         (created for text, created in found.values() if text), default=time.time_ns() // 1_000_000
     )
-    for node, text in known.items():
-        if text != keys.identity(cluster_id, shard_count, node.index):
-            raise InitialiseError(
-                f"node {node.index} is another node of this cluster; the order of the nodes changed"
-            )
     for node in quorum.nodes:
-        node.belongs_to(cluster_id, shard_count)
+        node.belongs_to(cluster_id, shard_count, len(quorum.nodes))
+    for node, text in known.items():
+        if text != node.identity:
+            raise InitialiseError(
+                f"the address of the log names {node.place} as node {keys.place_of(node.identity)}, but it "
+                f"is node {keys.place_of(text)}; name all nodes, in the order in which they were made"
+            )
     missing = [node for node in quorum.nodes if node not in known]
     if known and await _used(list(known), shard_count):
         if len(known) < quorum.majority:
@@ -94,11 +95,11 @@ async def _initialise(
                 "already: start the nodes that have the data"
             )
         return Initialised(cluster_id, shard_count, (), tuple(node.index for node in missing))
-    away = [node.index for node in missing if node not in found]
+    away = [
+        f"node {node.index} ({node.place}): {node.tables.problem}" for node in missing if node not in found
+    ]
     if away:
-        raise InitialiseError(
-            f"node {', '.join(map(str, away))} does not answer; a new cluster needs all of its nodes"
-        )
+        raise InitialiseError(f"{', '.join(away)}; a new cluster needs all of its nodes")
     for node in missing:
         await _make(node, cluster_id, shard_count, created_at_ms)
     return Initialised(cluster_id, shard_count, tuple(node.index for node in missing), ())
@@ -106,7 +107,7 @@ async def _initialise(
 
 def _cluster_id(identities: set[str], shard_count: int, wanted: str | None) -> str:
     """The identity of the cluster: what stands on the nodes, what is wanted, or a new one."""
-    clusters = {identity.rpartition("/")[0] for identity in identities}
+    clusters = {keys.cluster_of(identity) for identity in identities}
     if len(clusters) > 1:
         raise InitialiseError("the nodes belong to different clusters; check the address of the log")
     if clusters:
@@ -137,7 +138,7 @@ async def _identities(quorum: Quorum, connect_timeout_ms: int) -> dict[Node, tup
                 text, created = reply.values[0]
                 found[node] = ((text or b"").decode("utf-8", "replace"), int(created or 0))
             elif reply.status is Status.BROKEN:
-                raise InitialiseError(f"node {node.index}: {reply.problem}")
+                raise InitialiseError(f"node {node.index} ({node.place}): {reply.problem}")
         if len(found) == len(quorum.nodes) or time.monotonic() > deadline_s:
             return found
         await asyncio.sleep(0.02)

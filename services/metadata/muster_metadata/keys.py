@@ -33,12 +33,26 @@ def log_keys(shard: int, shard_count: int) -> LogKeys:
     )
 
 
-def identity(cluster_id: str, shard_count: int, index: int) -> str:
+def identity(cluster_id: str, shard_count: int, index: int, node_count: int) -> str:
     """What a node must say that it is.
+
+    It holds the number of nodes: two writers that count majorities of different lists of nodes, or one that
+    counts on a part of them, would lose what was acknowledged.
 
     Args:
         cluster_id: identity of the cluster.
         shard_count: its number of shards.
         index: place of the node in the configured list, from 1.
+        node_count: length of that list.
     """
-    return f"{cluster_id}/{shard_count}/{index}"
+    return f"{cluster_id}/{shard_count}/{index} of {node_count}"
+
+
+def cluster_of(identity: str) -> str:
+    """The part of an identity that all nodes of a cluster share: its id and number of shards."""
+    return identity.rpartition("/")[0]
+
+
+def place_of(identity: str) -> str:
+    """The part of an identity that says which node it is: `2 of 3`."""
+    return identity.rpartition("/")[2]

@@ -3,7 +3,7 @@
 import asyncio
 import collections
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
@@ -11,6 +11,7 @@ from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import load
 
+from muster_metadata import keys
 from muster_metadata.catalog import Catalog
 from muster_metadata.claim import Claimer
 from muster_metadata.durability import weaknesses
@@ -33,6 +34,10 @@ log = structlog.get_logger()
 
 _UNREACHED = "no majority of the log's nodes answered yet"
 _UNINITIALISED = "the log was never initialised: run `init` once"
+_MISNAMED = (
+    "the nodes belong to different clusters, or the address of the log does not name all nodes of one in the "
+    "order in which they were made"
+)
 _RETRY_S = 0.05
 
 
@@ -86,6 +91,7 @@ class Metadata:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
+        self._told = False
 
     @property
     def ready(self) -> asyncio.Event:
@@ -128,12 +134,15 @@ class Metadata:
         """Learns from a majority which cluster this is."""
         while True:
             found = await self.tables.identities(self.settings.step_timeout_ms)
-            names = collections.Counter(text.rpartition("/")[0] for text in found if text)
+            names = collections.Counter(
+                keys.cluster_of(text)
+                for node, text in zip(self.quorum.nodes, found, strict=True)
+                if text and keys.place_of(text) == f"{node.index} of {len(self.quorum.nodes)}"
+            )
             name, votes = names.most_common(1)[0] if names else ("", 0)
             if votes >= self.quorum.majority:
                 break
-            answered = sum(text is not None for text in found)
-            self.problem = _UNINITIALISED if answered >= self.quorum.majority and not votes else _UNREACHED
+            self._wait_because(self._undiscovered(found))
             await asyncio.sleep(_RETRY_S)
         self.cluster_id, _, count = name.rpartition("/")
         created = [await node.ask("HGET", "muster:node", "created_at_ms") for node in self.quorum.nodes]
@@ -141,7 +150,7 @@ class Metadata:
             (int(reply.values[0]) for reply in created if reply.values and reply.values[0]), default=0
         )
         for node in self.quorum.nodes:
-            node.belongs_to(self.cluster_id, int(count))
+            node.belongs_to(self.cluster_id, int(count), len(self.quorum.nodes))
         self.view.known(self.cluster_id, int(count))
         self.catalog.known(int(count))
         self.shard_count = int(count)
@@ -151,6 +160,25 @@ class Metadata:
         for node in self.quorum.nodes:
             for weakness in await weaknesses(node):
                 log.warning("log_node_weak", node=node.index, weakness=weakness)
+
+    def _undiscovered(self, found: Sequence[str | None]) -> str:
+        """Why the cluster is not known yet, from what each node says that it is."""
+        majority = self.quorum.majority
+        if sum(text is not None for text in found) < majority:
+            return _UNREACHED
+        if sum(bool(text) for text in found) < majority:
+            return _UNINITIALISED
+        return _MISNAMED
+
+    def _wait_because(self, problem: str) -> None:
+        """Says to callers what is missing, and to the administrator once."""
+        if problem == self.problem and self._told:
+            return
+        self.problem, self._told = problem, True
+        nodes = {
+            f"{node.index} ({node.place})": node.tables.problem or "it answers" for node in self.quorum.nodes
+        }
+        log.warning("log_not_usable_yet", problem=problem, nodes=nodes)
 
     def _claimed(self, shard: int, epoch: int, node_id: str, session: str) -> None:
         if shard < self.shard_count:

@@ -82,6 +82,12 @@ class Monitor:
             if tables.empty and not (before and before[1].empty):
                 log.warning("log_node_empty", node=node.index)
                 self._on_empty(node)
+            if tables.problem != (before[1].problem if before else ""):
+                # What one node has to say is news for the administrator alone: the others go on.
+                if tables.problem:
+                    log.warning("log_node_lost", node=node.index, address=node.place, problem=tables.problem)
+                else:
+                    log.info("log_node_back", node=node.index, address=node.place)
             self._latest[node] = (sent_ms, tables)
             await asyncio.sleep(max(0, sent_ms + self._poll_ms - self._now_ms()) / 1000)
 

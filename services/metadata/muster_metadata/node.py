@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from muster_metadata import keys
 from muster_metadata.entries import Entry, arguments
@@ -27,12 +28,16 @@ class Node:
         url: its address.
         reply_timeout_ms: how long it may leave a step unanswered before its connection is given up.
         on_connect: called with the node when steps can be sent to it (again).
+
+    Attributes:
+        place: host and port, for the administrator; without credentials.
     """
 
     def __init__(
         self, index: int, url: str, reply_timeout_ms: int, on_connect: Callable[["Node"], None] | None = None
     ) -> None:
         self.index = index
+        self.place = urlsplit(url).netloc.rpartition("@")[2]
         self.identity = ""
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
@@ -51,9 +56,9 @@ class Node:
         """Closes the connections."""
         await asyncio.gather(*(lane.stop() for lane in (self.steps, self.tables, self.bulk)))
 
-    def belongs_to(self, cluster_id: str, shard_count: int) -> None:
+    def belongs_to(self, cluster_id: str, shard_count: int, node_count: int) -> None:
         """Says which node of which cluster it must be. Scripts compare that at the node."""
-        self.identity = keys.identity(cluster_id, shard_count, self.index)
+        self.identity = keys.identity(cluster_id, shard_count, self.index, node_count)
         self._shard_count = shard_count
 
     def _keys(self, shard: int) -> tuple[str, ...]:
