@@ -1,6 +1,7 @@
 """Metadata instances over real nodes, and a writer that uses them as a coordinator does."""
 
 import asyncio
+import functools
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -111,16 +112,36 @@ class ContainerNodes:
             await node.stop()
 
 
+@functools.cache
 def docker_problem() -> str:
     """Why containers cannot be used, with what to do; empty: they can."""
+    host = os.environ.get("DOCKER_HOST", "the local socket")
     try:
+        from testcontainers.core.config import testcontainers_config
         from testcontainers.core.docker_client import DockerClient
 
-        DockerClient().client.ping()
+        engine = DockerClient().client
+        engine.ping()
     except Exception:
-        host = os.environ.get("DOCKER_HOST", "the local socket")
         return f"needs a Docker engine and none answers at {host}: start one, or set DOCKER_HOST"
+    images = (
+        [CONTAINER_IMAGE]
+        if testcontainers_config.ryuk_disabled
+        else [CONTAINER_IMAGE, testcontainers_config.ryuk_image]
+    )
+    for image in images:
+        try:
+            _have(engine, image)
+        except Exception:
+            return f"needs the image {image}, which the Docker engine at {host} neither has nor can pull"
     return ""
+
+
+def _have(engine: Any, image: str) -> None:
+    try:
+        engine.images.get(image)
+    except Exception:
+        engine.images.pull(image)
 
 
 async def answers(url: str) -> bool:
