@@ -65,6 +65,7 @@ def test_one_big_jump_fires_in_the_order_of_deadlines() -> None:
     assert [deadlines[name] for _, name in fired] == sorted(deadlines)
 
 
+@pytest.mark.row("PT-12")
 def test_a_moved_timer_fires_once_at_its_last_deadline() -> None:
     clock, fired = Clock(), list[tuple[int, int]]()
     wheel = TimingWheel(0)
@@ -102,6 +103,47 @@ def test_a_cancelled_timer_never_fires() -> None:
     wheel.advance(60)
     assert [name for _, name in fired] == [0, 2]
     assert wheel.next_deadline_ms() is None
+
+
+class Raising(Note):
+    def fire(self) -> None:
+        super().fire()
+        raise RuntimeError("unforeseen")
+
+
+@pytest.mark.row("PT-15")
+def test_a_timer_that_raises_is_gone_and_costs_the_others_nothing() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    for index, kind in enumerate((Note, Raising, Note, Note)):
+        wheel.arm(kind(fired, clock, index), 50)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        wheel.advance(50)
+    assert [name for _, name in fired] == [0, 1]
+    assert (len(wheel), wheel.next_deadline_ms()) == (2, 50)
+    wheel.advance(50)
+    assert [name for _, name in fired] == [0, 1, 2, 3]
+    assert len(wheel) == 0
+
+
+@pytest.mark.row("PT-13")
+def test_a_due_timer_that_another_one_moves_or_cancels_does_not_fire() -> None:
+    clock, fired = Clock(), list[tuple[int, int]]()
+    wheel = TimingWheel(0)
+    cancelled, moved = Note(fired, clock, 1), Note(fired, clock, 2)
+
+    class First(Note):
+        def fire(self) -> None:
+            super().fire()
+            wheel.cancel(cancelled)
+            wheel.arm(moved, 90)
+
+    for timer in (First(fired, clock, 0), cancelled, moved):
+        wheel.arm(timer, 50)
+    wheel.advance(89)
+    assert [name for _, name in fired] == [0]
+    wheel.advance(90)
+    assert [name for _, name in fired] == [0, 2]
 
 
 def test_moving_a_deadline_later_files_nothing_anew() -> None:

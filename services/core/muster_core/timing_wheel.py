@@ -92,7 +92,11 @@ class TimingWheel:
                 else:
                     timer.armed = False
                     self._armed -= 1
-                    timer.fire()
+                    try:
+                        timer.fire()
+                    except BaseException:
+                        self._file_again(slot)
+                        raise
         self._now_ms = target_ms
 
     def next_deadline_ms(self) -> int | None:
@@ -104,6 +108,12 @@ class TimingWheel:
             heapq.heappop(self._slots)
             self._levels[level].pop(number, None)
         return None
+
+    def _file_again(self, slot: dict[Timer, None]) -> None:
+        """Puts back what has not fired yet: one timer that raises must not cost the others theirs."""
+        for timer in slot:
+            if timer._slot is slot:
+                self._file(timer)
 
     def _file(self, timer: Timer) -> None:
         deadline_ms = max(timer.deadline_ms, self._now_ms)
