@@ -59,7 +59,7 @@ def fetch_entries(
 
 def listed(cluster: VirtualShard, **filters: list[str]) -> list[tuple[str, str, int, str]]:
     """Id, protocol type, state and type of the groups that pass the filters."""
-    answer = cluster.ask(pb.ListGroupsRequest(**filters))  # type: ignore[arg-type]
+    answer = cluster.ask(pb.ListGroupsRequest(**filters))
     assert isinstance(answer, pb.ListGroupsResponse)
     assert answer.error_code == 0
     return [(group.group_id, group.protocol_type, group.state, group.type) for group in answer.groups]
