@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import logging
@@ -63,3 +64,35 @@ def test_exceptions_are_kept() -> None:
     except ValueError:
         structlog.get_logger().exception("failed")
     assert "ValueError: invalid literal" in json.loads(out.getvalue())["exception"]
+
+
+class FullDisk(io.StringIO):
+    """A stream that cannot be written for a while."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_full_disk_costs_log_lines_and_nothing_else() -> None:
+    out = FullDisk()
+    configure(LogSettings(format="json"), out)
+    out.full = True
+    structlog.get_logger().warning("unseen")
+    logging.getLogger("grpc").warning("unseen too")
+    out.full = False
+    structlog.get_logger().info("seen")
+    structlog.get_logger().info("seen again")
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["event"], first["lines_lost_before"]) == ("seen", 2)
+    assert "lines_lost_before" not in second
+
+
+def test_a_closed_stream_costs_log_lines_and_nothing_else() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    out.close()
+    structlog.get_logger().warning("unseen")

@@ -7,7 +7,7 @@ Strings that came from outside are fields, never part of the event's name.
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from pydantic import Field
@@ -37,6 +37,45 @@ class LogSettings(Settings):
     )
 
 
+class Unfailing:
+    """A stream whose writer never fails: a full disk or a closed pipe costs log lines, not the process.
+
+    Args:
+        stream: what is written to.
+
+    Attributes:
+        lost: lines that could not be written since the last one that could.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._failed = False
+        self.lost = 0
+
+    def write(self, text: str) -> int:
+        """Writes, or lets `flush` count the line."""
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._failed = True
+            return 0
+
+    def flush(self) -> None:
+        """Ends a line, or counts it as lost."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._failed = True
+        self.lost = self.lost + 1 if self._failed else 0
+        self._failed = False
+
+    def count(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Processor: says in the first line that may be written again how many were not."""
+        if self.lost:
+            event["lines_lost_before"] = self.lost
+        return event
+
+
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Sends the events of this process, and those of libraries that use `logging`, to one stream.
 
@@ -45,6 +84,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
         stream: where to write; standard error if absent.
     """
     out = sys.stderr if stream is None else stream
+    safe = Unfailing(out)
     human = settings.format == "human" or (settings.format == "auto" and out.isatty())
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     shared: list[Any] = [
@@ -59,16 +99,16 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
         if human
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
-    finish: list[Any] = [clean_fields]
+    finish: list[Any] = [clean_fields, safe.count]
     if not human:
         finish.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, *finish, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, safe)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
+    handler = logging.StreamHandler(cast(TextIO, safe))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, _name_foreign],
