@@ -221,7 +221,7 @@ async def test_a_broken_stream_is_opened_again_and_costs_nothing(world: World) -
 
 async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> None:
     a = world.a
-    member = await world.join()
+    member = await world.join(request_timeout_ms=60_000)
 
     async def parked(_request: Any) -> Any:
         await asyncio.Event().wait()
@@ -481,12 +481,15 @@ async def test_a_closed_static_member_is_taken_off_the_stream_before_it_ends(wor
 
 
 async def test_the_shortest_life_sets_the_pace(world: World) -> None:
-    await world.join("g", beat_interval_ms=1_000)
-    [stream] = world.a.streams
-    await world.join("h", session_timeout_ms=90)
-    before = len(stream.frames("beat"))
-    async with asyncio.timeout(5):
-        await until(lambda: len(stream.frames("beat")) >= before + 10)
+    a = world.a
+    await world.join("g", beat_interval_ms=60_000, disconnect_grace_ms=0)
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await a.until("Attach", 2)
+    stream = a.streams[1]
+    assert stream.frames("hello")[0].beat_interval_ms == 60_000
+    await world.join("h", session_timeout_ms=300)
+    async with asyncio.timeout(10):
+        await until(lambda: len(stream.frames("beat")) >= 10)
 
 
 async def test_lookups_of_many_members_travel_together(world: World) -> None:
@@ -532,8 +535,9 @@ async def test_an_attach_that_meets_a_rebalance_asks_for_a_rejoin(world: World) 
 
 async def test_a_server_that_has_had_enough_of_a_young_stream_gets_unary_calls(world: World) -> None:
     a = world.a
-    await world.join()
+    await world.join(heartbeat_interval_ms=9_000)
     await a.streams[0].part(session.GOODBYE_REASON_REFUSED)
-    await a.until("Heartbeat", 2)
+    # At once: until it is answered the grace counts.
+    await asyncio.wait_for(a.until("Heartbeat"), 5)
     assert len(a.streams) == 1
     assert world.told == ["assigned"]
