@@ -16,7 +16,7 @@ Two properties of the recordings that are not in the scripts:
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -459,14 +459,14 @@ def _named(step: Step, recorded: Answer, answer: Answer, refused_first: bool) ->
     return None
 
 
-def summary(verdicts: dict[str, Verdict]) -> str:
+def summary(verdicts: Sequence[Verdict]) -> str:
     """One line of totals, and one for each difference that was needed."""
     needed: Counter[str] = Counter()
-    for verdict in verdicts.values():
+    for verdict in verdicts:
         if verdict.matches:
             needed.update(verdict.needed)
-    failed = sum(not verdict.matches for verdict in verdicts.values())
-    plain = sum(verdict.matches and not verdict.needed for verdict in verdicts.values())
+    failed = sum(not verdict.matches for verdict in verdicts)
+    plain = sum(verdict.matches and not verdict.needed for verdict in verdicts)
     lines = [
         f"{len(verdicts)} scripts: {plain} with the same answers in the same steps, "
         f"{len(verdicts) - plain - failed} with named differences, {failed} that differ"

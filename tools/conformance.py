@@ -1,0 +1,213 @@
+"""Says which of Kafka's behaviours Muster has, and lets a recorded Kafka judge it.
+
+Reads the rows of tests/conformance/rows.toml, runs the tests that carry their ids (`@pytest.mark.row`) and
+plays the recorded scripts. Fails when a row has no verdict, a covered row has no test, a test carries an id
+that is no row, such a test does not pass, or a script differs in a way that has no name.
+
+    ./x conformance                 the table, counts per group, the scripts, one line of totals
+    ./x conformance --brief         the same without the table
+    ./x conformance --traces FILE   only the scripts of a file
+"""
+
+import argparse
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+ROWS = TESTS / "conformance" / "rows.toml"
+VERDICTS = ("covered", "differs", "not applicable")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One behaviour."""
+
+    id: str
+    verdict: str
+    text: str
+    reason: str = ""
+
+
+@dataclass
+class Rows:
+    """The list of behaviours, and what is wrong with it."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def read_rows(path: Path = ROWS) -> Rows:
+    """Reads the list and checks that every row has a verdict, and a reason where it needs one."""
+    found = Rows()
+    for group, table in tomllib.loads(path.read_text()).items():
+        found.groups[group] = table.pop("title")
+        expected = [f"{group}-{number:02d}" for number in range(1, table.pop("count") + 1)]
+        found.faults += [f"{row_id} has no verdict" for row_id in expected if row_id not in table]
+        found.faults += [
+            f"{row_id} is not a row of group {group}" for row_id in table if row_id not in expected
+        ]
+        for row_id, entry in table.items():
+            row = found.rows[row_id] = Row(row_id, *entry)
+            if row.verdict not in VERDICTS:
+                found.faults.append(f"{row_id} has no verdict: {row.verdict!r}")
+            if (row.verdict == "covered") is bool(row.reason):
+                found.faults.append(f"{row_id} is {row.verdict} and has {'a' if row.reason else 'no'} reason")
+    return found
+
+
+class RowTests:
+    """A plugin of pytest: runs the tests that carry ids and remembers how they went."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, list[str]] = defaultdict(list)
+        self.failed: dict[str, str] = {}
+        self.passed: set[str] = set()
+        self.errors: list[str] = []
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keeps the tests that carry an id."""
+        carrying = []
+        for item in items:
+            ids = [str(row_id) for mark in item.iter_markers("row") for row_id in mark.args]
+            for row_id in ids:
+                self.tests[row_id].append(item.nodeid)
+            if ids:
+                carrying.append(item)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(carrying)])
+        items[:] = carrying
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be read hides its tests."""
+        if report.failed:
+            self.errors.append(f"{report.nodeid} cannot be collected")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A skipped test has shown nothing."""
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+        elif not report.passed:
+            self.failed[report.nodeid] = "was skipped" if report.skipped else "failed"
+
+
+def judge_rows(rows: Rows, ran: RowTests) -> list[str]:
+    """What is wrong between the list and the tests."""
+    faults = [*rows.faults, *ran.errors]
+    faults += [
+        f"{row.id} is covered by no test: {row.text}"
+        for row in rows.rows.values()
+        if row.verdict == "covered" and not ran.tests.get(row.id)
+    ]
+    for row_id, tests in sorted(ran.tests.items()):
+        if row_id not in rows.rows:
+            faults.append(f"{tests[0]} carries {row_id}, which is no row")
+            continue
+        faults += [
+            f"{row_id}: {test} {ran.failed.get(test, 'did not run')}"
+            for test in tests
+            if test not in ran.passed
+        ]
+    return faults
+
+
+def print_table(rows: Rows, ran: RowTests) -> None:
+    """Every row with its verdict and how many tests carry it."""
+    for group, title in rows.groups.items():
+        print(f"\n{group}  {title}")
+        for row in rows.rows.values():
+            if row.id.startswith(f"{group}-"):
+                count = len(ran.tests.get(row.id, ()))
+                tests = f"{count} test{'s' if count != 1 else ''}" if count else ""
+                print(f"  {row.id}  {row.verdict:14}  {tests:9}  {row.text}")
+                if row.reason:
+                    print(f"{'':37}{row.reason}")
+
+
+def print_counts(rows: Rows) -> Counter[str]:
+    """Counts per group; returns the totals."""
+    totals: Counter[str] = Counter()
+    print(f"\n{'group':44}{'rows':>6}{'covered':>9}{'differs':>9}{'not applicable':>16}")
+    for group, title in rows.groups.items():
+        counts = Counter(row.verdict for row in rows.rows.values() if row.id.startswith(f"{group}-"))
+        totals += counts
+        print(f"{group}  {title:40}{counts.total():>6}" + _columns(counts))
+    print(f"{'':44}{totals.total():>6}" + _columns(totals))
+    return totals
+
+
+def _columns(counts: Counter[str]) -> str:
+    return "".join(f"{counts[verdict]:>{width}}" for verdict, width in zip(VERDICTS, (9, 9, 16), strict=True))
+
+
+def run_traces(path: Path | None) -> tuple[int, int, list[str]]:
+    """Plays scripts; returns how many there are, how many needed a named difference, and what differs."""
+    from conformance import traces
+
+    scripts = traces.load() if path is None else traces.load(path)
+    verdicts = [(script, traces.judge(script)) for script in scripts]
+    print(f"\n{traces.summary([verdict for _, verdict in verdicts])}")
+    faults = []
+    for script, verdict in verdicts:
+        if verdict.step is not None:
+            faults.append(
+                f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}):\n"
+                f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
+            )
+    named = sum(verdict.matches and bool(verdict.needed) for _, verdict in verdicts)
+    return len(scripts), named, faults
+
+
+def run_tests() -> RowTests:
+    """Runs the tests that carry ids."""
+    ran = RowTests()
+    with redirect_stdout(StringIO()):
+        pytest.main(["-q", "--rootdir", str(ROOT), str(TESTS)], plugins=[ran])
+    return ran
+
+
+def main() -> int:
+    """Prints the report; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="./x conformance", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--traces", type=Path, metavar="FILE", help="only play the scripts of this file")
+    parser.add_argument("--brief", action="store_true", help="leave the table of rows out")
+    arguments = parser.parse_args()
+    sys.path[0] = str(TESTS)  # in place of this folder, where this file hides the tests' folder of its name
+    try:
+        count, named, faults = 0, 0, list[str]()
+        totals: Counter[str] = Counter()
+        if arguments.traces is None:
+            rows, ran = read_rows(), run_tests()
+            if not arguments.brief:
+                print_table(rows, ran)
+            totals = print_counts(rows)
+            faults += judge_rows(rows, ran)
+        count, named, different = run_traces(arguments.traces)
+        faults += different
+    except (OSError, ValueError) as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    for fault in faults:
+        print(f"FAULT  {fault}")
+    line = (
+        f"{count} scripts: {count - len(different)} as Kafka answered ({named} with named differences), "
+        f"{len(different)} not; {len(faults)} fault{'s' * (len(faults) != 1)}"
+    )
+    if totals:
+        line = (
+            f"{totals.total()} rows: {totals['covered']} covered, {totals['differs']} differ, "
+            f"{totals['not applicable']} not applicable; {line}"
+        )
+    print(f"\n{line}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
