@@ -53,6 +53,12 @@ async def members(caller: Caller, group_id: str) -> set[str]:
     return {member.member_id for member in answer.groups[0].members}
 
 
+async def causes(caller: Caller, group_id: str) -> list[int]:
+    """Why the generations of a group began."""
+    history = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=group_id))
+    return [generation.cause.kind for generation in history.generations]
+
+
 async def emptied(caller: Caller, group_id: str) -> None:
     async with asyncio.timeout(20):
         while await members(caller, group_id):
@@ -156,7 +162,9 @@ async def test_a_member_that_attaches_elsewhere_is_off_the_first_stream(cluster:
 async def test_a_drain_sends_members_on_says_goodbye_and_suspects_nobody(cluster: RealCluster) -> None:
     first, caller = await one(cluster)
     second = await cluster.add("b", settle_ms=NEVER_MS)
-    await until(lambda: first._parts is not None and first._parts.ownership._others_live())
+    assert first._parts is not None
+    ownership = first._parts.ownership
+    await until(lambda: len(ownership._live) == 2 and ownership._now_ms() - ownership._live_since_ms > 500)
     joined, session = await on_stream(caller, group(0), disconnect_grace_ms=GRACE_MS)
     parked = asyncio.ensure_future(session.ask(join_group=await joining(caller, group(0))))
     await session.until(lambda: session.said("rebalance_started"))
@@ -316,16 +324,20 @@ async def test_a_member_whose_stream_broke_is_removed_after_its_grace(
     cluster: RealCluster, others: int
 ) -> None:
     _, caller = await one(cluster)
-    for number in range(1, 1 + others):
-        await on_stream(caller, group(number), disconnect_grace_ms=GRACE_MS)
+    kept = [
+        (await on_stream(caller, group(number), disconnect_grace_ms=GRACE_MS))[1]
+        for number in range(1, 1 + others)
+    ]
     _, session = await on_stream(caller, group(0), disconnect_grace_ms=GRACE_MS)
     await session.close()
     await emptied(caller, group(0))
-    history = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=group(0)))
-    causes = [generation.cause.kind for generation in history.generations]
-    assert common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED in causes
+    async with asyncio.timeout(20):
+        while common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED not in await causes(caller, group(0)):
+            pass
     for number in range(1, 1 + others):
         assert len(await members(caller, group(number))) == 1
+    for session in kept:
+        await session.close()
 
 
 async def test_a_member_that_comes_back_within_its_grace_stays(cluster: RealCluster) -> None:

@@ -142,21 +142,17 @@ class SessionStream:
 
     async def _read(self, context: Any) -> None:
         try:
-            while True:
-                message = await context.read()
-                if message is grpc.aio.EOF or self._ended:
-                    break
+            while (message := await context.read()) is not grpc.aio.EOF and not self._ended:
                 self._heard_ms = self._around.boot_ms()
                 self._handle(message)
         except ProtocolBroken as error:
             self.refuse(str(error))
         except Refused as error:  # bytes that are no message, or too many of them
             self.refuse(error.message)
-        except Exception:
-            if context.done():  # the connection broke while it was read from
-                return
-            log.exception("session_failed", stream_id=self.stream_id)
-            self.refuse("the server failed in a way it did not foresee")
+        except Exception as error:
+            log.info("session_broke", stream_id=self.stream_id, client_id=self.client_id, problem=repr(error))
+            if self._task is not None:
+                self._task.cancel()
         else:
             self._close()
 
@@ -255,6 +251,15 @@ class SessionStream:
     # --- what the client says
 
     def _handle(self, message: pb.SessionRequest) -> None:
+        try:
+            self._play(message)
+        except ProtocolBroken:
+            raise
+        except Exception:
+            log.exception("session_failed", stream_id=self.stream_id, client_id=self.client_id)
+            self.refuse("the server failed in a way it did not foresee")
+
+    def _play(self, message: pb.SessionRequest) -> None:
         frames = message.frames
         if len(frames) > self._settings.max_frames:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
