@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from muster_server.child_process import ChildError, ChildProcess
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
 from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNode
@@ -46,6 +47,7 @@ def test_version_and_help() -> None:
     [
         ([], {}, "--roles is missing"),
         (["--roles", "cordinator"], {}, "there is no role 'cordinator'"),
+        (["--roles", "all", "--data", "/dev/null/x"], {}, "the folder /dev/null/x cannot be used"),
         (["--roles", "all", "--nope"], {}, "No such option"),
         (["--roles", "discovery", "--data", "x"], {}, "--data is for a process with the role metadata"),
         (
@@ -149,6 +151,61 @@ def test_dev_starts_stops_and_is_alone_on_its_folder(tmp_path: Path) -> None:
     host, _, port = described["servers"].partition(":")
     with pytest.raises(OSError), socket.create_connection((host, int(port)), 1):
         pass
+
+
+def test_dev_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = subprocess.run(
+        [*DEV, "--data", str(tmp_path / "file"), "--ports", "free"],
+        env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "cannot be used" in result.stderr
+    assert "--data" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_dev_says_which_process_was_ended_and_that_nobody_answers(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*DEV, "--data", str(tmp_path), "--ports", "free", "--coordinators", "1"],
+        env=environment(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("coordinator-1"):
+                break
+        os.kill(_child(process.pid, "discovery"), signal.SIGKILL)
+        awaited = {"discovery-1 was ended by SIGKILL", "the cluster does not answer"}
+        for line in process.stdout:
+            awaited = {text for text in awaited if not line.startswith(text)}
+            if not awaited:
+                break
+        assert not awaited
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+
+
+def _child(parent: int, role: str) -> int:
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    )
+    for line in listed.stdout.splitlines():
+        pid, ppid, arguments = line.split(maxsplit=2)
+        if int(ppid) == parent and f"--roles {role}" in arguments:
+            return int(pid)
+    raise AssertionError(f"no {role} below {parent}")
+
+
+async def test_a_failed_start_shows_only_what_that_run_logged(tmp_path: Path) -> None:
+    for mistake in ("first mistake", "second mistake"):
+        script = f"import sys; sys.exit({mistake!r})"
+        child = ChildProcess("child", [sys.executable, "-c", script], tmp_path / "child.log")
+        child.start()
+        with pytest.raises(ChildError, match=mistake) as error:
+            await child.wait_until(lambda: False, SECONDS)
+    assert "first mistake" not in str(error.value)
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

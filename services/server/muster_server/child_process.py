@@ -48,6 +48,7 @@ class ChildProcess:
         self._environment = {**inherited, **(environment or {})}
         self._cwd = cwd
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_begin = 0
 
     @property
     def running(self) -> bool:
@@ -70,12 +71,21 @@ class ChildProcess:
         """How it ended, negative: by that signal; None: it runs, or was never started."""
         return None if self._process is None else self._process.poll()
 
+    def ending(self) -> str:
+        """How it ended, as the end of a sentence; empty: it runs, or was never started."""
+        code = self.returncode
+        if code is None:
+            return ""
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{how}; its log: {self.log}"
+
     def start(self) -> None:
         """Starts it; `wait_until` tells when it is ready."""
         if self.running:
             raise ChildError(f"{self.name} runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
+            self._log_begin = output.tell()
             self._process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *self._arguments],
                 stdin=subprocess.DEVNULL,
@@ -148,8 +158,11 @@ class ChildProcess:
         return True
 
     def tail(self) -> str:
-        """The end of its log, as the last part of a message."""
+        """The end of what its last run logged, as the last part of a message."""
         if not self.log.exists():
             return ""
-        text = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        with self.log.open("rb") as written:
+            end = written.seek(0, os.SEEK_END)
+            written.seek(max(self._log_begin, end - _TAIL_BYTES))
+            text = written.read().decode(errors="replace").strip()
         return f"; the end of {self.log}:\n{text}" if text else f"; {self.log} is empty"

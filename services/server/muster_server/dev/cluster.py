@@ -160,6 +160,12 @@ class DevCluster:
                 f"port {where} is in use: stop what listens there, or choose others (--ports free)"
             )
 
+    def ended(self) -> list[str]:
+        """One sentence for each process that ended by itself, or was killed by somebody else."""
+        children = [process.process for process in self.roles]
+        children += [node.process for node in self.nodes or ()]
+        return [f"{child.name} {child.ending()}" for child in children if child.ending()]
+
     async def start(self) -> None:
         """Starts everything and waits until it serves.
 

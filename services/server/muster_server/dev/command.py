@@ -10,8 +10,9 @@ from typing import Annotated
 import muster
 import typer
 from muster_runtime.errors import StartupError
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from muster_server.child_process import ChildError
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
@@ -55,6 +56,8 @@ def dev(
         asyncio.run(_run(cluster, Console(highlight=False, soft_wrap=True)))
     except (ClusterBusyError, ChildError, EmbeddedServerError, StartupError) as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(f"the folder {data} cannot be used: {error}; choose another one with --data")
 
 
 def _fail(message: str) -> None:
@@ -75,16 +78,18 @@ async def _run(cluster: DevCluster, console: Console) -> None:
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
+        console.print("stopping …")
         starting.cancel()
         with suppress(asyncio.CancelledError):
             await starting
+        console.print("stopped")
         return
     stopping.cancel()
     await starting
     try:
         console.print(f"ready after {loop.time() - started:.1f} s. {_how_to_find(cluster)} Ctrl-C stops it.")
         async with muster.Cluster(cluster.servers, timeout_ms=2_000) as connection:
-            await _watch(connection, console, stop)
+            await _watch(cluster, connection, console, stop)
     finally:
         console.print("stopping …")
         await cluster.stop()
@@ -109,34 +114,40 @@ def _how_to_find(cluster: DevCluster) -> str:
     return f"Workers find it with MUSTER_SERVERS={cluster.servers}."
 
 
-async def _watch(connection: muster.Cluster, console: Console, stop: asyncio.Event) -> None:
+async def _watch(
+    cluster: DevCluster, connection: muster.Cluster, console: Console, stop: asyncio.Event
+) -> None:
     """Shows the cluster until told to stop: a table on a terminal, else lines of what is new."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
+            latest: Overview | None = None
             while not stop.is_set():
-                overview = await _look(connection)
-                if overview is not None:
-                    live.update(as_tables(overview), refresh=True)
+                overview, problem = await _look(connection)
+                latest = overview or latest
+                troubles = [*cluster.ended(), *([problem] if problem else [])]
+                parts = [as_tables(latest)] if latest else []
+                live.update(Group(*parts, *(Text(line, "red") for line in troubles)), refresh=True)
                 await _sleep(stop)
         return
-    known: set[str] = set()
+    facts: list[str] = []
+    known: list[str] = []
     while not stop.is_set():
-        overview = await _look(connection)
-        if overview is not None:
-            lines = as_lines(overview)
-            for line in lines:
-                if line not in known:
-                    console.print(line, markup=False)
-            known = set(lines)
+        overview, problem = await _look(connection)
+        facts = as_lines(overview) if overview else facts
+        lines = [*facts, *cluster.ended(), *([problem] if problem else [])]
+        for line in lines:
+            if line not in known:
+                console.print(line, markup=False)
+        known = lines
         await _sleep(stop)
 
 
-async def _look(connection: muster.Cluster) -> Overview | None:
-    """The cluster; None while it does not answer, which the next look may find over."""
+async def _look(connection: muster.Cluster) -> tuple[Overview | None, str]:
+    """The cluster; without it why it does not answer, which the next look may find over."""
     try:
-        return await look(connection)
+        return await look(connection), ""
     except muster.MusterError:
-        return None
+        return None, "the cluster does not answer; what was shown last may be over"
 
 
 async def _sleep(stop: asyncio.Event) -> None:

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from muster_runtime.errors import StartupError
+
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.initialise import initialise_log
 
@@ -14,7 +16,10 @@ async def embedded_log(folder: Path) -> AsyncIterator[str]:
 
     Gives its URL; stops it at the end.
     """
-    nodes = RedisNodes(folder, 1)
+    try:
+        nodes = RedisNodes(folder, 1)
+    except OSError as error:
+        raise StartupError(f"the folder {folder} cannot be used: {error}") from error
     await nodes.start()
     try:
         await initialise_log(nodes.url, 50)
