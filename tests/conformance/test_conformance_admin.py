@@ -70,12 +70,13 @@ def test_a_rebalancing_group_is_described_without_a_protocol(state: str) -> None
 
 
 @pytest.mark.row("DG-03")
+@pytest.mark.row("LD-05")
 def test_an_unknown_group_is_described_as_dead() -> None:
-    cluster = acts.shard()
+    cluster = acts_offsets.from_records(acts_offsets.stored_commit(1))
     answer = cluster.ask(pb.DescribeGroupsRequest(group_ids=["nobody"]))
-    dead = pb.DescribeGroupsResponse.Group(group_id="nobody", state=pb.GROUP_STATE_DEAD, shard_epoch=1)
+    dead = pb.DescribeGroupsResponse.Group(group_id="nobody", state=pb.GROUP_STATE_DEAD, shard_epoch=2)
     assert answer == pb.DescribeGroupsResponse(groups=[dead])
-    assert cluster.shard.groups == {}
+    assert list(cluster.shard.groups) == ["g"]
 
 
 @pytest.mark.row("DG-05")
@@ -211,6 +212,7 @@ def test_an_unknown_group_is_not_deleted() -> None:
 
 @pytest.mark.row("DL-05")
 @pytest.mark.row("DL-06")
+@pytest.mark.row("LD-07")
 @pytest.mark.row("RF-09")
 @pytest.mark.parametrize("offsets", [0, 2])
 def test_an_empty_group_is_deleted_with_its_offsets(offsets: int) -> None:
