@@ -99,6 +99,7 @@ async def test_a_join_and_its_retries_carry_one_request_id(cluster: ScriptedClus
         assert [j.member_id for j in joins] == ["", "", "", "m-1"]
 
 
+@pytest.mark.row("SM-39")
 async def test_a_static_member_is_not_asked_for_an_id_and_does_not_leave(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster, group_instance_id="blue"):
@@ -168,6 +169,7 @@ async def test_a_fatal_heartbeat_ends_the_member(
     await story.connection.close()
 
 
+@pytest.mark.row("MX-12")
 @pytest.mark.parametrize(
     "code",
     [

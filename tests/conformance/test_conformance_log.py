@@ -121,6 +121,29 @@ def test_a_group_without_members_loads_empty() -> None:
     assert acts.ask_heartbeat(who) == 25
 
 
+@pytest.mark.row("RF-03")
+@pytest.mark.row("LD-04")
+def test_offsets_alone_make_a_simple_group() -> None:
+    cluster = acts.shard()
+    acts.commit(cluster, offset=7)
+    assert cluster.kinds() == ["offset_committed"]
+    after = cluster.reloaded()
+    described = after.describe()
+    assert (after.state(), described.protocol_type, described.generation) == ("Empty", "", 0)
+    assert acts.fetch(after) == {("t", 0): 7}
+
+
+@pytest.mark.row("LD-19")
+def test_metadata_that_cannot_be_read_loads_and_counts_as_subscribed() -> None:
+    cluster = acts.shard()
+    who = acts.member(cluster, "a", protocols=[("range", b"foreign")])
+    acts.stable(cluster, who)
+    acts.commit(cluster, who)
+    after = cluster.reloaded()
+    assert (after.state(), after.shard.groups["g"].subscribed_topics) == ("Stable", None)
+    assert acts.delete_offsets(after, "t") == (0, [86])
+
+
 @pytest.mark.row("LD-06")
 @pytest.mark.row("LD-08")
 def test_the_last_record_of_an_offset_counts() -> None:

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from muster_coordinator import Coordinator
+from muster_coordinator.loader import SHORT_READS_MAX
 from muster_core import error_code
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
 from support.metadata_stand_in import until
 
 
@@ -89,6 +92,8 @@ async def test_shards_move_for_balance_once_the_live_set_is_settled(cluster: Mem
     assert await generations(cluster, 1) == 1
 
 
+@pytest.mark.row("PT-27")
+@pytest.mark.row("PT-27")
 async def test_a_foreign_claim_makes_the_owner_drop_the_shard_and_claim_it_again(
     cluster: MemoryCluster,
 ) -> None:
@@ -142,6 +147,11 @@ async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: 
     assert only.serving[0] == 1
 
 
+@pytest.mark.row("LD-30")
+@pytest.mark.row("LD-31")
+@pytest.mark.row("OF-10")
+@pytest.mark.row("LS-08")
+@pytest.mark.row("DG-05")
 async def test_a_damaged_log_is_never_served_as_empty(cluster: MemoryCluster) -> None:
     log = cluster.store.logs[1]
     store = cluster.store
@@ -157,8 +167,101 @@ async def test_a_damaged_log_is_never_served_as_empty(cluster: MemoryCluster) ->
     assert await caller.fetch(group_of(1)) == [(error_code.COORDINATOR_NOT_AVAILABLE, -2)]
     assert await caller.commit(group_of(1), 1) == error_code.COORDINATOR_NOT_AVAILABLE
     assert await caller.commit(group_of(2), 1) == error_code.NONE
+    mixed = [group_of(2), group_of(1)]
+    assert await caller.fetch(*mixed) == [(error_code.NONE, 1), (error_code.COORDINATOR_NOT_AVAILABLE, -2)]
+    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=mixed))
+    assert [(group.group_id, group.error_code) for group in described.groups] == [
+        (group_of(2), error_code.NONE),
+        (group_of(1), error_code.COORDINATOR_NOT_AVAILABLE),
+    ]
+    listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
+    assert listed.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert [group.group_id for group in listed.groups] == [group_of(2)]
 
 
+@pytest.mark.row("LD-10")
+async def test_a_log_that_reads_shorter_than_it_is_ends_the_load(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    read = type(cluster.instances[0]).ReadLog
+
+    async def short(self: object, request: Any, context: object) -> object:
+        nonlocal reads
+        async for page in read(self, request, context):  # type: ignore[arg-type]
+            if request.shard == 1:
+                reads += 1
+                del page.entries[1:]
+            yield page
+
+    await cluster.stop()
+    monkeypatch.setattr(type(cluster.instances[0]), "ReadLog", short)
+    monkeypatch.setattr("muster_coordinator.loader._PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr("muster_coordinator.loader._PAUSE_FIRST_S", 0.0)
+    cluster.metadata.clear()
+    await cluster.start()
+    only = await cluster.add("a")
+    await owns(only, SHARDS - 1)
+    shards = only.shards
+    await until(lambda: 1 in shards and shards[1].phase.value == "failed")
+    assert reads >= SHORT_READS_MAX
+    ended = reads
+    assert await cluster.caller(only).fetch(group_of(1)) == [(error_code.COORDINATOR_NOT_AVAILABLE, -2)]
+    assert reads == ended
+
+
+@pytest.mark.row("LD-28")
+async def test_a_load_ends_with_its_process(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = asyncio.Event()
+
+    async def silent(self: object, request: object, context: object) -> object:
+        await never.wait()
+        yield None
+
+    await cluster.stop()
+    monkeypatch.setattr(type(cluster.instances[0]), "ReadLog", silent)
+    cluster.metadata.clear()
+    await cluster.start()
+    only = await cluster.add("a", load_wait_ms=0)
+    shards = dict(only.shards)
+    await until(lambda: len(only.shards) == SHARDS)
+    shards = dict(only.shards)
+    await until(lambda: all(shard.phase.value == "loading" for shard in shards.values()))
+    await asyncio.wait_for(only.abort(), 20)
+    assert not any(shard.serving for shard in shards.values())
+    claims = cluster.store.steps["claim"]
+    never.set()
+    cluster.store.changed()
+    assert (only.serving, cluster.store.steps["claim"]) == ({}, claims)
+
+
+@pytest.mark.row("LD-23")
+@pytest.mark.row("UL-05")
+async def test_news_of_an_older_epoch_changes_nothing(cluster: MemoryCluster) -> None:
+    only = await cluster.add("a")
+    await owns(only, SHARDS)
+    cluster.store.fence(1)
+    caller, group = cluster.caller(only), group_of(1)
+    await until(lambda: only.serving.get(1) not in (None, 1) or bool(cluster.store.steps["check"]))
+    joined = await caller.join(group)
+    while joined.error_code:
+        joined = await caller.join(group)
+    epoch = only.serving[1]
+    shard = only.shards[1]
+    for older in (epoch - 1, epoch):
+        steps = dict(cluster.store.steps)
+        cluster.store.owners[1] = discovery_pb2.ShardOwner(shard=1, shard_epoch=older, node_id="other")
+        cluster.store.changed()
+        assert (await caller.heartbeat(group, joined)).error_code == error_code.NONE
+        assert only.shards[1] is shard
+        assert (only.serving[1], dict(cluster.store.steps)) == (epoch, steps)
+
+
+@pytest.mark.row("GV-10")
+@pytest.mark.row("GV-11")
+@pytest.mark.row("GV-13")
+@pytest.mark.row("GV-14")
+@pytest.mark.row("GV-16")
 async def test_a_shard_that_loads_says_so(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = asyncio.Event()
     read = type(cluster.instances[0]).ReadLog

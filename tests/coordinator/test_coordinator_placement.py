@@ -79,6 +79,7 @@ def test_claims_again_what_the_log_says_is_its_own() -> None:
     assert plan(picture(owners={0: Owner("a", 7)})) == [Claim(0, 7)]
 
 
+@pytest.mark.row("UL-05")
 def test_does_not_believe_a_row_that_is_older_than_its_own_farewell() -> None:
     assert plan(picture(owners={0: Owner("a", 7)}, lost={0: 7})) == []
     assert plan(picture(owners={0: Owner("a", 8)}, lost={0: 7})) == [Claim(0, 8)]

@@ -111,6 +111,7 @@ def violations(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
     return [(v.field, v.description) for v in bad.field_violations]
 
 
+@pytest.mark.row("FC-01")
 async def test_names_the_owner_by_hash(setup: Setup) -> None:
     setup.push(cluster({shard: (shard + 1, f"n{shard}") for shard in range(4)}))
     await ready(setup)
@@ -128,6 +129,7 @@ async def test_names_the_owner_by_hash(setup: Setup) -> None:
         )
 
 
+@pytest.mark.row("FC-09")
 async def test_is_not_serving_before_the_first_view(setup: Setup) -> None:
     health: Any = health_pb2_grpc.HealthStub(setup.channel)
     check = health_pb2.HealthCheckRequest()
@@ -146,6 +148,7 @@ async def test_is_not_serving_before_the_first_view(setup: Setup) -> None:
     assert (await health.Check(check, timeout=20)).status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.row("FC-06")
 @pytest.mark.parametrize(
     ("view", "reason"),
     [

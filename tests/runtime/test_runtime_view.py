@@ -119,6 +119,7 @@ async def test_leaves_an_instance_that_says_nothing(pair: tuple[MetadataStandIn,
         assert first.watches == 1
 
 
+@pytest.mark.row("LD-23")
 async def test_never_goes_back_to_a_lower_epoch(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
     first, second = pair
     first.push(cluster({0: (5, "a"), 1: (1, "a")}), catalog({"t": 2}, 9))
