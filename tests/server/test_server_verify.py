@@ -78,6 +78,27 @@ async def test_an_entry_that_differs_on_one_node(nodes: RedisNodes) -> None:
     assert verify(nodes.url, compare_nodes=False).clean
 
 
+async def test_a_hole_in_one_node(nodes: RedisNodes) -> None:
+    place = healthy().entries[3].position
+    for node in (nodes[0], nodes[2]):
+        with redis.Redis(port=node.port) as connection:
+            connection.xdel(LOG, place.stream_id)
+        report = verify(nodes.url)
+        assert report.broken["L6n"] == 1
+        assert any("lack it and have earlier and later ones" in e.violation.detail for e in report.evidence)
+
+
+async def test_a_key_of_another_kind_is_damage_and_no_crash(nodes: RedisNodes) -> None:
+    with redis.Redis(port=nodes[2].port) as connection:
+        connection.set(LOG, "hello")
+        connection.set(ACKNOWLEDGED, "garbage")
+    report = verify(nodes.url)
+    told = [e.violation.detail for e in report.evidence]
+    assert report.broken["L6n"] == 2
+    assert any(f"{LOG} on node 3: WRONGTYPE" in text for text in told)
+    assert f"{ACKNOWLEDGED} on node 3: it holds no position" in told
+
+
 async def test_an_acknowledged_entry_that_only_a_minority_has(nodes: RedisNodes) -> None:
     built = healthy()
     for node in (nodes[0], nodes[1]):

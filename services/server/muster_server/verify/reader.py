@@ -1,6 +1,6 @@
 """Reads logs straight from the nodes. Nothing is ever written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -44,10 +44,14 @@ class NodeReader:
     Args:
         index: its place in the list, from 1.
         url: its address.
+
+    Attributes:
+        damaged: keys that hold something else than they should, with what is wrong.
     """
 
     def __init__(self, index: int, url: str) -> None:
         self.index = index
+        self.damaged: dict[str, str] = {}
         self._redis: Any = redis.Redis.from_url(
             url,
             socket_timeout=_TIMEOUT_SECONDS,
@@ -74,12 +78,20 @@ class NodeReader:
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
         """Position up to which a majority has the log, as this node knows it."""
-        found = self._redis.get(log_keys(shard, shard_count).acknowledged)
-        return NOWHERE if found is None else Position.parse(found.decode())
+        key = log_keys(shard, shard_count).acknowledged
+        found = self._read(key, self._redis.get, key)
+        if found is None:
+            return NOWHERE
+        try:
+            return Position.parse(found.decode())
+        except ValueError:
+            self.damaged[key] = "it holds no position"
+            return NOWHERE
 
     def end(self, shard: int, shard_count: int) -> Position:
         """Place of the last entry; nowhere: there is no log."""
-        found = self._redis.xrevrange(log_keys(shard, shard_count).log, count=1)
+        key = log_keys(shard, shard_count).log
+        found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
 
     def entries(self, shard: int, shard_count: int, upto: Position) -> Iterator[Entry]:
@@ -87,13 +99,21 @@ class NodeReader:
         key = log_keys(shard, shard_count).log
         start = "-"
         while True:
-            page = self._redis.xrange(key, start, upto.stream_id, count=_PAGE)
+            page = self._read(key, self._redis.xrange, key, start, upto.stream_id, count=_PAGE) or []
             for raw_id, fields in page:
                 place = Position.parse(raw_id.decode())
                 yield Entry(place, fields.get(b"r", b""), fields.get(b"n", b""), fields.get(b"h", b""))
             if len(page) < _PAGE:
                 return
             start = f"({page[-1][0].decode()}"
+
+    def _read(self, key: str, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """What a command answers; None, and noted as damage, where the key is not of its kind."""
+        try:
+            return command(*arguments, **options)
+        except redis.ResponseError as error:
+            self.damaged[key] = str(error)
+            return None
 
     def close(self) -> None:
         """Closes the connection."""

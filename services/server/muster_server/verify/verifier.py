@@ -11,11 +11,14 @@ from muster_core.position import GENESIS, Position
 from muster_core.replay import Entry
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
+from redis.exceptions import RedisError
 
-from muster_server.verify.reader import LogReader
+from muster_server.verify.reader import LogReader, LogUnreadableError
 
 SAME = Invariant(
-    "L6n", "At or below the acknowledged position no two nodes hold different entries.", "entries of nodes"
+    "L6n",
+    "At or below the acknowledged position no two nodes hold different entries, and none has a hole.",
+    "entries of nodes",
 )
 MAJORITY = Invariant("L5", "A majority of the nodes has every acknowledged entry.", "entries")
 REPLAY = Invariant("G12", "The records can be replayed into a state, as a coordinator's load does.", "logs")
@@ -70,13 +73,16 @@ def verify(url: str, *, compare_nodes: bool = True) -> Report:
         compare_nodes: also compare what the nodes hold.
 
     Raises:
-        LogUnreadableError: there is nothing to read.
+        LogUnreadableError: there is nothing to read, or a node went away meanwhile.
     """
-    with LogReader(url) as reader:
-        report = Report(reader.cluster_id, reader.count, reader.problems, compare_nodes)
-        for shard in reader.logs():
-            _verify_log(reader, shard, report)
-        return report
+    try:
+        with LogReader(url) as reader:
+            report = Report(reader.cluster_id, reader.count, reader.problems, compare_nodes)
+            for shard in reader.logs():
+                _verify_log(reader, shard, report)
+            return report
+    except RedisError as error:
+        raise LogUnreadableError(f"the log could not be read to its end: {error}") from error
 
 
 def _verify_log(reader: LogReader, shard: int, report: Report) -> None:
@@ -98,6 +104,10 @@ def _verify_log(reader: LogReader, shard: int, report: Report) -> None:
         report.groups += _replay(shard, entries, findings, trimmed=anchor is not None)
     if report.compared:
         _compare(reader, shard, acknowledged, findings)
+    for node in reader.nodes:
+        for key, problem in node.damaged.items():
+            findings.expect("L6n", False, acknowledged, f"{key} on node {node.index}: {problem}")
+        node.damaged.clear()
     report.logs += 1
     report.entries += len(entries)
     report.kinds.update(checker.kinds)
@@ -145,19 +155,21 @@ def _replay(shard: int, entries: Iterable[Entry], findings: Findings, *, trimmed
 def _compare(reader: LogReader, shard: int, acknowledged: Position, findings: Findings) -> None:
     """Compares what the nodes hold, at or below the acknowledged position."""
     holders: dict[Position, dict[bytes, list[int]]] = {}
-    oldest: list[Position] = []
+    spans: dict[int, tuple[Position, Position]] = {}
     for node in reader.nodes:
-        first = None
         for entry in reader.entries(shard, node, acknowledged):
-            first = first or entry.position
+            first, _ = spans.get(node.index, (entry.position, entry.position))
+            spans[node.index] = first, entry.position
             content = entry.hash + entry.nonce + entry.record
             holders.setdefault(entry.position, {}).setdefault(content, []).append(node.index)
-        if first is not None:
-            oldest.append(first)
-    untrimmed = max(oldest, default=acknowledged)
+    untrimmed = max((first for first, _ in spans.values()), default=acknowledged)
     for position, contents in sorted(holders.items()):
         told = " and ".join(f"nodes {nodes}" for nodes in contents.values())
         findings.expect("L6n", len(contents) == 1, position, f"{told} hold different entries")
+        having = {index for nodes in contents.values() for index in nodes}
+        holes = [i for i, (first, last) in spans.items() if first < position < last and i not in having]
+        if holes:
+            findings.expect("L6n", False, position, f"nodes {holes} lack it and have earlier and later ones")
         if position >= untrimmed:
             most = max(len(nodes) for nodes in contents.values())
             findings.expect(
