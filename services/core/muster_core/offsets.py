@@ -92,8 +92,9 @@ class Offsets:
         commit = record.offset_committed
         commit.group_id = request.group_id
         commit.generation = request.generation
-        commit.member_id = request.member_id
-        commit.member_seq = request.member_seq
+        if member is not None:  # ids that come from outside were not checked (OC-04) and say nothing
+            commit.member_id = request.member_id
+            commit.member_seq = request.member_seq
         if request.retention_ms > 0:
             commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
         for topic in request.topics:
