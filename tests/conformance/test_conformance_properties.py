@@ -1,0 +1,421 @@
+"""Random events through the core: what must hold after each of them, whatever came before.
+
+Members join, sync, beat, commit and leave, in and out of turn; static ones are taken over; callers go
+away; the log is slow; the shard is suspended, unloaded and loaded again with some of what was in flight.
+The records are checked against the promises about logs (`muster_core.invariants`), the memory against its own
+books, and a replay of any beginning of the log against what was acknowledged then.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from kit.virtual_shard import VirtualShard
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.events import Attach, Beat, Detach, Event, GroupRequest, StreamBroken, TopicsChanged, Unload
+from muster_core.group import Group
+from muster_core.group_checker import GroupChecker
+from muster_core.group_state import GroupState
+from muster_core.invariants import Findings
+from muster_core.position import NOWHERE, Position
+from muster_core.shard import Shard
+from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+CONFIG = GroupConfig(
+    min_session_timeout_ms=100,
+    initial_rebalance_delay_ms=50,
+    max_size=4,
+    max_pending_members=3,
+    new_member_join_timeout_ms=5_000,
+    offsets_retention_ms=4_000,
+    retention_check_interval_ms=500,
+    append_timeout_ms=300,
+)
+LONGEST_MS = 40_000
+PARTITIONS = range(4)
+PROTOCOLS = [["range"], ["range", "sticky"], ["sticky", "range"], ["sticky"]]
+
+seats = st.integers(0, 6)
+
+
+class Seat:
+    """One process: dynamic, or one of two that share an instance id."""
+
+    def __init__(self, number: int) -> None:
+        self.instance = {4: "i", 5: "i", 6: "j"}.get(number, "")
+        self.member_id = ""
+        self.generation = -1
+        self.members: list[str] = []
+        self.join_seq = self.commit_seq = 0
+
+
+class GroupLife(RuleBasedStateMachine):
+    """One group on one shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = VirtualShard(CONFIG)
+        self.seats = [Seat(number) for number in range(7)]
+        self.sent: dict[int, tuple[Seat, GroupRequest]] = {}
+        self.cancelled: set[int] = set()
+        self.suspended = False
+        self.checked = 0
+        self.findings = Findings()
+        self.checker = GroupChecker(self.findings, trimmed=False)
+        self.tokens: dict[tuple[str, int], Position] = {}
+        self.known: dict[int, Any] = {}
+        self.streams = 0
+
+    # --- what happens
+
+    def call(self, seat: Seat, message: GroupRequest) -> None:
+        self.sent[self.cluster.send(message)] = (seat, message)
+        self.read_answers()
+
+    def read_answers(self) -> None:
+        for call_id, answer in self.cluster.answers.items():
+            seat, message = self.sent.pop(call_id)
+            if isinstance(answer, pb.JoinGroupResponse):
+                if answer.error_code in (0, 79):
+                    seat.member_id = answer.member_id
+                if answer.error_code == 0:
+                    seat.generation = answer.generation
+                    seat.members = [entry.member_id for entry in answer.members]
+                    assert answer.leader == answer.member_id or not seat.members
+                if answer.error_code in (25, 82):
+                    seat.member_id, seat.generation = "", -1
+            assert answer.DESCRIPTOR.name == message.DESCRIPTOR.name.replace("Request", "Response")
+        self.cluster.answers.clear()
+
+    @rule(number=seats, protocols=st.sampled_from(PROTOCOLS), session_ms=st.sampled_from([200, 1_000, 9_000]))
+    def join(self, number: int, protocols: list[str], session_ms: int) -> None:
+        seat = self.seats[number]
+        seat.join_seq += 1
+        metadata = common_pb2.Subscription(version=1, topics=["t"], keeps_owned=True)
+        group = self.group
+        if group is not None:
+            held = [p for (_, p), (who, _) in group.owners.items() if who == seat.member_id]
+            metadata.owned_partitions.add(topic="t", partitions=held)
+        self.call(
+            seat,
+            pb.JoinGroupRequest(
+                group_id="g",
+                member_id=seat.member_id,
+                group_instance_id=seat.instance,
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=2_000,
+                protocol_type="consumer",
+                protocols=[
+                    pb.GroupProtocol(name=name, metadata=metadata.SerializeToString()) for name in protocols
+                ],
+                client_id=f"c{number}",
+                member_seq=seat.join_seq,
+                disconnect_grace_ms=150,
+            ),
+        )
+
+    @rule(number=seats, first=st.integers(0, 3))
+    def sync(self, number: int, first: int) -> None:
+        seat = self.seats[number]
+        plan = []
+        for index, member_id in enumerate(seat.members):
+            mine = [p for p in PARTITIONS if (p + first) % len(seat.members) == index]
+            entry = common_pb2.TopicPartitions(topic="t", partitions=mine)
+            assignment = common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
+            plan.append(pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment))
+        self.call(
+            seat,
+            pb.SyncGroupRequest(
+                group_id="g",
+                member_id=seat.member_id,
+                group_instance_id=seat.instance,
+                generation=seat.generation,
+                assignments=plan,
+            ),
+        )
+
+    @rule(number=seats)
+    def heartbeat(self, number: int) -> None:
+        seat = self.seats[number]
+        self.call(
+            seat,
+            pb.HeartbeatRequest(
+                group_id="g",
+                member_id=seat.member_id,
+                group_instance_id=seat.instance,
+                generation=seat.generation,
+            ),
+        )
+
+    @rule(number=seats, by_instance=st.booleans())
+    def leave(self, number: int, by_instance: bool) -> None:
+        seat = self.seats[number]
+        leaver = pb.LeaveGroupRequest.Member(
+            member_id="" if by_instance else seat.member_id, group_instance_id=seat.instance
+        )
+        self.call(seat, pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+
+    @rule(number=seats, offset=st.integers(0, 1_000), again=st.booleans())
+    def commit(self, number: int, offset: int, again: bool) -> None:
+        seat = self.seats[number]
+        seat.commit_seq += not again
+        request = pb.OffsetCommitRequest(
+            group_id="g",
+            member_id=seat.member_id,
+            group_instance_id=seat.instance,
+            generation=seat.generation,
+            member_seq=seat.commit_seq,
+        )
+        request.topics.add(name="t").partitions.add(partition=number % 4, offset=offset)
+        self.call(seat, request)
+
+    @rule(offset=st.integers(0, 1_000))
+    def simple_commit(self, offset: int) -> None:
+        request = pb.OffsetCommitRequest(group_id="g", generation=-1)
+        request.topics.add(name="u").partitions.add(partition=0, offset=offset)
+        self.call(Seat(0), request)
+
+    @rule(what=st.sampled_from(["describe", "list", "fetch", "delete", "delete offsets", "history"]))
+    def ask(self, what: str) -> None:
+        topics = [common_pb2.TopicPartitions(topic="u", partitions=[0])]
+        messages: dict[str, GroupRequest] = {
+            "describe": pb.DescribeGroupsRequest(group_ids=["g"]),
+            "list": pb.ListGroupsRequest(),
+            "fetch": pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g")]),
+            "delete": pb.DeleteGroupsRequest(group_ids=["g", "g"]),
+            "delete offsets": pb.OffsetDeleteRequest(group_id="g", topics=topics),
+            "history": pb.GroupHistoryRequest(group_id="g"),
+        }
+        self.call(Seat(0), messages[what])
+
+    @rule(ms=st.sampled_from([1, 49, 50, 150, 500, 2_000, 9_000]))
+    def time_passes(self, ms: int) -> None:
+        self.cluster.advance(ms)
+        self.read_answers()
+
+    @rule()
+    def a_caller_goes_away(self) -> None:
+        for call_id in list(self.sent)[:1]:
+            self.cluster.cancel(call_id)
+            del self.sent[call_id]
+            self.cancelled.add(call_id)
+            self.read_answers()
+
+    @rule()
+    def the_log_is_slow(self) -> None:
+        self.cluster.auto_ack = False
+
+    @precondition(lambda self: self.cluster.waiting)
+    @rule()
+    def one_append_is_done(self) -> None:
+        self.cluster.acknowledge()
+        self.read_answers()
+
+    @rule()
+    def the_log_is_quick(self) -> None:
+        self.cluster.auto_ack = True
+        while self.cluster.waiting:
+            self.cluster.acknowledge()
+        self.read_answers()
+
+    @rule()
+    def the_lease_is_lost_and_held_again(self) -> None:
+        self.suspended = not self.suspended
+        self.cluster.suspend() if self.suspended else self.cluster.resume()
+        self.read_answers()
+        if self.suspended:
+            assert self.sent == {}
+
+    @rule(landed=st.integers(0, 3))
+    def another_owner(self, landed: int) -> None:
+        """Unloads; so many appends that were on their way have landed all the same; loads."""
+        self.cluster.feed(Unload())
+        self.read_answers()
+        assert self.sent == {}
+        assert self.cluster.shard.groups == {}
+        self.check_records()
+        for append in list(self.cluster.waiting)[:landed]:
+            place = self.cluster._next_position()
+            self.cluster.log.extend((place.after(i), record) for i, record in enumerate(append.records))
+        self.check_replays()
+        now_ms, calls = self.cluster.now_ms, self.cluster._last_call_id
+        self.cluster = self.cluster.reloaded()
+        self.cluster.now_ms, self.cluster._last_call_id = max(now_ms, self.cluster.now_ms), calls
+        self.suspended = False
+
+    @rule(topic=st.sampled_from(["t", "u"]), deleted=st.booleans())
+    def a_topic_changes(self, topic: str, deleted: bool) -> None:
+        names = frozenset({topic})
+        self.cluster.feed(TopicsChanged(names, names if deleted else frozenset()))
+        self.read_answers()
+
+    @precondition(lambda self: not self.suspended)
+    @rule(number=seats, what=st.sampled_from(["attach", "detach", "beat", "break", "end"]))
+    def stream(self, number: int, what: str) -> None:
+        seat = self.seats[number]
+        who = {"group_id": "g", "member_id": seat.member_id}
+        attach = session_pb2.Attach(**who, group_instance_id=seat.instance, generation=seat.generation)
+        events: dict[str, Event] = {
+            "attach": Attach(self.streams, attach),
+            "detach": Detach(self.streams, session_pb2.Detach(**who)),
+            "beat": Beat(self.streams),
+            "break": StreamBroken(self.streams),
+            "end": StreamBroken(self.streams, suspect=False),
+        }
+        self.cluster.feed(events[what])
+        self.streams += what in ("break", "end")
+        self.read_answers()
+
+    # --- what holds
+
+    @property
+    def group(self) -> Group | None:
+        return self.cluster.shard.groups.get("g")
+
+    @invariant()
+    def every_call_is_open_or_answered(self) -> None:
+        assert set(self.sent) == set(self.cluster.shard._context.calls)
+
+    @invariant()
+    def whatever_waits_will_be_woken(self) -> None:
+        context = self.cluster.shard._context
+        if self.suspended:
+            assert not context.calls
+            return
+        assert self.cluster.deadline_ms is not None
+        parked = set()
+        for group in self.cluster.shard.groups.values():
+            watched = context.purgatory._watched
+            joins = [op for op in watched.get(("join", group.group_id), ()) if op.armed]
+            syncs = [op for op in watched.get(("sync", group.group_id), ()) if op.armed]
+            for member in group.members.values():
+                if member.join_call is not None:
+                    parked.add(member.join_call)
+                    assert joins or group.in_flight
+                if member.sync_call is not None:
+                    parked.add(member.sync_call)
+                    assert syncs or group.in_flight
+            if group.state is GroupState.PREPARING_REBALANCE:
+                assert len(joins) == 1 or group.in_flight
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                assert len(syncs) == 1 or group.in_flight
+        if set(context.calls) - parked:
+            assert self.cluster.waiting, "a call that is not parked waits for the log"
+            assert all(append.armed for append in context._appends.values() if append.holds is not None)
+
+    @invariant()
+    def every_member_has_a_session_or_waits(self) -> None:
+        for group in self.cluster.shard.groups.values():
+            for member in group.members.values():
+                armed = member.heartbeat is not None and member.heartbeat.armed
+                assert armed or member.is_waiting or group.in_flight or self.suspended
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        for group in self.cluster.shard.groups.values():
+            members = group.members.values()
+            assert group.parked_joins == sum(member.join_call is not None for member in members)
+            assert group.pending_sync <= set(group.members)
+            assert not set(group.pending_members) & set(group.members)
+            assert len(group.pending_members) <= CONFIG.max_pending_members
+            assert group.static_members == {m.group_instance_id: m.member_id for m in members if m.is_static}
+            assert (group.leader in group.members) if group.members else group.leader == ""
+            assert sum(not member.is_static for member in members if member.join_call) <= CONFIG.max_size
+            if group.members and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+                assert all(group.protocol_name in dict(member.protocols) for member in members)
+            if group.state is GroupState.EMPTY:
+                assert not group.members
+
+    @invariant()
+    def tokens_only_grow(self) -> None:
+        group = self.group
+        for partition, (who, position) in (group.owners if group is not None else {}).items():
+            assert position >= self.tokens.get(partition, NOWHERE), f"{partition} of {who}"
+            self.tokens[partition] = position
+
+    @invariant()
+    def check_records(self) -> None:
+        for position, record in self.cluster.log[self.checked :]:
+            self.checker.add(position, record)
+            started = record.generation_started
+            assert sum(not member.group_instance_id for member in started.members) <= CONFIG.max_size
+        self.checked = len(self.cluster.log)
+        assert self.findings.violations == []
+        if self.cluster.shard.groups:
+            self.known[self.checked] = acknowledged(self.cluster.shard)
+
+    def check_replays(self) -> None:
+        """Each beginning of the log gives the state that was acknowledged then, and no dead end."""
+        lengths = sorted(self.known)
+        for length in lengths[:: max(1, len(lengths) // 4)] + lengths[-1:]:
+            shard = Shard(0, CONFIG)
+            for position, record in self.cluster.log[:length]:
+                shard.replay(position, record)
+            assert acknowledged(shard) == self.known[length], f"after {length} records"
+        for length in range(1, len(self.cluster.log), max(1, len(self.cluster.log) // 5)):
+            shard = Shard(0, CONFIG)
+            for position, record in self.cluster.log[:length]:
+                shard.replay(position, record)
+            effects = shard.loaded(99, Now(10_000, 10_000))
+            for group in shard.groups.values():
+                assert group.state in (GroupState.EMPTY, GroupState.STABLE) or effects.next_deadline_ms
+        self.known.clear()
+
+    def teardown(self) -> None:
+        """Nothing waits for ever."""
+        if self.suspended:
+            self.the_lease_is_lost_and_held_again()
+        self.the_log_is_quick()
+        self.cluster.advance(LONGEST_MS)
+        self.read_answers()
+        assert self.sent == {}
+        self.check_records()
+        self.check_replays()
+        if self.group is not None:
+            assert self.group.state is GroupState.EMPTY, "all sessions are over"
+
+
+def acknowledged(shard: Shard) -> Any:
+    """What the log knows of the groups."""
+    return {
+        group.group_id: (
+            group.generation,
+            {
+                member.member_id: member.group_instance_id
+                for member in group.members.values()
+                if member.recorded
+            },
+            group.owners,
+            dict(group.offsets),
+            [entry.generation for entry in group.history],
+        )
+        for group in shard.groups.values()
+        if group.generation or len(group.offsets)
+    }
+
+
+@pytest.mark.row("MX-11")
+@pytest.mark.row("PT-17")
+@pytest.mark.row("ST-02")
+def test_random_lives() -> None:
+    run_state_machine_as_test(
+        GroupLife,
+        settings=settings(
+            max_examples=120,
+            stateful_step_count=60,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
