@@ -77,6 +77,7 @@ def test_nonces_are_never_used_twice() -> None:
     assert {len(nonce) for nonce in drawn} == {16}
 
 
+@pytest.mark.row("PT-23")
 async def test_appends_of_one_turn_travel_as_one_batch(bench: Bench) -> None:
     log = await bench.claim(0)
     for number in range(50):
@@ -97,6 +98,7 @@ async def test_the_steps_of_all_shards_travel_in_one_message(bench: Bench) -> No
     assert bench.store.requests[before:] == [4]
 
 
+@pytest.mark.row("PT-23")
 async def test_one_append_at_a_time_and_what_waits_goes_together_next(bench: Bench) -> None:
     log = await bench.claim(0)
     log.append(0, [b"0"])
@@ -109,6 +111,7 @@ async def test_one_append_at_a_time_and_what_waits_goes_together_next(bench: Ben
     assert [append_id for append_id, _ in bench.done] == list(range(10))
 
 
+@pytest.mark.row("PT-25")
 async def test_a_batch_keeps_the_limit_of_records_and_appends_whole(bench: Bench) -> None:
     log = await bench.claim(0)
     log.append(0, [b"x"] * (BATCH_MAX_RECORDS - 1))

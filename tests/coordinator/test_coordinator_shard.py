@@ -8,6 +8,7 @@ import pytest
 from muster_coordinator.loader import Loader, LogImage
 from muster_coordinator.log_client import Nonces, Step
 from muster_coordinator.owned_shard import Claimant, OwnedShard, Phase, Surroundings
+from muster_coordinator.shard_log import LogStopped
 from muster_core import error_code
 from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now
@@ -98,6 +99,7 @@ async def bench() -> Bench:
     return bench
 
 
+@pytest.mark.row("OC-23")
 async def test_a_commit_is_answered_after_its_append(bench: Bench) -> None:
     commit = bench.commit(1)
     await until(lambda: bool(bench.log.open))
@@ -160,6 +162,32 @@ async def test_a_log_that_lost_records_stops_the_shard(
     assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
     assert bench.shard.phase is Phase.FAILED
     assert code(await bench.commit(2)) == error_code.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.row("LD-27")
+@pytest.mark.parametrize("outcome", [internal.LOG_OUTCOME_TRUNCATED, internal.LOG_OUTCOME_NO_LOG])
+async def test_a_shard_without_its_log_is_not_served(outcome: internal.LogOutcome.ValueType) -> None:
+    bench = Bench()
+    claiming = asyncio.ensure_future(bench.shard.claim(0, bench.image))
+    await bench.log.answer(outcome)
+    with pytest.raises(LogStopped):
+        await claiming
+    assert (bench.shard.phase, bench.changes) == (Phase.FAILED, [Phase.FAILED])
+    assert code(await bench.commit(1)) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert (await bench.fetch()).groups[0].error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert not bench.log.open
+
+
+@pytest.mark.row("UL-06")
+@pytest.mark.row("UL-07")
+@pytest.mark.parametrize("phase", [Phase.CLAIMING, Phase.ELSEWHERE])
+async def test_a_shard_that_was_never_loaded_is_given_up_at_once(phase: Phase) -> None:
+    bench = Bench()
+    bench.shard.phase = phase
+    for _ in range(2):
+        bench.shard.unload(None)
+        assert (bench.shard.phase, bench.changes) == (Phase.GONE, [Phase.GONE])
+    assert not bench.log.open
 
 
 async def test_a_hand_over_finishes_appends_then_stores_the_handoff_then_sends_callers_on(
