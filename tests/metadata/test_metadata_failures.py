@@ -24,6 +24,7 @@ from muster_metadata.node import Node
 from muster_metadata.repair import Held, Repaired, Repairer
 from muster_metadata.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from structlog.testing import capture_logs
 
 
 @pytest.fixture(
@@ -410,3 +411,25 @@ class node_of:  # noqa: N801
 
     async def __aexit__(self, *_: object) -> None:
         await self._node.stop()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_node_that_refuses_is_named_in_the_log_once(tmp_path: Path, count: int) -> None:
+    async with metadata_cluster(tmp_path, count) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        with capture_logs() as logs:
+            async with cluster.client(count - 1) as client:
+                await client.delete("muster:{0}:log")
+                await client.set("muster:{0}:log", "something else")
+            for _ in range(3):
+                if count == 1:
+                    result = await writer.send(cluster[0], writer.batch(b"x"))
+                    assert result.outcome == pb.LOG_OUTCOME_UNKNOWN
+                else:
+                    await write(cluster, writer, 1)
+            await eventually(lambda: any(line["event"] == "log_node_refuses" for line in logs), "it is told")
+        told = [line for line in logs if line["event"] == "log_node_refuses"]
+        address = cluster.nodes[count - 1].url.removeprefix("redis://")
+        assert [(line["node"], line["address"]) for line in told] == [(count, address)]
+        assert "WRONGTYPE" in told[0]["problem"]

@@ -76,6 +76,8 @@ class Logs:
             # The claim stands at a node that has the batch: what the others lack can come from there.
             self._upkeep.wrote(held, None)
             self._tell(held, replies)
+        else:
+            self._complain(held, replies)
         return verdict, None
 
     async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, End | None]:
@@ -95,6 +97,11 @@ class Logs:
         self._tell(held, replies)
         ends = [reply.end for reply in replies if reply is not None and reply.status is Status.OK]
         return verdict, max(ends, key=lambda end: end.position)
+
+    def _complain(self, held: Held, replies: Replies) -> None:
+        for node, reply in zip(self._quorum.nodes, replies, strict=True):
+            if reply is not None:
+                self._upkeep.complain(held.shard, node, reply)
 
     def _tell(self, held: Held, replies: Replies) -> None:
         for node, reply in zip(self._quorum.nodes, replies, strict=True):

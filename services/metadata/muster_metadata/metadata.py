@@ -39,6 +39,7 @@ _MISNAMED = (
     "order in which they were made"
 )
 _RETRY_S = 0.05
+_PATIENCE_MS = 1_000
 
 
 class Metadata:
@@ -92,6 +93,7 @@ class Metadata:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
         self._told = False
+        self._waiting_since_ms = boot_ms()
 
     @property
     def ready(self) -> asyncio.Event:
@@ -172,9 +174,12 @@ class Metadata:
 
     def _wait_because(self, problem: str) -> None:
         """Says to callers what is missing, and to the administrator once."""
-        if problem == self.problem and self._told:
+        since = (boot_ms() - self._waiting_since_ms) if problem == self.problem else 0
+        if not since:
+            self.problem, self._told, self._waiting_since_ms = problem, False, boot_ms()
+        if self._told or since < _PATIENCE_MS:
             return
-        self.problem, self._told = problem, True
+        self._told = True
         nodes = {
             f"{node.index} ({node.place})": node.tables.problem or "it answers" for node in self.quorum.nodes
         }

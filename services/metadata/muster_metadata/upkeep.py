@@ -20,7 +20,9 @@ log = structlog.get_logger()
 _TICK_S = 0.1
 _QUIET_S = 0.3
 _RECHECK_S = 5.0
+_COMPLAINT_S = 60.0
 _REPAIRS_PER_NODE = 4
+_REFUSING = (Status.REFUSED, Status.BROKEN)
 _BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG)
 
 
@@ -55,6 +57,7 @@ class Upkeep:
         self._logs: dict[int, _Written] = {}
         self._repairs: dict[tuple[int, Node], asyncio.Task[None]] = {}
         self._retry_s: dict[tuple[int, Node], float] = {}
+        self._complain_s: dict[tuple[Node, str], float] = {}
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
 
@@ -83,6 +86,7 @@ class Upkeep:
 
     def heard(self, held: Held, node: Node, reply: Reply) -> None:
         """A node's own answer to a step that a majority has done, or that came to nothing."""
+        self.complain(held.shard, node, reply)
         known = self._logs.get(held.shard)
         if known is None or known.held != held:
             return
@@ -118,6 +122,17 @@ class Upkeep:
             steps.checked(self._quorum.majority),
             late=lambda node, reply: self.heard(held, node, reply),
         )
+
+    def complain(self, shard: int, node: Node, reply: Reply) -> None:
+        """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""
+        if reply.status not in _REFUSING:
+            return
+        now_s = self._now_s()
+        if now_s >= self._complain_s.get((node, reply.problem), now_s):
+            self._complain_s[node, reply.problem] = now_s + _COMPLAINT_S
+            log.error(
+                "log_node_refuses", node=node.index, address=node.place, shard=shard, problem=reply.problem
+            )
 
     def _lags(self, known: _Written, node: Node) -> None:
         if node not in known.behind:
