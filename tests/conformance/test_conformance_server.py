@@ -210,15 +210,19 @@ def test_the_shard_of_a_group(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.row("FC-10")
-@pytest.mark.parametrize("count", [0, 1])
-async def test_a_client_needs_an_entry_for_what_it_asked(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    found = discovery_pb2.FindCoordinatorResponse.Result(group_id="g")
+@pytest.mark.parametrize(
+    ("named", "good"), [([], 0), (["g"], 1), (["x"], 0), (["h", "g"], 0), (["g", "x"], 1), (["g", "h"], 2)]
+)
+async def test_a_client_needs_an_entry_for_what_it_asked(
+    monkeypatch: pytest.MonkeyPatch, named: list[str], good: int
+) -> None:
+    found = [discovery_pb2.FindCoordinatorResponse.Result(group_id=group_id) for group_id in named]
 
-    async def short(*_: Any) -> discovery_pb2.FindCoordinatorResponse:
-        return discovery_pb2.FindCoordinatorResponse(results=[found] * count)
+    async def answer(*_: Any) -> discovery_pb2.FindCoordinatorResponse:
+        return discovery_pb2.FindCoordinatorResponse(results=found)
 
     discovery = Discovery(("127.0.0.1:1",), None)  # type: ignore[arg-type]
-    monkeypatch.setattr(discovery, "ask_once", short)
+    monkeypatch.setattr(discovery, "ask_once", answer)
     answers = await asyncio.gather(discovery.find("g", 0), discovery.find("h", 0), return_exceptions=True)
-    assert list(answers[:count]) == [found] * count
-    assert all(isinstance(answer, ConnectionLost) for answer in answers[count:])
+    assert list(answers[:good]) == found[:good]
+    assert all(isinstance(answer, ConnectionLost) for answer in answers[good:])

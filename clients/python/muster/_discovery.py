@@ -123,11 +123,10 @@ class Discovery:
             _fail(lookups, ConnectionLost("the lookup was given up"))
             raise
         else:
-            results = answer.results
-            for found, result in zip(lookups.values(), results, strict=False):
-                if not found.done():
+            for ((group_id, _), found), result in zip(lookups.items(), answer.results, strict=False):
+                if not found.done() and result.group_id == group_id:
                     found.set_result(result)
-            _fail(lookups, ConnectionLost("the answer is empty"))
+            _fail(lookups, ConnectionLost("the answer does not name the group that was asked for"))
 
     async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
         """Asks each address at most once.
