@@ -326,6 +326,25 @@ async def test_promise_of_a_claimant_that_died_at_one_node_stops_nobody(cluster:
     assert records(await cluster[0].read(0, again)) == writer.acknowledged
 
 
+async def test_promise_of_a_claimant_that_died_is_no_trap_when_another_node_dies(
+    cluster: MetadataCluster,
+) -> None:
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await write(cluster, writer, 5)
+    async with node_of(cluster, 2) as node:
+        assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
+    await cluster.nodes[0].kill()
+    result = await writer.append(cluster[0], b"x")
+    assert (result.outcome, result.epoch) == (pb.LOG_OUTCOME_FENCED, 9)
+    assert (await writer.check(cluster[0])).outcome == pb.LOG_OUTCOME_FENCED
+    again = Writer(0, "c-1")
+    assert (await again.claim(cluster[0], above_epoch=9)).outcome == pb.LOG_OUTCOME_OK
+    await write(cluster, again, 5)
+    found = records(await cluster[0].read(0, again))
+    assert found[: len(writer.acknowledged)] == writer.acknowledged
+
+
 async def test_promises_of_two_attempts_at_one_claim_are_not_counted_together(
     cluster: MetadataCluster,
 ) -> None:

@@ -57,7 +57,9 @@ def fenced(replies: Replies) -> Verdict:
         if reply is not None and reply.status in (Status.FENCED, Status.PROMISED)
     )
     return Verdict(
-        pb.LOG_OUTCOME_FENCED, epoch, f"a majority of the log's nodes promised epoch {epoch} to another claim"
+        pb.LOG_OUTCOME_FENCED,
+        epoch,
+        f"nodes without which there is no majority promised epoch {epoch} to another claim",
     )
 
 
@@ -70,6 +72,18 @@ def shared(replies: Replies, majority: int) -> Verdict | None:
     if count(replies, Status.NOLOG) >= majority:
         return NO_LOG
     return None
+
+
+def locked_out(replies: Replies, majority: int) -> Verdict | None:
+    """A higher promise at a minority, without which no majority can be reached.
+
+    The claimant may have died long ago, and its promise would stop the log for ever once another node is
+    away: FENCED makes the owner claim again, above it. Nodes that are only behind do not count as away; they
+    are repaired.
+    """
+    voting = count(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
+    lost = count(replies, Status.FENCED, Status.PROMISED)
+    return fenced(replies) if voting < majority <= voting + lost and lost else None
 
 
 def appended(
@@ -95,7 +109,7 @@ def appended(
             written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)
             if first_attempt and written_nowhere and count(replies, Status.REFUSED):
                 return REFUSED
-        return UNKNOWN
+        return locked_out(replies, majority) or UNKNOWN
 
     return decide
 
@@ -117,6 +131,7 @@ def checked(majority: int) -> Callable[[Replies, bool], Verdict | None]:
     """The decision on a barrier."""
 
     def decide(replies: Replies, final: bool) -> Verdict | None:
-        return shared(replies, majority) or (UNKNOWN if final else None)
+        verdict = shared(replies, majority)
+        return verdict or (locked_out(replies, majority) or UNKNOWN if final else None)
 
     return decide
