@@ -1,0 +1,42 @@
+"""`./x` on a machine whose Python is a stand-in: what it makes, and when it makes it again."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+READ = (
+    "x",
+    "requirements.lock",
+    "protos/pyproject.toml",
+    "clients/python/pyproject.toml",
+    "services/pyproject.toml",
+)
+PYTHON = """#!/bin/sh
+[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv"
+exit 0
+"""
+
+
+def setup(folder: Path, python: Path) -> str:
+    """Runs `./x setup`; gives what it told."""
+    done = subprocess.run(
+        [str(folder / "x"), "setup"],
+        env={**os.environ, "MUSTER_PYTHON": str(python)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stderr
+
+
+def test_the_environment_is_made_again_where_its_folder_was_moved(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for name in READ:
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, first / name)
+    assert "making the environment" in setup(first, python)
+    assert setup(first, python) == ""
+    first.rename(second)
+    assert "making the environment" in setup(second, python)
