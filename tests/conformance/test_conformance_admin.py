@@ -67,6 +67,8 @@ def test_a_rebalancing_group_is_described_without_a_protocol(state: str) -> None
         assert entry.metadata == b""
         given = f"for {entry.member_id}".encode() if state == "PreparingRebalance" else b""
         assert entry.assignment == given, "what they were given is shown as long as they may hold it"
+        waits = state == "PreparingRebalance" and entry.member_id == members[1].member_id
+        assert entry.session_remaining_ms == (-1 if waits else acts.SESSION_MS), "who waits has no deadline"
 
 
 @pytest.mark.row("DG-03")
@@ -121,6 +123,27 @@ def test_an_empty_group_keeps_its_kind() -> None:
         described = each.describe()
         assert (described.state, described.protocol_type) == (pb.GROUP_STATE_EMPTY, "consumer")
         assert (described.protocol_name, described.leader, list(described.members)) == ("", "", [])
+
+
+# --- GroupHistory
+
+
+@pytest.mark.parametrize(("limit", "count"), [(0, 20), (1, 1), (5, 5), (100, 25)])
+def test_the_history_gives_the_last_generations(limit: int, count: int) -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    for _ in range(24):
+        acts.rejoined(who)
+        acts.assigned([who])
+    answer: Any = cluster.ask(pb.GroupHistoryRequest(group_id="g", limit=limit))
+    assert [entry.generation for entry in answer.generations] == list(range(26 - count, 26))
+    assert (answer.error_code, answer.shard_epoch) == (0, 1)
+
+
+@pytest.mark.parametrize(("group_id", "code"), [("nobody", 69), ("", 24)])
+def test_a_group_that_does_not_exist_has_no_history(group_id: str, code: int) -> None:
+    answer: Any = acts.shard().ask(pb.GroupHistoryRequest(group_id=group_id))
+    assert (answer.error_code, list(answer.generations)) == (code, [])
 
 
 # --- ListGroups (KIP-518, KIP-848)

@@ -152,6 +152,21 @@ def test_an_offset_with_a_commit_on_its_way_stays() -> None:
     assert cluster.state() == "Dead"
 
 
+@pytest.mark.row("EX-10")
+def test_the_last_of_several_commits_on_their_way_counts() -> None:
+    cluster = acts_offsets.forgetful_shard()
+    acts.commit(cluster)
+    cluster.auto_ack = False
+    for offset in (2, 3):
+        cluster.send(acts.commit_of(offset=offset, retention_ms=1))
+    cluster.acknowledge()
+    cluster.advance(RETENTION_MS)
+    assert [append.records[0].WhichOneof("kind") for append in cluster.waiting] == ["offset_committed"]
+    cluster.acknowledge()
+    cluster.advance(1)
+    assert [append.records[0].WhichOneof("kind") for append in cluster.waiting] == ["offset_tombstone"]
+
+
 @pytest.mark.row("EX-12")
 @pytest.mark.row("RF-09")
 @pytest.mark.row("DL-05")

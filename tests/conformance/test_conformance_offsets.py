@@ -55,7 +55,10 @@ def test_an_operator_may_commit_once_the_last_member_has_left() -> None:
 
 
 COMMITS: list[Any] = [
-    pytest.param("Empty", {}, 25, marks=pytest.mark.row("OC-06")),
+    *(
+        pytest.param("Empty", {"generation": generation}, 25, marks=pytest.mark.row("OC-06"))
+        for generation in (0, 1, 3)
+    ),
     *(
         pytest.param(
             state,
@@ -206,11 +209,29 @@ def test_a_commit_waits_so_long_for_the_log_and_its_outcome_is_unknown_then() ->
     assert acts.fetch(cluster, t=[0]) == {("t", 0): 2}
 
 
+@pytest.mark.row("OC-18")
+def test_a_retry_of_a_commit_on_its_way_shares_its_fate() -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    cluster.auto_ack = False
+    calls = [cluster.send(acts.commit_of(who, offset=2, member_seq=1)) for _ in range(2)]
+    cluster.advance(4_999)
+    assert [cluster.is_parked(call) for call in calls] == [True, True]
+    cluster.advance(1)
+    assert [acts.error_of(cluster.answer(call)) for call in calls] == [15, 15]
+    assert len(cluster.waiting) == 1, "it is stored once"
+    cluster.acknowledge()
+    assert acts.commit(cluster, who, offset=2, member_seq=1) == 0, "the next retry learns that it landed"
+    assert acts.fetch(cluster) == {("t", 0): 2}
+
+
 @pytest.mark.row("OC-24")
 def test_a_commit_may_bring_its_own_retention() -> None:
     cluster = acts.shard()
-    assert acts.commit(cluster, retention_ms=7_000) == 0
-    assert acts.last_record(cluster).offset_committed.expire_at_ms == WALL_MS + cluster.now_ms + 7_000
+    for retention_ms in (1, 7_000):
+        assert acts.commit(cluster, retention_ms=retention_ms) == 0
+        stamp_ms = acts.last_record(cluster).offset_committed.expire_at_ms
+        assert stamp_ms == WALL_MS + cluster.now_ms + retention_ms
     assert acts.commit(cluster, retention_ms=0) == 0
     assert acts.last_record(cluster).offset_committed.expire_at_ms == 0
 
@@ -412,13 +433,15 @@ def test_a_deleted_topic_takes_the_offsets_of_all_groups_with_it(state: str) -> 
     for topic in ("t", "other"):
         acts.commit(cluster, topic=topic)
         acts.commit(cluster, group_id="simple", topic=topic)
+    acts.commit(cluster, group_id="bare", topic="t")
     acts.commit(cluster, group_id="untouched", topic="other")
     acts.in_state(cluster, state)
     before = len(cluster.appends)
     cluster.feed(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
     tombstones = [append.records[0].offset_tombstone for append in cluster.appends[before:]]
-    assert sorted(tombstone.group_id for tombstone in tombstones) == ["g", "simple"]
+    assert sorted(tombstone.group_id for tombstone in tombstones) == ["bare", "g", "simple"]
     assert {tombstone.reason for tombstone in tombstones} == {"topic_deleted"}
     for each in (cluster, cluster.reloaded()):
         for group in ("g", "simple", "untouched"):
             assert acts.fetch(each, group) == {("other", 0): 1}
+        assert acts.fetch(each, "bare") == {}
