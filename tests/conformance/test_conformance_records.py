@@ -168,3 +168,75 @@ def test_sessions_run_from_the_load_for_the_time_that_the_record_says() -> None:
     assert [entry.member_id for entry in cluster.describe().members] == ["b"]
     cluster.advance(1)
     assert (cluster.state(), cluster.describe().generation) == ("Empty", 2)
+
+
+# --- what a record does is the same live and in a load
+
+
+@pytest.mark.row("LD-01")
+@pytest.mark.row("DG-02")
+def test_an_assignment_is_shown_until_a_generation_passed_without_one() -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    given = f"for {who.member_id}".encode()
+    for metadata, shown in ((b"second", given), (b"third", b"")):
+        who.protocols = [("range", metadata)]
+        acts.rejoined(who)
+        for each in (cluster, cluster.reloaded()):
+            (entry,) = each.describe().members
+            assert (each.state(), entry.assignment) == ("CompletingRebalance", shown)
+
+
+@pytest.mark.row("RF-07")
+@pytest.mark.row("LD-03")
+def test_a_take_over_gives_a_new_token_and_new_topics() -> None:
+    cluster = acts.shard()
+    who = acts_offsets.subscriber(cluster, "a=i", "t")
+    acts.stable(cluster, who)
+    before = cluster.describe().members[0].token
+    again = acts_offsets.subscriber(cluster, "a=i", "u")
+    again.join().joined()
+    position, record = cluster.log[-1]
+    assert record.WhichOneof("kind") == "member_replaced"
+    for each in (cluster, cluster.reloaded()):
+        again.cluster = each
+        assert again.sync().synced().token == position.token > before
+        assert each.shard.groups["g"].subscribed_topics == frozenset({"u"})
+        assert each.shard.groups["g"].unfinished is None
+
+
+@pytest.mark.row("RF-07")
+@pytest.mark.row("UL-11")
+def test_a_take_over_that_needs_a_rebalance_is_finished_after_a_load() -> None:
+    cluster = acts.shard()
+    first, second = acts.joined(cluster, "a=i", "b=j")
+    acts.member(cluster, "b=j").join()
+    assert (cluster.state(), acts.last_record(cluster).WhichOneof("kind")) == (
+        "PreparingRebalance",
+        "member_replaced",
+    )
+    after = cluster.reloaded()
+    assert (after.state(), after.describe().cause) == ("PreparingRebalance", cluster.describe().cause)
+    for each in (cluster, after):
+        first.cluster = second.cluster = each
+        assert (acts.ask_heartbeat(first), acts.ask_heartbeat(second)) == (27, 82)
+
+
+def test_the_history_says_when_and_what_moved_and_where_it_was_cut() -> None:
+    cluster = acts.shard(history_moves=2)
+    began_ms = cluster.now_ms
+    (who,) = acts.joined(cluster, "a")
+    message = common_pb2.Assignment(version=1)
+    message.partitions.add(topic="t", partitions=[0, 1, 2])
+    who.sync({who.member_id: message.SerializeToString()}).synced()
+    for each in (cluster, cluster.reloaded()):
+        answer = each.ask(pb.GroupHistoryRequest(group_id="g"))
+        assert isinstance(answer, pb.GroupHistoryResponse)
+        (entry,) = answer.generations
+        assert entry.started_at_ms == WALL_MS + began_ms + acts.DELAY_MS
+        assert entry.assigned_at_ms == WALL_MS + cluster.now_ms
+        assert [(move.partition, move.to_member_id) for move in entry.moves] == [
+            (0, who.member_id),
+            (1, who.member_id),
+        ]
+        assert entry.moves_truncated
