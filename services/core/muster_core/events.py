@@ -5,7 +5,7 @@ again with `Tick` at `Effects.next_deadline_ms`, or earlier.
 """
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
@@ -180,8 +180,7 @@ Event: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The one answer to a call."""
 
     call_id: int

@@ -112,7 +112,7 @@ class Group:
                 raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
             self.static_members[member.group_instance_id] = member.member_id
         self.members[member.member_id] = member
-        self._supporters.update(name for name, _ in member.protocols)
+        self._count_supporters(member.protocols, 1)
         self._size_bytes += member.size_bytes
         if not self.leader:
             self.leader = member.member_id
@@ -122,7 +122,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is None:
             return None
-        self._supporters.subtract(name for name, _ in member.protocols)
+        self._count_supporters(member.protocols, -1)
         self._size_bytes -= member.size_bytes
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
@@ -155,11 +155,17 @@ class Group:
 
     def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
         """Runs a change of a member's protocols and keeps the counts of supporters right (ST-16)."""
-        self._supporters.subtract(name for name, _ in member.protocols)
+        before = member.protocols
         self._size_bytes -= member.size_bytes
         change()
-        self._supporters.update(name for name, _ in member.protocols)
         self._size_bytes += member.size_bytes
+        if member.protocols != before:
+            self._count_supporters(before, -1)
+            self._count_supporters(member.protocols, 1)
+
+    def _count_supporters(self, protocols: Protocols, change: int) -> None:
+        for name, _ in protocols:
+            self._supporters[name] += change
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""

@@ -15,7 +15,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.group import Group
 from muster_core.group_state import GroupState
-from muster_core.member import Member, protocols_bytes, protocols_of
+from muster_core.member import Member, Protocols, protocols_bytes, protocols_of
 from muster_core.rebalance import Rebalancer
 from muster_core.timing_wheel import Timer
 
@@ -76,11 +76,12 @@ class Joins:
             retry_of = self._static_id(group, call, request)
             if group.static_members.get(request.group_instance_id) == retry_of:
                 member_id = retry_of  # the answer to this very join was lost
+        protocols = protocols_of(request.protocols)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
-        elif not group.accepts_protocols(request.protocol_type, protocols_of(request.protocols)):
+        elif not group.accepts_protocols(request.protocol_type, protocols):
             self._refuse_protocols(call)
-        elif not self._has_bytes(group, member_id, request):
+        elif not self._has_bytes(group, member_id, request, protocols):
             text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
             self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
         elif member_id:
@@ -102,11 +103,13 @@ class Joins:
             return (member is not None and member.join_call is not None) or group.parked_joins < limit
         return member is not None or len(group.members) < limit
 
-    def _has_bytes(self, group: Group, member_id: str, request: JoinGroupRequest) -> bool:
+    def _has_bytes(
+        self, group: Group, member_id: str, request: JoinGroupRequest, protocols: Protocols
+    ) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
         known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
         ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
-        brings = ids + protocols_bytes(protocols_of(request.protocols))
+        brings = ids + protocols_bytes(protocols)
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
@@ -187,7 +190,7 @@ class Joins:
         group.new_member_added = True
         group.park_join(member, call.call_id)
         self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
-        self._rebalancer.prepare(group, self._cause(causes.JOINED, member, request))
+        self._prepare(group, causes.JOINED, member, request)
 
     # --- known members
 
@@ -245,7 +248,7 @@ class Joins:
         self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
         group.set_protocols(member, lambda: member.update_from(request, call.host))
         group.park_join(member, call.call_id)
-        self._rebalancer.prepare(group, self._cause(kind, member, request))
+        self._prepare(group, kind, member, request)
 
     def _answer_present(self, group: Group, member: Member, call: Request) -> None:
         """Tells a member the present generation; as in Kafka 4.1, only heartbeats prolong its session."""
@@ -316,6 +319,13 @@ class Joins:
     def _selection_stands(group: Group, old: Member, new: Member) -> bool:
         members = [new if member is old else member for member in group.members.values()]
         return group.select_protocol(members) == group.protocol_name
+
+    def _prepare(self, group: Group, kind: causes.Kind, member: Member, request: JoinGroupRequest) -> None:
+        """Starts a join phase; one that runs already keeps its cause, so none is made."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._rebalancer.check_join(group)
+        else:
+            self._rebalancer.prepare(group, self._cause(kind, member, request))
 
     # --- words
 

@@ -16,12 +16,12 @@ _PROTOCOL_OVERHEAD_BYTES = 12
 
 def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
     """Names and metadata in the order of preference."""
-    return tuple((protocol.name, protocol.metadata) for protocol in messages)
+    return tuple([(protocol.name, protocol.metadata) for protocol in messages])
 
 
 def protocols_bytes(protocols: Protocols) -> int:
     """About what a list of protocols takes in a record."""
-    return sum(_PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+    return sum([_PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols])
 
 
 class Member:

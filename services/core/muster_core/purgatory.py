@@ -101,12 +101,13 @@ class Purgatory:
 
     def advance(self, now_ms: int) -> None:
         """Lets time pass: operations whose deadline has come expire, in order."""
-        self._now_ms = max(self._now_ms, now_ms)
+        self.move_clock(now_ms)
         self.wheel.advance(self._now_ms)
 
     def move_clock(self, now_ms: int) -> None:
         """Sets the time from which delays count, without expiring anything."""
-        self._now_ms = max(self._now_ms, now_ms)
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
 
     def _complete(self, operation: DelayedOperation) -> None:
         self._finish(operation)

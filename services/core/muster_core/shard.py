@@ -172,16 +172,20 @@ class Shard:
         return self._end()
 
     def _begin(self, now: Now) -> None:
-        self._context.now = now
-        self._context.effects = Effects()
-        self._context.purgatory.move_clock(now.boot_ms)
+        context = self._context
+        context.now = now
+        context.effects = Effects()
+        context.purgatory.move_clock(now.boot_ms)
 
     def _end(self) -> Effects:
-        effects = self._context.effects
+        context = self._context
         if not self._suspended and not self._unloaded:
-            self._context.purgatory.advance(self._context.now.boot_ms)
-            effects.next_deadline_ms = self._context.purgatory.wheel.next_deadline_ms()
-        return effects
+            deadline_ms = context.purgatory.wheel.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= context.now.boot_ms:  # a delay of 0
+                context.purgatory.advance(context.now.boot_ms)
+                deadline_ms = context.purgatory.wheel.next_deadline_ms()
+            context.effects.next_deadline_ms = deadline_ms
+        return context.effects
 
     # --- events
 
@@ -192,7 +196,7 @@ class Shard:
         elif self._suspended:
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
         else:
-            self._route(call)
+            self._requests[type(call.message)](call, call.message)
 
     def _route(self, call: Request) -> None:
         self._requests[type(call.message)](call, call.message)

@@ -78,7 +78,7 @@ class TimingWheel:
 
         Time that runs backwards is taken to stand still.
         """
-        target_ms = max(self._now_ms, now_ms)
+        target_ms = now_ms if now_ms > self._now_ms else self._now_ms
         while self._slots and self._slots[0][0] <= target_ms:
             start_ms, level, number = heapq.heappop(self._slots)
             self._now_ms = max(self._now_ms, start_ms)
