@@ -112,6 +112,17 @@ def test_owner_is_the_highest_epoch_of_a_process_that_lives() -> None:
     assert owners(1, claims, [(serving, DEAD)])[0].node_id == ""
 
 
+def test_a_read_that_began_before_a_row_was_written_does_not_remove_it() -> None:
+    observer = LeaseObserver(2_000)
+    observer.observe({}, 0)
+    observer.put(ROW, 10)
+    observer.observe({}, 60)
+    assert states(observer) == {"c-1": LIVE}
+    for now_ms in range(1_000, 6_000, 1_000):
+        observer.observe({}, now_ms)
+    assert states(observer) == {}, "a row that stays away was removed"
+
+
 class Holder:
     """A coordinator's side of the lease stream, with a socket that accepts or not."""
 

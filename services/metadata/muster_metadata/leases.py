@@ -111,8 +111,10 @@ class LeaseObserver:
         """Takes in what a majority of the nodes says."""
         restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
         self._failed, self._last_ms = False, now_ms
-        for name in [name for name in self._rows if name not in rows]:
-            del self._rows[name]
+        # A read that was under way when a row was written does not have it: that is no removal.
+        for name, seen in tuple(self._rows.items()):
+            if name not in rows and now_ms - max(seen.changed_ms, seen.written_ms) >= _READ_MS:
+                del self._rows[name]
         for name, row in rows.items():
             self._see(name, row, now_ms, restart=restart)
 
