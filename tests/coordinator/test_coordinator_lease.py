@@ -154,3 +154,16 @@ async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     bench.store.sessions["a"] = "another"
     await until(lambda: bench.told == ["resumed", "suspended", "superseded"])
     assert not bench.held
+
+
+async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(bench: Bench) -> None:
+    """Nobody else would notice that the lease is not renewed any more."""
+    await until(lambda: bench.held)
+
+    def broken(target: str) -> grpc.Channel:
+        raise OSError(f"no more files for {target}")
+
+    bench.keeper._connect = broken
+    bench.keeper._drop_stream()
+    await until(lambda: "superseded" in bench.told)
+    assert not bench.held

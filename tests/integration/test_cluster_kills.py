@@ -216,7 +216,7 @@ async def test_all_redis_nodes_stopped_and_continued(cluster: DevCluster) -> Non
         for node in cluster.nodes:
             node.pause()
         committing = asyncio.create_task(fleet.commit_all())
-        done, _ = await asyncio.wait([committing], timeout=3.0)
+        done, _ = await asyncio.wait([committing], timeout=2.2)
         assert not done, "a commit was acknowledged without a log"
         for node in cluster.nodes:
             node.resume()

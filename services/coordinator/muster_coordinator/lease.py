@@ -115,6 +115,7 @@ class LeaseKeeper:
         # Written by the thread, read by the loop.
         self._deadline_ms = 0
         self._lapsed = True
+        self._failing = False
         self._resuming = False
         # Written by the loop, read by the thread.
         self._state = discovery_pb2.COORDINATOR_STATE_LIVE
@@ -198,6 +199,12 @@ class LeaseKeeper:
         except RuntimeError as error:
             # The loop was closed without a stop: there is nobody left to hold a lease for.
             log.warning("lease_thread_ended", reason=str(error))
+        except Exception:
+            # Without its lease the process is of no use, and nobody would notice: let it end and be started again.
+            log.exception("lease_thread_failed")
+            self._lapsed = True
+            self._tell(self._callbacks.suspended)
+            self._tell(self._callbacks.superseded)
         finally:
             self._drop_stream()
 
@@ -263,10 +270,15 @@ class LeaseKeeper:
         if answer is None or not answer.renewed:
             if not self._stopping:
                 problem = stream.problem or (answer.message if answer is not None else "no answer in time")
-                log.warning("lease_not_renewed", instance=stream.target, reason=problem)
+                if not self._failing:
+                    log.warning("lease_not_renewed", instance=stream.target, reason=problem)
+                self._failing = True
             self._drop_stream()
             self._current = (self._current + 1) % len(self._targets)
             return False
+        if self._failing:
+            self._failing = False
+            log.info("lease_renewed_again", instance=stream.target)
         if not release:
             self._renewed(sent_ms + lease_ms - self._pace.margin_ms)
         return True
