@@ -200,7 +200,7 @@ class LeaseKeeper:
             # The loop was closed without a stop: there is nobody left to hold a lease for.
             log.warning("lease_thread_ended", reason=str(error))
         except Exception:
-            # Without its lease the process is of no use and nobody would notice: let it end, to be started again.
+            # Without its lease the process is of no use, and nobody would notice: let it end.
             log.exception("lease_thread_failed")
             self._lapsed = True
             self._tell(self._callbacks.suspended)
