@@ -23,8 +23,8 @@ from muster_core.config import GroupConfig
 from muster_core.events import AppendDone, Attach, Beat, Effects, Event, GroupResponse, Request, Tick
 from muster_core.position import Position
 from muster_core.shard import Shard
+from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
 
 HEARTBEAT_BAR_US = 5.0
 BEAT_BAR_US = 1.0
@@ -32,7 +32,8 @@ JOIN_BAR_S = 0.25
 JOIN_BAR_MEMBERS = 10_000
 ON_STREAM = 100
 EVENTS = 20_000
-METADATA = bytes(60)
+TOPIC = "events"
+METADATA = common_pb2.Subscription(version=1, topics=[TOPIC], rack_id="rack-1").SerializeToString()
 DELAY_MS = 1_000
 
 
@@ -66,7 +67,7 @@ class Driver:
         return Now(self.now_ms, self.now_ms)
 
     def carry_out(self, effects: Effects) -> float:
-        """Takes the answers and acknowledges the appends; returns the CPU seconds of what follows from that."""
+        """Takes the answers, acknowledges the appends; returns the CPU seconds of what follows from that."""
         spent = 0.0
         for reply in effects.replies:
             self.answers[reply.call_id] = reply.message
@@ -83,8 +84,12 @@ class Driver:
     def play(self, events: Sequence[Event]) -> float:
         """CPU seconds that the core takes for events, and for the acknowledgements that follow."""
         handle, now = self.shard.handle, self.now
+        outcomes = []
         before = time.process_time()
-        outcomes = [handle(event, now) for event in events]
+        for event in events:
+            effects = handle(event, now)
+            if effects.replies or effects.appends:
+                outcomes.append(effects)
         spent = time.process_time() - before
         return spent + sum([self.carry_out(effects) for effects in outcomes])
 
@@ -110,6 +115,11 @@ def join_of(number: int, member_id: str) -> pb.JoinGroupRequest:
     )
 
 
+def assignment_of(number: int) -> bytes:
+    partitions = [common_pb2.TopicPartitions(topic=TOPIC, partitions=[number])]
+    return common_pb2.Assignment(version=1, partitions=partitions).SerializeToString()
+
+
 def measure(members: int) -> Costs:
     """The costs of one group size."""
     gc.collect()
@@ -128,7 +138,10 @@ def measure(members: int) -> Costs:
     answers = [driver.answers.pop(call.call_id) for call in joins]
     assert all(isinstance(answer, pb.JoinGroupResponse) and not answer.error_code for answer in answers)
 
-    plan = [pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=METADATA) for member_id in ids]
+    plan = [
+        pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment_of(number))
+        for number, member_id in enumerate(ids)
+    ]
     syncs = [
         driver.request(
             pb.SyncGroupRequest(

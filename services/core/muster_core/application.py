@@ -204,6 +204,8 @@ class Application:
             member = Member(entry.member_id)
             member.adopt(entry)
             group.add(member)
+        elif member.is_as(entry):
+            member.note_recorded()
         else:
             group.set_protocols(member, lambda: member.adopt(entry))
         return member

@@ -227,10 +227,10 @@ class Group:
             return False
         if not self.members:
             return True
+        if protocol_type != self.protocol_type:
+            return False
         everybody = len(self.members)
-        return protocol_type == self.protocol_type and any(
-            self._supporters[name] == everybody for name, _ in protocols
-        )
+        return any(self._supporters[name] == everybody for name, _ in protocols)
 
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).
@@ -244,9 +244,12 @@ class Group:
         voters = list(members)
         if not voters:
             raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
-        support = Counter(name for member in voters for name in {name for name, _ in member.protocols})
-        candidates = {name for name, count in support.items() if count == len(voters)}
-        votes = Counter(member.vote(candidates) for member in voters)
+        alike = {tuple([name for name, _ in member.protocols]): member for member in voters}
+        counts = Counter([tuple([name for name, _ in member.protocols]) for member in voters])
+        candidates = set.intersection(*(set(names) for names in alike))
+        votes: Counter[str] = Counter()
+        for names, member in alike.items():
+            votes[member.vote(candidates)] += counts[names]
         return min(votes, key=lambda name: (-votes[name], java_map_bucket(name)))
 
     # --- published subscriptions

@@ -107,6 +107,8 @@ class Joins:
         self, group: Group, member_id: str, request: JoinGroupRequest, protocols: Protocols
     ) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
+        if group.size_bytes + 2 * request.ByteSize() + _ID_BYTES <= self._context.config.max_group_bytes:
+            return True  # surely: what a request takes on the wire is more than its part of the record
         known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
         ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
         brings = ids + protocols_bytes(protocols)

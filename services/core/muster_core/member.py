@@ -53,6 +53,8 @@ class Member:
     """
 
     __slots__ = (
+        "_protocols_bytes",
+        "_record",
         "assignment",
         "client_id",
         "commit_seq",
@@ -86,6 +88,8 @@ class Member:
         self.rebalance_timeout_ms = 0
         self.disconnect_grace_ms = 0
         self.protocols: Protocols = ()
+        self._protocols_bytes = 0
+        self._record: records_pb2.Member | None = None
         self.join_seq = 0
         self.recorded_join_seq = 0
         self.commit_seq = 0
@@ -115,7 +119,7 @@ class Member:
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
         ids = len(self.member_id) + len(self.group_instance_id) + len(self.client_id) + len(self.host)
-        return _RECORD_OVERHEAD_BYTES + ids + protocols_bytes(self.protocols)
+        return _RECORD_OVERHEAD_BYTES + ids + self._protocols_bytes
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Its metadata for a protocol.
@@ -141,38 +145,56 @@ class Member:
 
     def update_from(self, request: coordinator_pb2.JoinGroupRequest, host: str) -> None:
         """Takes over what a join says."""
+        self._record = None
         self.client_id = request.client_id
         self.host = host
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
         self.disconnect_grace_ms = request.disconnect_grace_ms
-        self.protocols = protocols_of(request.protocols)
+        self._support(protocols_of(request.protocols))
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
         """Takes over what a record says."""
+        self._record = None
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
         self.session_timeout_ms = recorded.session_timeout_ms
         self.rebalance_timeout_ms = recorded.rebalance_timeout_ms
         self.disconnect_grace_ms = recorded.disconnect_grace_ms
-        self.protocols = protocols_of(recorded.protocols)
-        self.join_seq = self.recorded_join_seq = recorded.member_seq
+        self._support(protocols_of(recorded.protocols))
+        self.join_seq = recorded.member_seq
+        self.note_recorded()
+
+    def note_recorded(self) -> None:
+        """The log knows the member as it is."""
         self.recorded = True
+        self.recorded_join_seq = self.join_seq
+
+    def is_as(self, recorded: records_pb2.Member) -> bool:
+        """Whether a record was made of the member as it is; False also when that is not known cheaply."""
+        return self._record is not None and self._record == recorded
+
+    def _support(self, protocols: Protocols) -> None:
+        if protocols != self.protocols:
+            self.protocols = protocols
+            self._protocols_bytes = protocols_bytes(protocols)
 
     def to_record(self) -> records_pb2.Member:
-        """The member as a record knows it."""
-        return records_pb2.Member(
-            member_id=self.member_id,
-            group_instance_id=self.group_instance_id,
-            client_id=self.client_id,
-            host=self.host,
-            session_timeout_ms=self.session_timeout_ms,
-            rebalance_timeout_ms=self.rebalance_timeout_ms,
-            disconnect_grace_ms=self.disconnect_grace_ms,
-            protocols=[
-                coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
-            ],
-            member_seq=self.join_seq,
-        )
+        """The member as a record knows it; not to be changed."""
+        if self._record is None or self._record.member_id != self.member_id:
+            self._record = records_pb2.Member(
+                member_id=self.member_id,
+                group_instance_id=self.group_instance_id,
+                client_id=self.client_id,
+                host=self.host,
+                session_timeout_ms=self.session_timeout_ms,
+                rebalance_timeout_ms=self.rebalance_timeout_ms,
+                disconnect_grace_ms=self.disconnect_grace_ms,
+                protocols=[
+                    coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
+                ],
+                member_seq=self.join_seq,
+            )
+        return self._record

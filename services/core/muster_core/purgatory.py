@@ -85,7 +85,8 @@ class Purgatory:
             if not operation.completed and operation.can_complete():
                 self._complete(operation)
                 completed += 1
-        self._drop_completed(key)
+        if completed:
+            self._drop_completed(key)
         return completed
 
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:

@@ -156,10 +156,10 @@ class Rebalancer:
                 protocol_type=group.protocol_type,
                 protocol_name=group.select_protocol(staying) if staying else "",
                 leader=leader.member_id if leader is not None else "",
-                members=[member.to_record() for member in staying],
                 cause=group.cause,
             )
         )
+        record.generation_started.members.extend([member.to_record() for member in staying])
         self._context.append(
             [record],
             partial(self._generation_stored, group),
@@ -170,11 +170,12 @@ class Rebalancer:
     def _generation_stored(self, group: Group) -> None:
         if group.state is GroupState.EMPTY:
             return
+        same_for_all = self._answer_to_all(group)
         for member in group.members.values():
             member.is_new = False
             call_id = group.unpark_join(member)
             if call_id is not None:
-                self._context.reply(call_id, self.join_answer(group, member))
+                self._context.reply(call_id, self._answer_to(group, member, same_for_all))
             else:  # a static member that did not come back: its generation is over (RT-02)
                 self._context.fence(group, member, error_code.ILLEGAL_GENERATION)
             self.touch(group, member)
@@ -190,19 +191,31 @@ class Rebalancer:
         self, group: Group, member: Member, *, skip_assignment: bool = False
     ) -> coordinator_pb2.JoinGroupResponse:
         """The answer to a join that got the present generation (JG-23, JG-34)."""
-        is_leader = group.leader == member.member_id
+        answer = self._answer_to(group, member, self._answer_to_all(group))
+        answer.skip_assignment = skip_assignment and group.leader == member.member_id
+        return answer
+
+    def _answer_to_all(self, group: Group) -> coordinator_pb2.JoinGroupResponse:
+        """What the answers to all members of a generation have in common."""
         return coordinator_pb2.JoinGroupResponse(
             error_code=error_code.NONE,
             generation=group.generation,
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
             leader=group.leader,
-            skip_assignment=skip_assignment and is_leader,
-            member_id=member.member_id,
-            members=self._everybody(group) if is_leader else (),
             shard_epoch=self._context.epoch,
             cause=group.cause,
         )
+
+    def _answer_to(
+        self, group: Group, member: Member, same_for_all: coordinator_pb2.JoinGroupResponse
+    ) -> coordinator_pb2.JoinGroupResponse:
+        answer = coordinator_pb2.JoinGroupResponse()
+        answer.CopyFrom(same_for_all)
+        answer.member_id = member.member_id
+        if group.leader == member.member_id:
+            answer.members.extend(self._everybody(group))
+        return answer
 
     @staticmethod
     def _everybody(group: Group) -> list[coordinator_pb2.JoinGroupResponse.Member]:
