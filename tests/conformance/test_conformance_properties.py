@@ -46,6 +46,8 @@ PARTITIONS = range(4)
 PROTOCOLS = [["range"], ["range", "sticky"], ["sticky", "range"], ["sticky"]]
 
 seats = st.integers(0, 6)
+protocol_lists = st.sampled_from([["range"], *PROTOCOLS])
+sessions = st.sampled_from([9_000, 9_000, 9_000, 1_000, 200])
 
 
 class Seat:
@@ -97,7 +99,7 @@ class GroupLife(RuleBasedStateMachine):
             assert answer.DESCRIPTOR.name == message.DESCRIPTOR.name.replace("Request", "Response")
         self.cluster.answers.clear()
 
-    @rule(number=seats, protocols=st.sampled_from(PROTOCOLS), session_ms=st.sampled_from([200, 1_000, 9_000]))
+    @rule(number=seats, protocols=protocol_lists, session_ms=sessions)
     def join(self, number: int, protocols: list[str], session_ms: int) -> None:
         seat = self.seats[number]
         seat.join_seq += 1
@@ -123,6 +125,22 @@ class GroupLife(RuleBasedStateMachine):
                 disconnect_grace_ms=150,
             ),
         )
+
+    @rule(numbers=st.sets(seats, min_size=1, max_size=4), protocols=protocol_lists, session_ms=sessions)
+    def join_together(self, numbers: set[int], protocols: list[str], session_ms: int) -> None:
+        """What clients do: they use the id that they are told, and wait."""
+        for number in sorted(numbers):
+            if not self.seats[number].instance and not self.seats[number].member_id:
+                self.join(number, protocols, session_ms)
+            self.join(number, protocols, session_ms)
+        if self.group is not None and not self.group.generation:
+            self.time_passes(ms=150)
+
+    @rule(first=st.integers(0, 3))
+    def sync_together(self, first: int) -> None:
+        for number in range(len(self.seats)):
+            if self.seats[number].generation >= 0:
+                self.sync(number, first)
 
     @rule(number=seats, first=st.integers(0, 3))
     def sync(self, number: int, first: int) -> None:
@@ -198,7 +216,7 @@ class GroupLife(RuleBasedStateMachine):
         }
         self.call(Seat(0), messages[what])
 
-    @rule(ms=st.sampled_from([1, 49, 50, 150, 500, 2_000, 9_000]))
+    @rule(ms=st.sampled_from([1, 50, 150, 150, 500, 2_000, 9_000]))
     def time_passes(self, ms: int) -> None:
         self.cluster.advance(ms)
         self.read_answers()
@@ -395,7 +413,7 @@ def acknowledged(shard: Shard) -> Any:
                 for member in group.members.values()
                 if member.recorded
             },
-            group.owners,
+            dict(group.owners),
             dict(group.offsets),
             [entry.generation for entry in group.history],
         )
@@ -411,7 +429,7 @@ def test_random_lives() -> None:
     run_state_machine_as_test(
         GroupLife,
         settings=settings(
-            max_examples=120,
+            max_examples=400,
             stateful_step_count=60,
             derandomize=True,
             deadline=None,

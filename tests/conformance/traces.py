@@ -143,7 +143,7 @@ def _sorted_members(answer: Answer) -> Answer:
 # --- playing
 
 
-class _Seat:
+class Seat:
     """What the member of a label remembers."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Player:
         self.script = script
         self.circumstances = circumstances
         self.cluster = VirtualShard(BROKER, _used_group(circumstances.generation))
-        self.seats: dict[str, _Seat] = {}
+        self.seats: dict[str, Seat] = {}
         self.calls: dict[int, int] = {}
         self.names: dict[str, str] = {}
 
@@ -177,7 +177,7 @@ class Player:
                 self.cluster.advance(step.argument)
             else:
                 self._put_first(number)
-                message = request_of(step, self.seats.setdefault(step.label, _Seat()))
+                message = request_of(step, self.seats.setdefault(step.label, Seat()))
                 self.calls[self.cluster.send(message)] = number
             self.cluster.advance(self.circumstances.settle_ms)
             played.append(self._collect())
@@ -242,7 +242,7 @@ def _used_group(generation: int) -> list[tuple[Position, log.Record]]:
     return [(Position(1, 2), log.Record(generation_started=ended))]
 
 
-def request_of(step: Step, seat: Any, group_id: str = GROUP) -> GroupRequest:
+def request_of(step: Step, seat: Seat, group_id: str = GROUP) -> GroupRequest:
     """The call that a step makes."""
     argument = step.argument
     if argument.get("instance"):
