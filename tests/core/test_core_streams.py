@@ -126,9 +126,10 @@ def test_a_grace_never_prolongs_a_session() -> None:
 def test_a_removed_member_is_told_on_its_stream() -> None:
     cluster, (_, second) = on_stream(3_000, "a", "b")
     cluster.pushes.clear()
-    second.leave()
+    second.leave("deploy")
     (fenced,) = [push.message for push in cluster.pushes if isinstance(push.message, session_pb2.Fenced)]
     assert (fenced.member_id, fenced.error_code) == (second.member_id, 25)
+    assert fenced.cause.sentence.endswith("left the group: deploy.")
 
 
 def test_a_detached_member_is_not_kept_alive() -> None:

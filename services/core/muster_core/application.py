@@ -160,8 +160,8 @@ class Application:
 
     def _member_left(self, _: Position, __: int, record: log.MemberLeft) -> None:
         group = self._groups[record.group_id]
-        self._remove(group, record.member_id)
         group.unfinished = record.cause
+        self._remove(group, record.member_id)
 
     def _member_replaced(self, position: Position, _: int, record: log.MemberReplaced) -> None:
         group = self._groups[record.group_id]

@@ -172,6 +172,8 @@ class ShardContext:
             news = session_pb2.Fenced(
                 group_id=group.group_id, member_id=member.member_id, error_code=code, shard_epoch=self.epoch
             )
+            if group.unfinished is not None and group.unfinished.member_id == member.member_id:
+                news.cause.CopyFrom(group.unfinished)
             self.effects.pushes.append(Push(member.stream_id, news))
             self.detach(member)
 
