@@ -1,0 +1,73 @@
+"""The command behind `./x conformance` sees each fault that it is there for."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "conformance.py"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("conformance_tool", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def faults(tool: ModuleType, tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[str]) -> Any:
+    path = tmp_path / "rows.toml"
+    path.write_text(f'[XY]\ntitle = "x"\ncount = 2\n{rows}')
+    ran = tool.RowTests()
+    ran.tests.update(tests)
+    ran.passed |= passed
+    return tool.judge_rows(tool.read_rows(path), ran)
+
+
+GOOD = 'XY-01 = ["covered", "a"]\nXY-02 = ["differs", "b", "because"]'
+
+
+@pytest.mark.parametrize(
+    ("rows", "tests", "passed", "fault"),
+    [
+        (GOOD, {"XY-01": ["t"]}, {"t"}, None),
+        ('XY-01 = ["covered", "a"]', {"XY-01": ["t"]}, {"t"}, "XY-02 has no verdict"),
+        (GOOD.replace("differs", "perhaps"), {"XY-01": ["t"]}, {"t"}, "XY-02 has no verdict: 'perhaps'"),
+        (GOOD.replace(', "because"', ""), {"XY-01": ["t"]}, {"t"}, "XY-02 is differs and has no reason"),
+        (
+            GOOD + '\nXY-03 = ["covered", "c"]',
+            {"XY-01": ["t"], "XY-03": ["t"]},
+            {"t"},
+            "XY-03 is not a row of",
+        ),
+        (GOOD, {}, set(), "XY-01 is covered by no test: a"),
+        (GOOD, {"XY-01": ["t"], "ZZ-01": ["u"]}, {"t", "u"}, "u carries ZZ-01, which is no row"),
+        (GOOD, {"XY-01": ["t"]}, set(), "XY-01: t did not run"),
+        (GOOD, {"XY-01": ["t"], "XY-02": ["u"]}, {"t"}, "XY-02: u did not run"),
+    ],
+)
+def test_faults_are_found(
+    tool: ModuleType,
+    tmp_path: Path,
+    rows: str,
+    tests: dict[str, list[str]],
+    passed: set[str],
+    fault: str | None,
+) -> None:
+    found = faults(tool, tmp_path, rows, tests, passed)
+    assert found == [] if fault is None else len(found) == 1
+    assert all(fault is not None and line.startswith(fault) for line in found)
+
+
+def test_the_list_itself_is_whole(tool: ModuleType) -> None:
+    rows = tool.read_rows()
+    assert rows.faults == []
+    assert (len(rows.rows), len(rows.groups)) == (486, 26)
+    assert sum(row.verdict == "not applicable" for row in rows.rows.values()) <= 62
