@@ -409,6 +409,7 @@ async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster
         a.script["JoinGroup"].append(parked)
         story.member.rejoin("test")
         parked_join = await a.until("JoinGroup", 3)
+        cluster.owner = 1
         a.alive = answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where())
         # Much later the dead call would end by itself.
         moved = await asyncio.wait_for(b.until("JoinGroup"), 10)
