@@ -133,7 +133,8 @@ class GroupLink:
         except ConnectionLost as error:
             return str(error), True
         if result.error_code == common_pb2.ERROR_CODE_NONE:
-            return ("" if self.follow(result.coordinator) else "discovery still names an earlier owner"), False
+            lagging = "discovery still names an earlier owner"
+            return "" if self.follow(result.coordinator) else lagging, False
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
             raise group_error(self.group_id, int(result.error_code), result.error_message)
         return result.error_message or common_pb2.ErrorCode.Name(result.error_code), False
