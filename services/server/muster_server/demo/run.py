@@ -13,7 +13,7 @@ from muster_server.child_process import ChildProcess
 from muster_server.demo.progress import Gate, Progress
 from muster_server.demo.show import Show
 from muster_server.demo.text import count, read_lines
-from muster_server.demo.worker import SESSION_TIMEOUT_MS, boot_ms
+from muster_server.demo.worker import GRACE_MS, boot_ms
 from muster_server.demo.workload import Store, collect, load
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.redis_nodes import RedisNode
@@ -209,7 +209,7 @@ class Demo:
         owned = progress.partitions_of(name)
         self._show.say(
             f"SIGKILL {name}, which works on {len(owned)} partitions {sorted(owned)} "
-            f"(its session lasts {SESSION_TIMEOUT_MS / 1000:g} s)",
+            f"(the group waits {GRACE_MS / 1000:g} s for it)",
             "bold yellow",
         )
         await self._workers.pop(name).kill()

@@ -15,6 +15,7 @@ from muster_server.demo.text import count
 from muster_server.demo.workload import StaleTokenError, Store
 
 SESSION_TIMEOUT_MS = 6_000
+GRACE_MS = 3_000
 _HEARTBEAT_MS = 500
 _LINES_AT_ONCE = 400
 _IDLE_SECONDS = 0.05
@@ -89,6 +90,7 @@ def main() -> None:
         servers=servers,
         client_id=name,
         session_timeout_ms=SESSION_TIMEOUT_MS,
+        disconnect_grace_ms=GRACE_MS,
         heartbeat_interval_ms=_HEARTBEAT_MS,
         rebalance_timeout_ms=SESSION_TIMEOUT_MS,
     )
