@@ -57,6 +57,9 @@ async def test_a_drained_owner_hands_over_without_a_rebalance(cluster: MemoryClu
     shard = first.shards[1]
     await until(lambda: shard.open_calls == 1)
     second = await cluster.add("b", settle_ms=3_600_000)
+    parts = first._parts
+    assert parts is not None
+    await until(lambda: parts.view.node("b") is not None)  # else there is nobody to hand over to
     await first.drain_and_stop()
     await owns(second, SHARDS)
     moved = await parked
