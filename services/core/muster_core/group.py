@@ -260,8 +260,8 @@ class Group:
         if self.protocol_type != CONSUMER:
             self.subscribed_topics = None
             return
-        for metadata in {member.metadata_for(self.protocol_name) for member in self.members.values()}:
-            subscription = read_subscription(metadata)
+        for member in self.members.values():
+            subscription = read_subscription(member.metadata_for(self.protocol_name))
             if subscription is None:
                 self.subscribed_topics = None
                 return

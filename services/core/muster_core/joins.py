@@ -35,7 +35,6 @@ class Joins:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
-        self._protocols: Protocols = ()  # of the join that is being played: read from its request once
         # Columns "join, known id" of the table state × event (conformance, section 3.2).
         self._known: dict[GroupState, Callable[[Group, Member, Request, JoinGroupRequest], None]] = {
             GroupState.EMPTY: self._refuse_unknown,
@@ -77,7 +76,7 @@ class Joins:
             retry_of = self._static_id(group, call, request)
             if group.static_members.get(request.group_instance_id) == retry_of:
                 member_id = retry_of  # the answer to this very join was lost
-        protocols = self._protocols = protocols_of(request.protocols)
+        protocols = protocols_of(request.protocols)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(request.protocol_type, protocols):
@@ -185,7 +184,7 @@ class Joins:
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, request.group_instance_id)
-        member.update_from(request, self._protocols, call.host)
+        member.update_from(request, call.host)
         member.is_new = True
         if not group.members:
             group.protocol_type = request.protocol_type
@@ -221,7 +220,7 @@ class Joins:
     def _known_while_completing(
         self, group: Group, member: Member, call: Request, request: JoinGroupRequest
     ) -> None:
-        if _is_retry(member, request) or member.protocols == self._protocols:
+        if _is_retry(member, request) or member.protocols == protocols_of(request.protocols):
             self._answer_present(group, member, call)  # JG-27: its answer was lost
         else:
             self._rejoin(group, member, call, request, causes.METADATA_CHANGED)
@@ -233,7 +232,7 @@ class Joins:
             self._answer_present(group, member, call)
         elif group.leader == member.member_id:
             self._rejoin(group, member, call, request, causes.LEADER_REJOINED)  # JG-25
-        elif member.protocols != self._protocols:
+        elif member.protocols != protocols_of(request.protocols):
             self._rejoin(group, member, call, request, causes.METADATA_CHANGED)  # JG-26
         else:
             self._answer_present(group, member, call)  # JG-24
@@ -249,7 +248,7 @@ class Joins:
         """Takes over what the join says and parks it for the next generation."""
         text = "the member has joined again; this call was replaced"
         self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
-        group.set_protocols(member, lambda: member.update_from(request, self._protocols, call.host))
+        group.set_protocols(member, lambda: member.update_from(request, call.host))
         group.park_join(member, call.call_id)
         self._prepare(group, kind, member, request)
 
@@ -266,7 +265,7 @@ class Joins:
     ) -> None:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
         new = Member(new_id, request.group_instance_id)
-        new.update_from(request, self._protocols, call.host)
+        new.update_from(request, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
         if not old.recorded:

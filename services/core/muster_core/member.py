@@ -143,15 +143,15 @@ class Member:
                 return name
         raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
-    def update_from(self, request: coordinator_pb2.JoinGroupRequest, protocols: Protocols, host: str) -> None:
-        """Takes over what a join says; `protocols` are those of the request."""
+    def update_from(self, request: coordinator_pb2.JoinGroupRequest, host: str) -> None:
+        """Takes over what a join says."""
         self._record = None
         self.client_id = request.client_id
         self.host = host
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
         self.disconnect_grace_ms = request.disconnect_grace_ms
-        self._support(protocols)
+        self._support(protocols_of(request.protocols))
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
