@@ -62,7 +62,7 @@ class GrpcPlayer(Player):
 
     def _settled(self) -> bool:
         """Whether nothing is on the way, neither to the coordinator nor to its log."""
-        cores = [shard._core for shard in self._coordinator.shards.values() if shard._core is not None]
+        cores = [shard.core for shard in self._coordinator.shards.values() if shard.core is not None]
         on_the_way = any(core._context._appends for core in cores)
         return not on_the_way and sum(not task.done() for task in self._open.values()) == self._parked
 

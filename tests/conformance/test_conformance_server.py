@@ -10,7 +10,7 @@ import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from muster._discovery import Discovery
 from muster._transport import ConnectionLost
-from muster_coordinator.owned_shard import Phase
+from muster_coordinator.phase import Phase
 from muster_core import error_code
 from muster_core.rebalance import Rebalancer
 from muster_core.sharding import java_hash, shard_of

@@ -75,7 +75,7 @@ async def a_grace_later(caller: Caller, group_id: str) -> None:
 def streamless(coordinator: Coordinator, group_id: str) -> bool:
     """Whether the core knows that nobody of a group is on a stream."""
     for shard in coordinator.shards.values():
-        found = shard._core.groups.get(group_id) if shard._core is not None else None
+        found = shard.core.groups.get(group_id) if shard.core is not None else None
         if found is not None:
             return all(member.stream_id is None for member in found.members.values())
     return False

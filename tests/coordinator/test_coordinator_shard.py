@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 from muster_coordinator.loader import Loader, LogImage
 from muster_coordinator.log_client import Nonces, Step
-from muster_coordinator.owned_shard import Claimant, OwnedShard, Phase, Surroundings
+from muster_coordinator.owned_shard import OwnedShard
+from muster_coordinator.phase import Phase
 from muster_coordinator.shard_log import LogStopped
+from muster_coordinator.surroundings import Claimant, Surroundings
 from muster_core import error_code
 from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now

@@ -18,8 +18,9 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.refusals import InvalidArgument, Unimplemented
 from muster_runtime.view import ClusterView
 
-from muster_coordinator.owned_shard import OwnedShard, Phase
+from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership
+from muster_coordinator.phase import Phase
 from muster_coordinator.validation import violations
 
 _KNOWN_GROUPS = 16_384

@@ -25,7 +25,7 @@ from muster_coordinator.calls import Calls
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import LogClient, Nonces
-from muster_coordinator.owned_shard import Claimant, OwnedShard, Surroundings
+from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership, OwnershipPace
 from muster_coordinator.peers import CoordinatorPeerServicer, Peers
 from muster_coordinator.servicer import (
@@ -36,6 +36,7 @@ from muster_coordinator.servicer import (
 )
 from muster_coordinator.sessions import Sessions
 from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator.surroundings import Claimant, Surroundings
 
 log = structlog.get_logger()
 

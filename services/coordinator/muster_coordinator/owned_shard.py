@@ -1,32 +1,13 @@
-"""A shard that this process owns, or is about to: carries out what its core decides."""
+"""A shard that this process owns, or is about to: how it is taken, served and given up."""
 
 import asyncio
-import enum
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 
 import structlog
 from muster_core import error_code
-from muster_core.clock import Now
 from muster_core.error_code import ErrorCode
-from muster_core.events import (
-    AppendDone,
-    Attach,
-    Beat,
-    Cancelled,
-    Effects,
-    Event,
-    GroupRequest,
-    GroupResponse,
-    Push,
-    Request,
-    Resume,
-    Suspend,
-    Tick,
-    Unload,
-)
+from muster_core.events import Attach, Beat, Event, GroupRequest, GroupResponse, Suspend, Unload
 from muster_core.position import Position
 from muster_core.responses import refusal
 from muster_core.shard import Shard
@@ -35,89 +16,20 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
-from muster_coordinator.loader import Loader, LoadFailed, LogImage
-from muster_coordinator.log_client import Log, Nonces
+from muster_coordinator.core_driver import CoreDriver, Outlets, Sink
+from muster_coordinator.loader import LoadFailed, LogImage
+from muster_coordinator.phase import NOT_SURE, Phase
 from muster_coordinator.shard_log import LogStopped, ShardLog
+from muster_coordinator.surroundings import Surroundings
 
 log = structlog.get_logger()
 
-_HANDOFF_APPEND = -1
-_LOADING = "the coordinator is loading the group's shard; try again"
-_NOT_SURE = "the coordinator is not sure that it still owns the group; try again"
 _NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
-_FAILED = "the log of the group's shard cannot be served; its operator was told"
-_MOVED = "another coordinator owns the group now"
-_UNFORESEEN = "the server failed in a way it did not foresee"
-
-
-Sink = Callable[[GroupResponse], None]
-"""Takes the one answer to a call."""
-
-
-class Phase(enum.Enum):
-    """Where a shard stands in this process."""
-
-    ELSEWHERE = "elsewhere"  # somebody else owns it; this process reads its log to take it over
-    CLAIMING = "claiming"
-    LOADING = "loading"
-    SERVING = "serving"
-    HANDING_OVER = "handing over"
-    FAILED = "failed"
-    GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """Who claims, as it stands in the log.
-
-    Attributes:
-        node_id: name of the process.
-        session: identity of this run of it.
-        version: of its software.
-    """
-
-    node_id: str
-    session: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all shards of a process share.
-
-    Attributes:
-        claimant: this process.
-        log: the log client.
-        nonces: source of nonces.
-        loader: reads logs.
-        now: both clocks.
-        may_answer: whether the lease is held at a boot time.
-        changed: told when a shard began or ceased to be served.
-        pushed: takes the core's news for session streams.
-        load_wait_ms: how long a call waits for a load to end before it is answered
-            COORDINATOR_LOAD_IN_PROGRESS.
-        barrier_wait_ms: how long an OffsetFetch waits for its barrier.
-        handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
-    """
-
-    claimant: Claimant
-    log: Log
-    nonces: Nonces
-    loader: Loader
-    now: Callable[[], Now]
-    may_answer: Callable[[int], bool]
-    changed: Callable[["OwnedShard"], None]
-    pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
-    load_wait_ms: int = 100
-    barrier_wait_ms: int = 5_000
-    handoff_wait_ms: int = 1_000
+_HANDOFF_APPEND = -1
 
 
 class OwnedShard:
-    """One shard: its core, its log, its open calls and its one timer.
-
-    Every answer of the core passes the lease's deadline when it is built; if that has passed, the caller gets
-    COORDINATOR_NOT_AVAILABLE instead (docs/safety.md, "Ownership").
+    """One shard: in which phase it is here and, while it is loaded, its core and its log.
 
     Args:
         number: the shard.
@@ -130,15 +42,10 @@ class OwnedShard:
         self.number = number
         self.phase = phase
         self.epoch = known_epoch
-        self.suspended = False
         self.successor: common_pb2.Coordinator | None = None
         self._around = surroundings
-        self._core: Shard | None = None
+        self._driver: CoreDriver | None = None
         self._log: ShardLog | None = None
-        self._calls: dict[int, tuple[Sink, GroupRequest]] = {}
-        self._call_ids = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self._phase_ended: asyncio.Event = asyncio.Event()
         self._handoff_stored: asyncio.Future[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
@@ -154,9 +61,19 @@ class OwnedShard:
         return self.phase in (Phase.ELSEWHERE, Phase.GONE)
 
     @property
+    def suspended(self) -> bool:
+        """Whether it is loaded and answers nobody, because the lease is not held."""
+        return self._driver is not None and self._driver.suspended
+
+    @property
+    def core(self) -> Shard | None:
+        """Its state, to be read only; None: it is not loaded."""
+        return None if self._driver is None else self._driver.core
+
+    @property
     def open_calls(self) -> int:
         """Number of calls that wait for their answer."""
-        return len(self._calls)
+        return 0 if self._driver is None else self._driver.open_calls
 
     # --- taking it
 
@@ -195,21 +112,19 @@ class OwnedShard:
 
     def _serve(self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int) -> None:
         around = self._around
-        self._core = image.core
-        self._log = ShardLog(
+        shard_log = self._log = ShardLog(
             self.number, self.epoch, nonce, end, around.log, around.nonces, self._appended, self._log_stopped
         )
-        now = around.now()
+        outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse)
+        self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer)
         self._become(Phase.SERVING)
-        self._apply(self._core.loaded(self.epoch, now), now)
-        if not around.may_answer(now.boot_ms):
-            self.suspend()
+        self._driver.begin(self.epoch)
         log.info(
             "shard_loaded",
             shard=self.number,
             epoch=self.epoch,
             records=image.records,
-            load_ms=now.boot_ms - began_ms,
+            load_ms=around.now().boot_ms - began_ms,
         )
         around.changed(self)
 
@@ -241,29 +156,17 @@ class OwnedShard:
         Returns:
             What `abandon` takes; None: it was answered.
         """
-        now = self._around.now()
-        core = self._core
-        if core is None or self.phase is not Phase.SERVING or not self._sure(now.boot_ms):
+        driver = self._driver
+        if driver is None or self.phase is not Phase.SERVING or not driver.sure(self._around.now().boot_ms):
             refused = self._refused(message)
-            answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
+            answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
-        self._call_ids += 1
-        call_id = self._call_ids
-        self._calls[call_id] = (answered, message)
-        draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
-        try:
-            self._apply(core.handle(Request(call_id, message, host, draw), now), now)
-        except Exception:
-            # One call must not take the shard down (conformance GV-20).
-            log.exception("call_failed", shard=self.number, call=type(message).__name__)
-            if self._calls.pop(call_id, None) is not None:
-                answered(self.refuse(message, error_code.UNKNOWN_SERVER_ERROR, _UNFORESEEN))
-        return call_id if call_id in self._calls else None
+        return driver.start(message, host, answered)
 
     def abandon(self, call_id: int) -> None:
         """The caller of an open call went away: it is not answered any more."""
-        if self._calls.pop(call_id, None) is not None and self._core is not None:
-            self._handle(Cancelled(call_id))
+        if self._driver is not None:
+            self._driver.abandon(call_id)
 
     def refuse(self, message: GroupRequest, code: ErrorCode, text: str) -> GroupResponse:
         """The answer that says no, with the epoch known here."""
@@ -271,23 +174,11 @@ class OwnedShard:
 
     def _refused(self, message: GroupRequest) -> GroupResponse | None:
         """The answer to a call that the core must not see."""
-        match self.phase:
-            case Phase.SERVING:
-                if self.suspended or not self._around.may_answer(self._around.now().boot_ms):
-                    return self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE)
-                return None
-            case Phase.CLAIMING | Phase.LOADING | Phase.ELSEWHERE:
-                # Clients do not expect 14 as an answer to SyncGroup (conformance GV-11).
-                sync = isinstance(message, pb.SyncGroupRequest)
-                code = error_code.REBALANCE_IN_PROGRESS if sync else error_code.COORDINATOR_LOAD_IN_PROGRESS
-                return self.refuse(message, code, _LOADING)
-            case Phase.FAILED:
-                return self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _FAILED)
-            case _:
-                code = error_code.COORDINATOR_NOT_AVAILABLE
-                if self.successor is not None:
-                    code = error_code.NOT_COORDINATOR
-                return self.refuse(message, code, _MOVED)
+        held = not self.suspended and self._around.may_answer(self._around.now().boot_ms)
+        if self.phase is Phase.SERVING and held:
+            return None
+        known = self.successor is not None
+        return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))
 
     async def _barrier(self) -> bool:
         """Whether a majority confirmed that the claim still stands."""
@@ -314,16 +205,12 @@ class OwnedShard:
             raise
 
     async def _wait_phase(self, limit_ms: int) -> None:
-        event = self._phase_ended
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(limit_ms / 1000):
-                while self.phase in (Phase.CLAIMING, Phase.LOADING, Phase.HANDING_OVER):
-                    event = self._phase_ended
-                    await event.wait()
-        except TimeoutError:
-            return
+                while self.phase.passes:
+                    await self._phase_ended.wait()
 
-    # --- session streams
+    # --- events
 
     def attach(self, event: Attach) -> ErrorCode:
         """Puts a member on a stream; the core pushes the answer.
@@ -344,88 +231,22 @@ class OwnedShard:
         return self._stream_event(event)
 
     def _stream_event(self, event: Event) -> ErrorCode:
-        now = self._around.now()
-        if self._core is not None and self._sure(now.boot_ms):
-            try:
-                self._apply(self._core.handle(event, now), now)
-            except Exception:
-                log.exception("stream_event_failed", shard=self.number, stream_event=type(event).__name__)
-                return error_code.UNKNOWN_SERVER_ERROR
-            return error_code.NONE
+        if self._driver is not None:
+            return self._driver.handle_of_stream(event)
         moved = self.phase is Phase.GONE and self.successor is not None
         return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
 
-    # --- the core and its effects
-
     def tell(self, event: Event) -> None:
         """Hands an event from outside to the core; a shard that is not loaded has none."""
-        if self._core is not None:
-            self._handle(event)
-
-    def _handle(self, event: Event) -> None:
-        assert self._core is not None
-        now = self._around.now()
-        self._sure(now.boot_ms)
-        self._apply(self._core.handle(event, now), now)
-
-    def _apply(self, effects: Effects, now: Now) -> None:
-        if effects.replies:
-            self._reply(effects, now)
-        for push in effects.pushes:
-            self._around.pushed(self, push)
-        for append in effects.appends:
-            if self._log is not None:
-                self._log.append(append.append_id, [record.SerializeToString() for record in append.records])
-        self._arm(effects.next_deadline_ms, now)
-
-    def _reply(self, effects: Effects, now: Now) -> None:
-        may_answer = self.phase is Phase.GONE or (not self.suspended and self._around.may_answer(now.boot_ms))
-        for reply in effects.replies:
-            answered, message = self._calls.pop(reply.call_id, (None, None))
-            if answered is None or message is None:
-                continue
-            if may_answer:
-                answered(reply.message)
-            else:
-                answered(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
-
-    def _arm(self, deadline_ms: int | None, now: Now) -> None:
-        if self.suspended or self.phase is not Phase.SERVING or deadline_ms is None:
-            self._disarm()
-            return
-        if self._timer is not None:
-            if self._timer_ms <= deadline_ms:
-                return  # it fires early and finds nothing due; cheaper than moving it with each heartbeat
-            self._timer.cancel()
-        self._timer_ms = deadline_ms
-        delay_s = max(0, deadline_ms - now.boot_ms) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self) -> None:
-        self._timer = None
-        if self.phase is not Phase.SERVING or self.suspended:
-            return
-        try:
-            self._handle(Tick())
-        except Exception:
-            log.exception("tick_failed", shard=self.number)
-            now = self._around.now()
-            self._arm(now.boot_ms + 1_000, now)
+        if self._driver is not None:
+            self._driver.handle(event)
 
     def _appended(self, append_id: int, position: Position) -> None:
         if append_id == _HANDOFF_APPEND:
             if self._handoff_stored is not None and not self._handoff_stored.done():
                 self._handoff_stored.set_result(None)
-            return
-        try:
-            self._handle(AppendDone(append_id, position))
-        except Exception:
-            log.exception("append_done_failed", shard=self.number, append_id=append_id)
+        elif self._driver is not None:
+            self._driver.appended(append_id, position)
 
     def _log_stopped(self, reason: LogStopped) -> None:
         if reason.fenced:
@@ -437,21 +258,10 @@ class OwnedShard:
 
     # --- lease
 
-    def _sure(self, now_ms: int) -> bool:
-        """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
-        if not self.suspended and not self._around.may_answer(now_ms):
-            self.suspend()
-        return not self.suspended
-
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""
-        if self.suspended or not self.serving:
-            return
-        self.suspended = True
-        self._disarm()
-        if self._core is not None:
-            now = self._around.now()
-            self._apply(self._core.handle(Suspend(), now), now)
+        if self._driver is not None:
+            self._driver.suspend()
 
     def resume(self) -> None:
         """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
@@ -472,12 +282,8 @@ class OwnedShard:
             await self._log.barrier()
         except LogStopped:
             return
-        if self.phase is Phase.SERVING and self.suspended and self._core is not None:
-            now = self._around.now()
-            if self._around.may_answer(now.boot_ms):
-                self.suspended = False
-                self._apply(self._core.handle(Resume(), now), now)
-                log.info("shard_resumed", shard=self.number, epoch=self.epoch)
+        if self.phase is Phase.SERVING and self._driver is not None and self._driver.resume():
+            log.info("shard_resumed", shard=self.number, epoch=self.epoch)
 
     # --- giving it up
 
@@ -492,7 +298,8 @@ class OwnedShard:
             return
         self._become(Phase.HANDING_OVER)
         self.successor = successor
-        self._disarm()
+        if self._driver is not None:
+            self._driver.stop_time()
         try:
             async with asyncio.timeout(self._around.handoff_wait_ms / 1000):
                 await self._log.until_idle()
@@ -538,22 +345,14 @@ class OwnedShard:
         self._around.changed(self)
 
     def _drop(self, last_event: Event) -> None:
-        core, self._core = self._core, None
+        driver, self._driver = self._driver, None
         shard_log, self._log = self._log, None
-        self._disarm()
         if self._resuming is not None:
             self._resuming.cancel()
-        if core is not None:
-            now = self._around.now()
-            effects = core.handle(last_event, now)
-            self._reply(effects, now)
-            for push in effects.pushes:
-                self._around.pushed(self, push)
+        if driver is not None:
+            driver.end(last_event)
         if shard_log is not None:
             shard_log.close()
-        calls, self._calls = self._calls, {}
-        for answered, message in calls.values():
-            answered(self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NOT_SURE))
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

@@ -16,10 +16,12 @@ from muster_runtime.view import ClusterView
 
 from muster_coordinator.lease import LeaseKeeper
 from muster_coordinator.loader import Loader, LoadFailed, LogImage
-from muster_coordinator.owned_shard import OwnedShard, Phase, Surroundings
+from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.peers import Peers
+from muster_coordinator.phase import Phase
 from muster_coordinator.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
 from muster_coordinator.shard_log import LogStopped
+from muster_coordinator.surroundings import Surroundings
 
 log = structlog.get_logger()
 

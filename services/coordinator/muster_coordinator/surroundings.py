@@ -1,0 +1,61 @@
+"""What all shards of a process share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muster_core.clock import Now
+from muster_core.events import Push
+
+from muster_coordinator.loader import Loader
+from muster_coordinator.log_client import Log, Nonces
+
+if TYPE_CHECKING:
+    from muster_coordinator.owned_shard import OwnedShard
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who claims, as it stands in the log.
+
+    Attributes:
+        node_id: name of the process.
+        session: identity of this run of it.
+        version: of its software.
+    """
+
+    node_id: str
+    session: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all shards of a process share.
+
+    Attributes:
+        claimant: this process.
+        log: the log client.
+        nonces: source of nonces.
+        loader: reads logs.
+        now: both clocks.
+        may_answer: whether the lease is held at a boot time.
+        changed: told when a shard began or ceased to be served.
+        pushed: takes the core's news for session streams.
+        load_wait_ms: how long a call waits for a load to end before it is answered
+            COORDINATOR_LOAD_IN_PROGRESS.
+        barrier_wait_ms: how long an OffsetFetch waits for its barrier.
+        handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
+    """
+
+    claimant: Claimant
+    log: Log
+    nonces: Nonces
+    loader: Loader
+    now: Callable[[], Now]
+    may_answer: Callable[[int], bool]
+    changed: Callable[["OwnedShard"], None]
+    pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
+    load_wait_ms: int = 100
+    barrier_wait_ms: int = 5_000
+    handoff_wait_ms: int = 1_000
