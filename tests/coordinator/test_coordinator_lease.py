@@ -9,6 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
@@ -30,9 +31,10 @@ class Bench:
     async def start(self) -> None:
         for _ in range(2):
             self.instances.append(await MemoryMetadata(self.store).start())
+        self.line = LeaseThread(grpc.insecure_channel)
         self.keeper = LeaseKeeper(
             [instance.target for instance in self.instances],
-            grpc.insecure_channel,
+            self.line,
             Holder("a", "session", "127.0.0.1", 1, "0"),
             PACE,
             LeaseCallbacks(
@@ -45,7 +47,7 @@ class Bench:
         self.keeper.start(asyncio.get_running_loop())
 
     async def stop(self, *, release: bool = False) -> None:
-        await asyncio.to_thread(self.keeper.stop, release=release)
+        await self.keeper.stop(release=release)
         for instance in self.instances:
             await instance.stop()
 
@@ -118,7 +120,8 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
         lambda: told.append("suspended"), lambda: told.append("resumed"), lambda: told.append("superseded")
     )
     holder = Holder("a", "session", "127.0.0.1", 1, "0")
-    keeper = LeaseKeeper([f"127.0.0.1:{port}"], grpc.insecure_channel, holder, PACE, callbacks, boot_ms)
+    line = LeaseThread(grpc.insecure_channel)
+    keeper = LeaseKeeper([f"127.0.0.1:{port}"], line, holder, PACE, callbacks, boot_ms)
     keeper.start(asyncio.get_running_loop())
     try:
         await until(lambda: told == ["resumed"])
@@ -130,7 +133,7 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
         assert not keeper.may_answer(boot_ms())
         await until(lambda: told == ["resumed", "suspended", "resumed"])
     finally:
-        await asyncio.to_thread(keeper.stop, release=False)
+        await keeper.stop(release=False)
         server.stop(None).wait()
 
 
@@ -163,7 +166,7 @@ async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(ben
     def broken(target: str) -> grpc.Channel:
         raise OSError(f"no more files for {target}")
 
-    bench.keeper._connect = broken
+    bench.line._connect = broken
     bench.keeper._drop_stream()
     await until(lambda: "superseded" in bench.told)
     assert not bench.held

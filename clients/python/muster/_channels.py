@@ -1,9 +1,10 @@
 """gRPC channels, one per address, closed when unused."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import grpc
 import grpc.aio
@@ -41,11 +42,28 @@ class _Entry:
     idle: asyncio.TimerHandle | None = None
 
 
-class Channels:
-    """A pool of channels. Belongs to the event loop that it is used in."""
+Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
+"""Makes the channel to an address `host:port`."""
 
-    def __init__(self, credentials: grpc.ChannelCredentials | None = None, *, idle_ms: int = IDLE_MS) -> None:
+
+class Channels:
+    """A pool of channels. Belongs to the event loop that it is used in.
+
+    Args:
+        credentials: TLS credentials; None: plain text.
+        connect: makes the channels instead.
+        idle_ms: a channel without a call is closed after this time.
+    """
+
+    def __init__(
+        self,
+        credentials: grpc.ChannelCredentials | None = None,
+        *,
+        connect: Connect | None = None,
+        idle_ms: int = IDLE_MS,
+    ) -> None:
         self._credentials = credentials
+        self._connect = connect
         self._idle_ms = idle_ms
         self._entries: dict[str, _Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -96,6 +114,8 @@ class Channels:
         await asyncio.gather(*self._closing)
 
     def _open(self, address: str) -> grpc.aio.Channel:
+        if self._connect is not None:
+            return self._connect(address)
         if self._credentials is None:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
         return grpc.aio.secure_channel(address, self._credentials, options=OPTIONS)

@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._backoff import Backoff
-from muster._channels import Channels
+from muster._channels import Channels, Connect
 from muster._clock import boot_ms
 from muster._config import check_group_id, check_name, check_partitions
 from muster._discovery import Discovery, parse_servers
@@ -50,6 +50,8 @@ class Cluster:
             variable MUSTER_SERVERS, else `localhost:7400`.
         timeout_ms: how long a call of this class goes on trying before it raises `ClusterUnavailable`.
         credentials: TLS credentials; None: plain text.
+        connect: makes the gRPC channel to an address itself, e.g. with options or interceptors of its own;
+            then `credentials` are not used. It must not repeat calls.
 
     Raises:
         SettingsError: an address cannot be read.
@@ -61,10 +63,11 @@ class Cluster:
         *,
         timeout_ms: int = 30_000,
         credentials: grpc.ChannelCredentials | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.servers = parse_servers(servers)
         self.timeout_ms = timeout_ms
-        self._channels = Channels(credentials)
+        self._channels = Channels(credentials, connect=connect)
         self._discovery = Discovery(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)

@@ -20,9 +20,11 @@ from muster_runtime.refusals import Unavailable
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
+from muster_runtime.wire import GRPC, Wire
 
 from muster_coordinator.calls import Calls
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.lease_line import LeaseLine, LeaseThread
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import LogClient, Nonces
 from muster_coordinator.owned_shard import OwnedShard
@@ -52,6 +54,8 @@ class Coordinator:
         session: limits of session streams; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
+        wire: how processes reach each other.
+        lease_line: what the lease is renewed on; a thread of its own if absent.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Coordinator:
         session: SessionSettings | None = None,
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
+        wire: Wire = GRPC,
+        lease_line: LeaseLine | None = None,
     ) -> None:
         if settings.advertise is None and settings.listen.host in _EVERYWHERE:
             raise StartupError(
@@ -72,7 +78,9 @@ class Coordinator:
         self._config = (GroupSettings() if group is None else group).to_config()
         self._session_settings = SessionSettings() if session is None else session
         self._tls = tls
-        self._server = RpcServer(server, tls)
+        self._wire = wire
+        self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
+        self._server = RpcServer(server, tls, wire)
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
         self._parts: _Parts | None = None
@@ -115,12 +123,12 @@ class Coordinator:
             StartupError: it cannot listen, or a certificate cannot be read.
         """
         settings = self._settings
-        channels = Channels(settings.metadata, self._tls)
+        channels = Channels(settings.metadata, self._tls, self._wire)
         view = ClusterView(channels)
         targets = [str(address) for address in settings.metadata]
-        log_client = LogClient(targets, lambda target: open_channel(target, self._tls))
+        log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
         loader = Loader(channels.channel, len(channels), self._config)
-        peers = Peers(lambda address: open_channel(address, self._tls))
+        peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
         # Calls can only be served when their servicers are there before the port is, and who this process is
         # is known only after: so the servicers get what answers them a moment later.
         late = _Late()
@@ -135,7 +143,7 @@ class Coordinator:
         address = self.address
         lease = LeaseKeeper(
             targets,
-            self._lease_channel,
+            self._lease_line,
             Holder(settings.node_id, session, address.host, address.port, version),
             LeasePace(
                 margin_ms=settings.lease_margin_ms,
@@ -220,11 +228,11 @@ class Coordinator:
             await self._server.stop(grace_ms)
             return
         if release:
-            await asyncio.to_thread(parts.lease.stop, release=True)
+            await parts.lease.stop(release=True)
             await self._server.stop(grace_ms)
         else:
             await self._server.stop(grace_ms)
-            await asyncio.to_thread(parts.lease.stop, release=False)
+            await parts.lease.stop(release=False)
         await parts.ownership.stop()
         await parts.log_client.stop()
         await parts.view.stop()

@@ -1,17 +1,15 @@
-"""The lease of this process, renewed on a thread and a connection of its own."""
+"""The lease of this process: when to renew it, and until when it is good."""
 
-import queue
-import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
-import grpc
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
+
+from muster_coordinator.lease_line import LeaseLine, LeaseStream, Wait
 
 log = structlog.get_logger()
 
@@ -82,7 +80,7 @@ class LeaseKeeper:
 
     Args:
         targets: addresses of the metadata instances.
-        connect: makes a channel to one of them, of its own connection.
+        line: what it runs on and sends through, apart from the loop.
         holder: who renews.
         pace: its times.
         callbacks: what the loop is told.
@@ -92,32 +90,30 @@ class LeaseKeeper:
     def __init__(
         self,
         targets: Sequence[str],
-        connect: Callable[[str], grpc.Channel],
+        line: LeaseLine,
         holder: Holder,
         pace: LeasePace,
         callbacks: LeaseCallbacks,
         boot_ms: Callable[[], int],
     ) -> None:
         self._targets = tuple(targets)
-        self._connect = connect
+        self._line = line
         self._holder = holder
         self._pace = pace
         self._callbacks = callbacks
         self._boot_ms = boot_ms
         self._loop: AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._changed = threading.Condition()
-        self._stream: _LeaseStream | None = None
+        self._stream: LeaseStream | None = None
         self._current = 0
         self._number = 0
         self._sent_ms = 0
         self._answers: dict[int, pb.LeaseResponse] = {}
-        # Written by the thread, read by the loop.
+        # Written on the line, read by the loop.
         self._deadline_ms = 0
         self._lapsed = True
         self._failing = False
         self._resuming = False
-        # Written by the loop, read by the thread.
+        # Written by the loop, read on the line.
         self._state = discovery_pb2.COORDINATOR_STATE_LIVE
         self._serving: tuple[tuple[int, int], ...] = ()
         self._kicked = False
@@ -132,8 +128,7 @@ class LeaseKeeper:
             loop: whose life the lease stands for, and where the callbacks run.
         """
         self._loop = loop
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        self._line.start(self._renewals())
 
     def may_answer(self, now_ms: int) -> bool:
         """Whether this process may answer clients at the given boot time. Checked when an answer is built."""
@@ -152,42 +147,40 @@ class LeaseKeeper:
             draining: it hands its shards over and stops.
         """
         state = discovery_pb2.COORDINATOR_STATE_DRAINING if draining else discovery_pb2.COORDINATOR_STATE_LIVE
-        with self._changed:
+        with self._line.lock:
             self._serving = tuple(serving)
             self._state = state
             self._kicked = True
-            self._changed.notify_all()
+        self._line.wake()
 
-    def stop(self, *, release: bool) -> None:
-        """Stops renewing; returns when the thread has ended. Blocks for the limit of a renewal at most.
+    async def stop(self, *, release: bool) -> None:
+        """Stops renewing; returns when that has ended, after the limit of a renewal at most.
 
         Args:
             release: give the lease up, so that nobody has to wait for its end.
         """
-        with self._changed:
+        with self._line.lock:
             self._releasing = release and not self._lapsed
             self._stopping = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._line.wake()
+        await self._line.ended()
         self._lapsed = True
 
-    # --- on the thread
+    # --- on the line
 
-    def _run(self) -> None:
+    def _renewals(self) -> Generator[Wait, None, None]:
+        """Renews until it is stopped; what it yields is how long to wait before it goes on."""
         next_ms = self._boot_ms()
         failures = 0
         try:
             while not self._stopping:
                 now_ms = self._boot_ms()
                 self._check_deadline(now_ms)
-                with self._changed:
-                    pause_ms = self._pause_ms(now_ms, next_ms)
-                    if pause_ms > 0:
-                        if not self._stopping:
-                            self._changed.wait(pause_ms / 1000)
-                        continue
-                if self._renew(now_ms):
+                pause_ms = self._pause_ms(now_ms, next_ms)
+                if pause_ms > 0:
+                    yield Wait(pause_ms, partial(self._is_due_before, now_ms + pause_ms, next_ms))
+                    continue
+                if (yield from self._renew(now_ms)):
                     failures = 0
                     next_ms = now_ms + self._pace.interval_ms
                 else:
@@ -195,7 +188,7 @@ class LeaseKeeper:
                     all_failed = failures % len(self._targets) == 0
                     next_ms = self._boot_ms() + (self._pace.retry_ms if all_failed else 0)
             if self._releasing:
-                self._renew(self._boot_ms(), release=True)
+                yield from self._renew(self._boot_ms(), release=True)
         except RuntimeError as error:
             # The loop was closed without a stop: there is nobody left to hold a lease for.
             log.warning("lease_thread_ended", reason=str(error))
@@ -218,6 +211,10 @@ class LeaseKeeper:
             due_ms = min(due_ms, max(self._deadline_ms, now_ms + 1))
         return max(0, due_ms - now_ms)
 
+    def _is_due_before(self, due_ms: int, next_ms: int) -> bool:
+        now_ms = self._boot_ms()
+        return self._stopping or now_ms + self._pause_ms(now_ms, next_ms) < due_ms
+
     def _check_deadline(self, now_ms: int) -> None:
         if not self._lapsed and now_ms >= self._deadline_ms:
             self._lapsed = True
@@ -228,8 +225,8 @@ class LeaseKeeper:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback)
 
-    def _renew(self, sent_ms: int, *, release: bool = False) -> bool:
-        with self._changed:
+    def _renew(self, sent_ms: int, *, release: bool = False) -> Generator[Wait, None, bool]:
+        with self._line.lock:
             self._kicked = False
             self._number += 1
             self._sent_ms = sent_ms
@@ -249,15 +246,14 @@ class LeaseKeeper:
         if not release:
             self._ping()
         if self._stream is None:
-            self._open_stream()
+            self._stream = self._line.open(self._targets[self._current], self._heard)
         stream = self._stream
-        assert stream is not None
         stream.send(request)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: number in self._answers or stream.problem != "" or (self._stopping and not release),
-                self._pace.limit_ms / 1000,
-            )
+        yield Wait(
+            self._pace.limit_ms,
+            lambda: number in self._answers or stream.problem != "" or (self._stopping and not release),
+        )
+        with self._line.lock:
             answer = self._answers.get(number)
             self._answers.clear()
         if answer is not None and answer.superseded:
@@ -294,28 +290,23 @@ class LeaseKeeper:
         self._ponged = False
         self._tell(self._pong)
 
-    def _open_stream(self) -> None:
-        target = self._targets[self._current]
-        self._stream = _LeaseStream(target, self._connect(target), self._heard)
-
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
 
     def _heard(self, answer: pb.LeaseResponse | None) -> None:
-        """Called on the stream's own thread; None: it broke."""
-        with self._changed:
-            if answer is not None:
+        """Called by the stream, wherever it reads; None: it broke."""
+        if answer is not None:
+            with self._line.lock:
                 self._answers[answer.number] = answer
-            self._changed.notify_all()
+        self._line.wake()
 
     # --- on the loop
 
     def _pong(self) -> None:
-        with self._changed:
-            self._ponged = True
-            self._changed.notify_all()
+        self._ponged = True
+        self._line.wake()
 
     def _resume(self) -> None:
         self._resuming = False
@@ -323,43 +314,3 @@ class LeaseKeeper:
             return
         self._lapsed = False
         self._callbacks.resumed()
-
-
-class _LeaseStream:
-    """One `Lease` stream, with a thread that reads its answers."""
-
-    def __init__(
-        self, target: str, channel: grpc.Channel, heard: Callable[[pb.LeaseResponse | None], None]
-    ) -> None:
-        self.target = target
-        self.problem = ""
-        self._channel = channel
-        self._heard = heard
-        self._requests: queue.SimpleQueue[pb.LeaseRequest | None] = queue.SimpleQueue()
-        stub: Any = rpc.MetadataServiceStub(channel)
-        self._call: Any = stub.Lease(self._outgoing())
-        threading.Thread(target=self._read, name="lease-answers", daemon=True).start()
-
-    def send(self, request: pb.LeaseRequest) -> None:
-        self._requests.put(request)
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self._call.cancel()
-        self._channel.close()
-
-    def _outgoing(self) -> Iterator[pb.LeaseRequest]:
-        return iter(self._requests.get, None)
-
-    def _read(self) -> None:
-        try:
-            for answer in self._call:
-                self._heard(answer)
-            self.problem = "the stream was ended"
-        except grpc.RpcError as error:
-            problem: Any = error
-            self.problem = f"{problem.code().name}: {problem.details()}"
-        except ValueError as error:
-            # Raised by grpc when the channel is closed while the call begins.
-            self.problem = str(error)
-        self._heard(None)

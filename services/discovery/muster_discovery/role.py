@@ -9,6 +9,7 @@ from muster_runtime.channels import Address, Channels
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
+from muster_runtime.wire import GRPC, Wire
 
 from muster_discovery._forward import Forwarder
 from muster_discovery.service import DiscoveryService
@@ -24,6 +25,7 @@ class Discovery:
         settings: where it listens and whom it asks.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
+        wire: how processes reach each other.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class Discovery:
         *,
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
+        wire: Wire = GRPC,
     ) -> None:
         self._settings = settings
-        self._server = RpcServer(server, tls)
+        self._server = RpcServer(server, tls, wire)
         self._tls = tls
+        self._wire = wire
         self._channels: Channels | None = None
         self._view: ClusterView | None = None
         self._becoming_ready: asyncio.Task[None] | None = None
@@ -59,7 +63,7 @@ class Discovery:
         Raises:
             StartupError: it cannot listen, or a certificate cannot be read.
         """
-        self._channels = Channels(self._settings.metadata, self._tls)
+        self._channels = Channels(self._settings.metadata, self._tls, self._wire)
         self._view = view = ClusterView(self._channels)
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)

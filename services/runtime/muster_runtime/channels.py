@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from pydantic_settings import NoDecode
 
 from muster_runtime.tls import TlsSettings
+from muster_runtime.wire import GRPC, Wire
 
 ADDRESSES_MAX = 100
 _HOST_MAX_CHARACTERS = 253
@@ -121,30 +122,35 @@ OneAddress = Annotated[Address, NoDecode, BeforeValidator(_one_address), PlainSe
 
 
 def open_channel(
-    address: Address | str, tls: TlsSettings | None = None, *, options: Sequence[tuple[str, Any]] = ()
+    address: Address | str,
+    tls: TlsSettings | None = None,
+    wire: Wire = GRPC,
+    *,
+    options: Sequence[tuple[str, Any]] = (),
 ) -> grpc.aio.Channel:
     """A channel to another service. It connects by itself, never repeats a call, and has the running loop.
 
     Args:
         address: where to.
         tls: certificates; plain text if absent or without any.
+        wire: how processes reach each other.
         options: more options of grpc; they win over `CHANNEL_OPTIONS`.
     """
     merged = list({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
-    credentials = None if tls is None else tls.channel_credentials()
-    if credentials is None:
-        return grpc.aio.insecure_channel(str(address), options=merged)
-    return grpc.aio.secure_channel(str(address), credentials, options=merged)
+    return wire.channel(str(address), None if tls is None else tls.channel_credentials(), merged)
 
 
 class Channels:
     """Channels to the instances of one service, opened when first used, one for each address."""
 
-    def __init__(self, addresses: Sequence[Address], tls: TlsSettings | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], tls: TlsSettings | None = None, wire: Wire = GRPC
+    ) -> None:
         if not addresses:
             raise ValueError("at least one address is needed")
         self.addresses = tuple(addresses)
         self._tls = tls
+        self._wire = wire
         self._open: dict[int, grpc.aio.Channel] = {}
 
     def __len__(self) -> int:
@@ -155,7 +161,7 @@ class Channels:
         place = index % len(self.addresses)
         channel = self._open.get(place)
         if channel is None:
-            channel = self._open[place] = open_channel(self.addresses[place], self._tls)
+            channel = self._open[place] = open_channel(self.addresses[place], self._tls, self._wire)
         return channel
 
     async def close(self) -> None:

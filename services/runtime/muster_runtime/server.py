@@ -15,6 +15,7 @@ from muster_runtime._guard import CallTracker, Guard, Recorder
 from muster_runtime.errors import StartupError
 from muster_runtime.settings import Settings
 from muster_runtime.tls import TlsSettings
+from muster_runtime.wire import GRPC, Wire
 
 log = structlog.get_logger()
 
@@ -130,11 +131,15 @@ class RpcServer:
     Args:
         settings: the limits; the environment's if absent.
         tls: certificates; plain text if absent.
+        wire: how processes reach each other.
     """
 
-    def __init__(self, settings: ServerSettings | None = None, tls: TlsSettings | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings | None = None, tls: TlsSettings | None = None, wire: Wire = GRPC
+    ) -> None:
         self._settings = ServerSettings() if settings is None else settings
         self._tls = tls
+        self._wire = wire
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._health = health.aio.HealthServicer()
@@ -193,9 +198,9 @@ class RpcServer:
         )
         await self.set_serving(False)
         # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
-        server = grpc.aio.server(
-            options=self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes),
-            maximum_concurrent_rpcs=self._settings.max_concurrent_calls,
+        server = self._wire.server(
+            self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes),
+            self._settings.max_concurrent_calls,
         )
         server.add_generic_rpc_handlers(
             tuple(

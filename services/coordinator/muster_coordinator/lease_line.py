@@ -1,0 +1,147 @@
+"""What a lease is renewed on: apart from the loop, so that no busy loop delays a renewal."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+
+Heard = Callable[[pb.LeaseResponse | None], None]
+"""Takes what a stream hears; None: it broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A pause in the renewing.
+
+    Attributes:
+        limit_ms: how long it lasts at most.
+        over: whether it ends before; looked at after every `wake`, under the lock.
+    """
+
+    limit_ms: int
+    over: Callable[[], bool]
+
+
+class LeaseStream(Protocol):
+    """A `Lease` stream to one metadata instance.
+
+    Attributes:
+        target: its address.
+        problem: why it broke; empty while it stands.
+    """
+
+    target: str
+    problem: str
+
+    def send(self, request: pb.LeaseRequest) -> None:
+        """Sends a renewal; never waits and never fails."""
+
+    def close(self) -> None:
+        """Ends it; nothing is heard of it afterwards that matters."""
+
+
+class LeaseLine(Protocol):
+    """Where the renewing takes place."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, Any]:
+        """Guards what the loop and the renewing share."""
+
+    def start(self, steps: Iterable[Wait]) -> None:
+        """Begins to carry out the steps, with the pauses that they ask for."""
+
+    def wake(self) -> None:
+        """Something changed that a pause may wait for. Called from anywhere."""
+
+    async def ended(self) -> None:
+        """Waits until the steps have come to their end."""
+
+    def open(self, target: str, heard: Heard) -> LeaseStream:
+        """A stream, of a connection of its own; `heard` is told of each answer and of its end."""
+
+
+class LeaseThread:
+    """The line of a real process: a thread, and blocking streams on connections of their own.
+
+    Args:
+        connect: makes a channel to a metadata instance.
+    """
+
+    def __init__(self, connect: Callable[[str], grpc.Channel]) -> None:
+        self._changed = threading.Condition()
+        self._connect = connect
+        self._thread: threading.Thread | None = None
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, Any]:
+        """See `LeaseLine`."""
+        return self._changed
+
+    def start(self, steps: Iterable[Wait]) -> None:
+        """See `LeaseLine`."""
+        self._thread = threading.Thread(target=self._run, args=(steps,), name="lease", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """See `LeaseLine`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    async def ended(self) -> None:
+        """See `LeaseLine`."""
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def open(self, target: str, heard: Heard) -> LeaseStream:
+        """See `LeaseLine`."""
+        return _BlockingStream(target, self._connect(target), heard)
+
+    def _run(self, steps: Iterable[Wait]) -> None:
+        for wait in steps:
+            with self._changed:
+                self._changed.wait_for(wait.over, wait.limit_ms / 1000)
+
+
+class _BlockingStream:
+    """One `Lease` stream, with a thread that reads its answers."""
+
+    def __init__(self, target: str, channel: grpc.Channel, heard: Heard) -> None:
+        self.target = target
+        self.problem = ""
+        self._channel = channel
+        self._heard = heard
+        self._requests: queue.SimpleQueue[pb.LeaseRequest | None] = queue.SimpleQueue()
+        stub: Any = rpc.MetadataServiceStub(channel)
+        self._call: Any = stub.Lease(self._outgoing())
+        threading.Thread(target=self._read, name="lease-answers", daemon=True).start()
+
+    def send(self, request: pb.LeaseRequest) -> None:
+        self._requests.put(request)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def _outgoing(self) -> Iterator[pb.LeaseRequest]:
+        return iter(self._requests.get, None)
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._heard(answer)
+            self.problem = "the stream was ended"
+        except grpc.RpcError as error:
+            problem: Any = error
+            self.problem = f"{problem.code().name}: {problem.details()}"
+        except ValueError as error:
+            # Raised by grpc when the channel is closed while the call begins.
+            self.problem = str(error)
+        self._heard(None)
