@@ -1,0 +1,65 @@
+"""Beats of a session stream and the lease's deadline."""
+
+from typing import Any, cast
+
+import pytest
+from coordinator.test_coordinator_shard import Bench
+from muster_coordinator import SessionSettings
+from muster_coordinator.owned_shard import OwnedShard
+from muster_coordinator.session_stream import SessionStream, StreamSurroundings
+from muster_core import error_code
+from muster_core.events import Attach, Beat
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
+
+
+class Willing:
+    """A shard that hears every beat, as one does whose deadline passes just after."""
+
+    def beat(self, _: Beat) -> int:
+        return error_code.NONE
+
+
+def stream(*, sure: bool) -> SessionStream:
+    """A stream with one member."""
+    around = StreamSurroundings(
+        SessionSettings(), cast(Any, None), {}, lambda _: None, lambda _: sure, lambda: 1_000
+    )
+    opened = SessionStream(1, "10.0.0.1", around)
+    opened.members.add(cast(OwnedShard, Willing()), ("g", "m"))
+    return opened
+
+
+def beaten(opened: SessionStream, number: int) -> session_pb2.BeatAck:
+    opened._beat(session_pb2.Beat(number=number))
+    (frame,) = opened._outbox.take().frames
+    return frame.beat_ack
+
+
+async def test_an_acknowledgement_names_its_beat() -> None:
+    opened = stream(sure=True)
+    for number in (1, 2, 7):
+        ack = beaten(opened, number)
+        assert (ack.number, list(ack.unheard)) == (number, [])
+
+
+async def test_an_acknowledgement_is_checked_when_it_is_built() -> None:
+    ack = beaten(stream(sure=False), 1)
+    assert [(u.group_id, u.member_id, u.error_code) for u in ack.unheard] == [
+        ("g", "m", error_code.COORDINATOR_NOT_AVAILABLE)
+    ]
+
+
+@pytest.mark.parametrize("event", ["beat", "attach"])
+async def test_a_beat_after_the_deadline_prolongs_nobody(event: str) -> None:
+    bench = Bench()
+    await bench.serve()
+    bench.now_ms = bench.deadline_ms - 1
+    assert bench.shard.beat(Beat(1)) == error_code.NONE
+    bench.now_ms = bench.deadline_ms
+    request = session_pb2.Attach(group_id="g", member_id="m")
+    heard = bench.shard.beat(Beat(1)) if event == "beat" else bench.shard.attach(Attach(1, request))
+    assert heard == error_code.COORDINATOR_NOT_AVAILABLE
+    assert bench.shard.suspended
+    answer = await bench.shard.call(pb.HeartbeatRequest(group_id="g", member_id="m"), "h")
+    assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE

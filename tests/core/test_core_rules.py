@@ -1,0 +1,188 @@
+"""Rules of docs/safety.md about groups and sessions, each at the place where it matters most."""
+
+import pytest
+from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from muster_core.events import Attach, Beat, StreamBroken
+from muster_core.position import Position
+from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+
+def published(*partitions: int) -> bytes:
+    entry = common_pb2.TopicPartitions(topic="t", partitions=partitions)
+    return common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
+
+
+def cooperative(*owned: int) -> list[tuple[str, bytes]]:
+    """Protocols of a member that keeps what it owns through a rebalance."""
+    entries = [common_pb2.TopicPartitions(topic="t", partitions=owned)] if owned else []
+    subscription = common_pb2.Subscription(
+        version=1, topics=["t"], owned_partitions=entries, keeps_owned=True
+    )
+    return [("cooperative", subscription.SerializeToString())]
+
+
+def alone(cluster: VirtualShard, name: str = "a", group: str = "g") -> VirtualMember:
+    """A member in the first generation of its group, before its sync."""
+    member = VirtualMember(cluster, name, group)
+    member.protocols = cooperative()
+    member.join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    assert member.joined().error_code == 0
+    return member
+
+
+def kept(answer: pb.SyncGroupResponse) -> dict[int, str]:
+    return {entry.partition: entry.token for entry in answer.kept_tokens}
+
+
+def test_calls_wait_for_the_record_in_flight_in_their_order() -> None:
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    cluster.auto_ack = False
+    leave = pb.LeaveGroupRequest(
+        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=second.member_id)]
+    )
+    cluster.send(leave)
+    commit = cluster.send(first.commit_request(7))
+    sync = first.sync()
+    join = VirtualMember(cluster, "c", instance="c").join()
+    assert len(cluster.waiting) == 1, "nobody acts on what the log may not have"
+    assert sync.is_parked
+    cluster.acknowledge()
+    assert sync.synced().error_code == 27, "the departure comes first"
+    assert [append.records[0].WhichOneof("kind") for append in cluster.waiting] == ["offset_committed"]
+    cluster.acknowledge()
+    assert not cluster.is_parked(commit)
+    assert join.is_parked
+
+
+def test_a_session_that_ends_waits_for_the_record_in_flight() -> None:
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    cluster.advance(5_000)
+    first.heartbeat()
+    cluster.auto_ack = False
+    leave = pb.LeaveGroupRequest(
+        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=first.member_id)]
+    )
+    cluster.send(leave)
+    cluster.advance(5_000)
+    assert len(cluster.waiting) == 1, "the second member's session is over, and that waits its turn"
+    cluster.acknowledge()
+    cluster.acknowledge()
+    assert cluster.kinds()[-2:] == ["member_left", "member_left"]
+    assert second.member_id in cluster.log[-1][1].member_left.member_id
+
+
+def test_a_generation_without_an_assignment_is_not_numbered_again() -> None:
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, "a").join()
+    cluster.advance(3_000)
+    assert member.joined().generation == 1
+    member.protocols = [("range", b"other")]
+    assert member.join().joined().generation == 2
+    member.cluster = cluster.reloaded()
+    member.protocols = [("range", b"again")]
+    assert member.join().joined().generation == 3
+
+
+@pytest.mark.parametrize("step", ["sync", "heartbeat", "commit"])
+def test_an_older_generation_changes_nothing(step: str) -> None:
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    assert member.join().joined().generation == 2
+    member.sync({member.member_id: b"second"}).synced()
+    before = len(cluster.log)
+    member.generation = 1
+    if step == "sync":
+        assert member.sync({member.member_id: b"late"}).synced().error_code == 22
+    else:
+        assert (member.heartbeat() if step == "heartbeat" else member.commit(3)) == 22
+    member.generation = 2
+    assert member.sync().synced().assignment == b"second"
+    assert fetched(cluster) == -1
+    assert len(cluster.log) == before
+
+
+def test_a_partition_that_was_given_up_gets_a_new_token() -> None:
+    cluster = VirtualShard()
+    member = alone(cluster)
+    first = member.sync({member.member_id: published(0, 1)}).synced()
+    member.protocols = cooperative(0)
+    member.join().joined()
+    second = member.sync({member.member_id: published(0, 1)}).synced()
+    assert kept(second) == {0: first.token}
+    assert second.token > first.token
+
+
+def test_a_partition_that_another_member_had_gets_a_new_token() -> None:
+    cluster = VirtualShard()
+    first = alone(cluster, "a")
+    given = first.sync({first.member_id: published(0, 1)}).synced()
+    second = VirtualMember(cluster, "b")
+    second.protocols = cooperative(1)
+    second.join()
+    first.protocols = cooperative(0, 1)
+    first.join().joined()
+    second.joined()
+    first.sync({first.member_id: published(0), second.member_id: published(1)})
+    second.sync()
+    assert kept(first.synced()) == {0: given.token}
+    assert kept(second.synced()) == {}, "what it says it owned was another member's"
+
+
+def test_a_deleted_group_stays_deleted_and_tokens_of_its_successor_are_higher() -> None:
+    cluster = VirtualShard()
+    tokens = []
+    for _ in range(3):
+        member = alone(cluster)
+        tokens.append(member.sync({member.member_id: published(0)}).synced().token)
+        assert member.commit(7) == 0
+        member.leave()
+        deleted = cluster.ask(pb.DeleteGroupsRequest(group_ids=["g"]))
+        assert isinstance(deleted, pb.DeleteGroupsResponse)
+        assert deleted.results[0].error_code == 0
+        cluster = cluster.reloaded()
+        assert cluster.shard.groups == {}
+        assert fetched(cluster) == -1
+    assert tokens == sorted(set(tokens))
+
+
+def test_tokens_sort_as_text() -> None:
+    positions = [Position(epoch, offset) for epoch in (1, 9, 10, 99_999) for offset in (2, 9, 10, 10**12)]
+    assert [position.token for position in positions] == sorted(position.token for position in positions)
+    assert Position(12, 4711).token == "0000000012-0000000000004711"
+    assert {len(position.token) for position in positions} == {27}
+
+
+def test_the_session_of_a_member_starts_when_its_parked_call_is_cancelled() -> None:
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    first.join()
+    for _ in range(3):
+        cluster.advance(5_000)
+        assert second.heartbeat() == 27
+    cluster.cancel(first.call_id)
+    second.join()
+    cluster.advance(9_999)
+    assert second.is_parked, "the first one's session runs since its call was cancelled"
+    cluster.advance(1)
+    assert second.joined().generation == 2
+    assert [member.member_id for member in cluster.describe().members] == [second.member_id]
+
+
+@pytest.mark.parametrize(("after_ms", "members"), [(2_999, 1), (3_000, 0)])
+def test_the_grace_runs_from_the_break_and_not_from_the_last_beat(after_ms: int, members: int) -> None:
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, "a").join(disconnect_grace_ms=3_000)
+    cluster.advance(3_000)
+    member.joined()
+    member.sync({member.member_id: b"x"}).synced()
+    attach = session_pb2.Attach(group_id="g", member_id=member.member_id, generation=member.generation)
+    cluster.feed(Attach(1, attach))
+    cluster.feed(Beat(1))
+    cluster.advance(500)
+    cluster.feed(StreamBroken(1))
+    cluster.advance(after_ms)
+    assert len(cluster.describe().members) == members

@@ -1,0 +1,81 @@
+"""docs/planted.md: each rule, the bugs that break it, and what caught them."""
+
+import re
+from collections.abc import Mapping
+
+from planted.plants import Plant, Plants, layer_of
+from planted.rules import ROOT, Rule
+
+PAGE = ROOT / "docs" / "planted.md"
+
+_HEAD = """# Planted bugs
+
+Each rule of [safety.md](safety.md) has at least one bug that breaks it, and a test that sees it. This page
+was written by `./x planted`, which really plants them, one after the other, in a copy of the repository.
+[CONTRIBUTING.md](../CONTRIBUTING.md#planted-bugs) says how to add one.
+"""
+_LIST_HEAD = """## A list of others
+
+Bugs in which other systems of this kind were found wanting, as far as a log on a quorum can have them.
+
+| bug | here |
+|---|---|
+"""
+_ROW = re.compile(r"\| .* \| .* `([a-z0-9-]+)` \| .* \| `(.+?)` \|")
+
+
+def page(rules: Mapping[str, Rule], found: Plants, caught: Mapping[str, str]) -> str:
+    """The whole page.
+
+    Args:
+        rules: the rules.
+        found: the plants.
+        caught: plant → the test that caught it.
+    """
+    lines = [_HEAD]
+    section = ""
+    for rule in rules.values():
+        if rule.section != section:
+            section = rule.section
+            lines += [f"## {section}\n", "| rule | bug | layers | caught by |", "|---|---|---|---|"]
+        plants = [plant for plant in found.plants.values() if rule.id in plant.rules]
+        lines += [_row(rule, plant, caught[plant.id]) for plant in plants]
+        if rule is _last_of(rules, section):
+            lines.append("")
+    lines.append(_LIST_HEAD.rstrip("\n"))
+    for bug in found.listed:
+        here = bug.fell_away or ", ".join(f"`{name}`" for name in bug.plants)
+        lines.append(f"| {bug.name} | {here} |")
+    return "\n".join(lines) + "\n"
+
+
+def _last_of(rules: Mapping[str, Rule], section: str) -> Rule:
+    return [rule for rule in rules.values() if rule.section == section][-1]
+
+
+def _row(rule: Rule, plant: Plant, test: str) -> str:
+    layers = dict.fromkeys([layer_of(test), *(check.layer for check in plant.also)])
+    return f"| {rule.id} | {_cell(plant.bug)} `{plant.id}` | {', '.join(layers)} | `{test}` |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def read_catches(text: str) -> dict[str, str]:
+    """What a page says about which test caught which bug."""
+    return {found[1]: found[2] for line in text.splitlines() if (found := _ROW.fullmatch(line))}
+
+
+def is_current(text: str, rules: Mapping[str, Rule], found: Plants) -> bool:
+    """Whether the page is what would be written now, with tests that the plants name."""
+    catches = read_catches(text)
+    if catches.keys() != found.plants.keys() or page(rules, found, catches) != text:
+        return False
+    return all(
+        any(_is_of(catches[plant.id], test) for test in plant.tests) for plant in found.plants.values()
+    )
+
+
+def _is_of(caught_by: str, test: str) -> bool:
+    return caught_by == test or caught_by.startswith((f"{test}[", f"{test}::"))
