@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.metadata_instances import (
@@ -21,8 +23,10 @@ from muster_metadata import keys
 from muster_metadata.claim import Claimer
 from muster_metadata.entries import Entry, arguments
 from muster_metadata.node import Node
+from muster_metadata.quorum import Quorum
 from muster_metadata.repair import Held, Repaired, Repairer
 from muster_metadata.reply import Reply, Status
+from muster_metadata.steps import checked
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from structlog.testing import capture_logs
 
@@ -310,7 +314,7 @@ async def test_node_without_identity_answers_no_log(tmp_path: Path) -> None:
             await client.delete(keys.NODE)
         assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
         async with cluster.client(0) as client:
-            await client.hset(keys.NODE, "identity", "another/4/1 of 1")
+            await client.hset(keys.NODE, "identity", "another/4/1 of 1/1")
         assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
 
 
@@ -401,6 +405,55 @@ async def test_empty_node_is_not_rebuilt_under_a_claim_that_lost_a_node(cluster:
         held = Held(0, writer.epoch, writer.nonce)
         assert await repairer.repair(quorum.nodes[1], held) is Repaired.LATER
         assert not await client.exists("muster:{0}:log", "muster:{0}:promise", keys.NODE)
+
+
+async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowledged(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 alone has an acknowledged entry besides the node that lost it, and is not heard at first."""
+    writer = Writer(0)
+    await writer.claim(cluster[0])
+    await eventually(lambda: cluster.level(0), "level")
+    await cluster.nodes[2].kill()
+    await write(cluster, writer, 1)
+    await cluster[0].stop()
+    async with cluster.client(1) as client:
+        await client.flushall()
+    await cluster.nodes[2].start()
+    quorum = cluster[1].server.metadata.quorum
+    await eventually(lambda: all(node.bulk.connected for node in quorum.nodes), "connected")
+    repairer = Repairer(quorum, rebuild_delay_ms=0)
+    held = Held(0, writer.epoch, writer.nonce)
+    assert (await quorum.nodes[2].prepare(*held)).status is Status.OK
+    monkeypatch.setattr(quorum.nodes[0], "inspect", _silent)
+    assert await repairer.repair(quorum.nodes[1], held) is Repaired.LATER
+    async with cluster.client(1) as client:
+        assert not await client.exists("muster:{0}:log")
+    monkeypatch.undo()
+    assert await repairer.repair(quorum.nodes[1], held) is Repaired.DONE
+
+
+async def _silent(_shard: int) -> Reply:
+    return Reply(Status.DOWN)
+
+
+async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
+    """A process that was stopped must not add up what nodes said before and what they say now."""
+    answers: list[asyncio.Future[Reply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    given = iter(answers)
+    nodes: list[Any] = [object(), object(), object()]
+    quorum = Quorum(nodes, step_timeout_ms=50)
+    asking = asyncio.create_task(quorum.ask(lambda _: next(given), checked(quorum.majority)))
+    await asyncio.sleep(0)
+    answers[0].set_result(Reply(Status.OK))
+    await asyncio.sleep(0)
+    # The loop stands still, as in a process that is stopped.
+    time.sleep(0.1)  # noqa: ASYNC251
+    answers[1].set_result(Reply(Status.OK))
+    verdict, replies = await asking
+    assert verdict is not None
+    assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert replies[1] is None
 
 
 async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataCluster) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from kit.metadata_instances import FAST, Writer, eventually, metadata_cluster
 from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
+from muster_metadata.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.durability import judge
-from muster_metadata.quorum import BadUrlsError, split_urls
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes
@@ -28,7 +28,7 @@ async def test_initialise_is_repeatable_and_keeps_the_identity(tmp_path: Path) -
         one, two, three = (node.url.removeprefix("redis://") for node in nodes)
         with pytest.raises(InitialiseError, match=f"{two} as node 1 of 3, but it is node 2 of 3"):
             await initialise(f"redis://{two},{one},{three}", 4)
-        with pytest.raises(InitialiseError, match=f"{one} as node 1 of 1, but it is node 1 of 3"):
+        with pytest.raises(InitialiseError, match=f"{one}\\) is one of 3 nodes of a log"):
             await initialise(f"redis://{one}", 4)
     finally:
         await nodes.stop()
@@ -98,7 +98,9 @@ async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
     try:
         await initialise(nodes.url, 2)
         await part.start()
-        await eventually(lambda: "does not name all nodes" in part.metadata.problem, "it says what is wrong")
+        await eventually(
+            lambda: "does not name all of them" in part.metadata.problem, "it says what is wrong"
+        )
         assert not part.metadata.ready.is_set()
     finally:
         await part.stop(0)
@@ -124,12 +126,35 @@ async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
 
 def test_addresses_of_nodes() -> None:
     assert split_urls("redis://a") == ["redis://a"]
-    assert split_urls("rediss://u:p@a:1,b:2,c/0?x=y") == [
-        "rediss://u:p@a:1/0?x=y", "rediss://u:p@b:2/0?x=y", "rediss://u:p@c/0?x=y",
+    tail = "/0?ssl_ca_certs=ca.pem"
+    assert split_urls(f"rediss://u:p@a:1,b:2,c{tail}") == [
+        f"rediss://u:p@a:1{tail}", f"rediss://u:p@b:2{tail}", f"rediss://u:p@c{tail}",
     ]  # fmt: skip
-    for wrong in ("http://a", "redis://a,b", "redis://a,,b", "redis://a,b,a:6379", "redis://", "redis://a:x"):
-        with pytest.raises(BadUrlsError):
-            split_urls(wrong)
+    assert place_of("rediss://u:p@C/0?ssl_ca_certs=ca.pem") == "c:6379"
+    assert at("rediss://u:p@c/0?x=y", "d:7") == "rediss://u:p@d:7/0?x=y"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("http://a", "must begin with redis:// or rediss://"),
+        ("redis://", "names an empty host"),
+        ("redis://a,,b", "names an empty host"),
+        ("redis://a,b", "1, 3 or 5 nodes, not 2"),
+        ("redis://a,b,c,d", "1, 3 or 5 nodes, not 4"),
+        ("redis://a,b,A:6379", "names one node twice: a:6379"),
+        ("redis://a:x", "a port that is no number"),
+        ("redis://a,rediss://b,redis://c", "names redis:// or rediss:// once"),
+        ("redis://u:p@a,u:p@b,c", "names user and password once"),
+        ("redis://a?ssl_ca_certs=ca.pem", "ssl_ca_certs in the address of the log needs rediss://"),
+        ("rediss://a?ssl_certfile=c.pem", "ssl_certfile and ssl_keyfile"),
+        ("rediss://a?ssl_cert_reqs=none", "has no option 'ssl_cert_reqs'"),
+        ("rediss://a?ssl_check_hostname=maybe", "must be true or false"),
+    ],
+)
+def test_addresses_that_make_no_sense_are_refused(wrong: str, sentence: str) -> None:
+    with pytest.raises(BadUrlsError, match=sentence):
+        split_urls(wrong)
 
 
 def test_weak_configurations_are_named() -> None:

@@ -3,15 +3,18 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster_core.position import GENESIS
 
 from muster_metadata import keys
+from muster_metadata.addresses import split_urls
+from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
 from muster_metadata.entries import genesis
+from muster_metadata.introductions import introduction
 from muster_metadata.node import Node
-from muster_metadata.quorum import Quorum, split_urls
+from muster_metadata.quorum import Quorum
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
 
@@ -19,6 +22,7 @@ DEFAULT_SHARD_COUNT = 50
 MAX_SHARD_COUNT = 10_000
 
 _REPLY_TIMEOUT_MS = 5_000
+_TELL_S = 1.0
 
 
 class InitialiseError(Exception):
@@ -47,6 +51,7 @@ async def initialise(
     shard_count: int = DEFAULT_SHARD_COUNT,
     cluster_id: str | None = None,
     connect_timeout_ms: int = 10_000,
+    waiting: Callable[[str], None] = lambda _: None,
 ) -> Initialised:
     """Writes what is missing; run again it changes nothing, and after an interruption it goes on.
 
@@ -55,6 +60,7 @@ async def initialise(
         shard_count: number of shards, 1 to 10,000; fixed from then on.
         cluster_id: identity wanted; absent: the one that stands there, or a new UUID.
         connect_timeout_ms: how long to wait for nodes that do not answer.
+        waiting: told for which nodes, each second.
 
     Raises:
         InitialiseError: another cluster, another number of shards, or too few nodes.
@@ -65,83 +71,101 @@ async def initialise(
     quorum = Quorum(nodes, _REPLY_TIMEOUT_MS)
     quorum.start()
     try:
-        return await _initialise(quorum, shard_count, cluster_id, connect_timeout_ms)
+        return await _initialise(quorum, shard_count, cluster_id, connect_timeout_ms, waiting)
     finally:
         await quorum.stop()
 
 
 async def _initialise(
-    quorum: Quorum, shard_count: int, cluster_id: str | None, connect_timeout_ms: int
+    quorum: Quorum,
+    shard_count: int,
+    cluster_id: str | None,
+    connect_timeout_ms: int,
+    waiting: Callable[[str], None],
 ) -> Initialised:
-    found = await _identities(quorum, connect_timeout_ms)
-    known = {node: text for node, (text, _) in found.items() if text}
-    cluster_id = _cluster_id(set(known.values()), shard_count, cluster_id)
-    created_at_ms = max(
-        (created for text, created in found.values() if text), default=time.time_ns() // 1_000_000
-    )
+    said = await _answers(quorum, connect_timeout_ms, waiting)
+    _agree(quorum, said)
+    existing = newest_of([said.get(node) for node in quorum.nodes])
+    if existing is None:
+        configuration = Configuration(
+            _new_id(cluster_id),
+            shard_count,
+            1,
+            tuple(node.place for node in quorum.nodes),
+            time.time_ns() // 1_000_000,
+        )
+    else:
+        _check_wish(existing, shard_count, cluster_id)
+        configuration = existing
     for node in quorum.nodes:
-        node.belongs_to(cluster_id, shard_count, len(quorum.nodes))
-    for node, text in known.items():
-        if text != node.identity:
-            raise InitialiseError(
-                f"the address of the log names {node.place} as node {keys.place_of(node.identity)}, but it "
-                f"is node {keys.place_of(text)}; name all nodes, in the order in which they were made"
-            )
+        node.belongs_to(configuration.cluster_id, shard_count, len(quorum.nodes), configuration.number)
+    known = [node for node in quorum.nodes if node in said and said[node].identity]
     missing = [node for node in quorum.nodes if node not in known]
-    if known and await _used(list(known), shard_count):
+    if known and (configuration.number > 1 or await _used(known, shard_count)):
         if len(known) < quorum.majority:
             raise InitialiseError(
                 f"{len(missing)} of {len(quorum.nodes)} nodes have no data, and the others were used "
                 "already: start the nodes that have the data"
             )
-        return Initialised(cluster_id, shard_count, (), tuple(node.index for node in missing))
-    away = [
-        f"node {node.index} ({node.place}): {node.tables.problem}" for node in missing if node not in found
-    ]
+        return Initialised(configuration.cluster_id, shard_count, (), tuple(node.index for node in missing))
+    away = [_away(node) for node in missing if node not in said]
     if away:
         raise InitialiseError(f"{', '.join(away)}; a new cluster needs all of its nodes")
     for node in missing:
-        await _make(node, cluster_id, shard_count, created_at_ms)
-    return Initialised(cluster_id, shard_count, tuple(node.index for node in missing), ())
+        await _make(node, configuration)
+    return Initialised(configuration.cluster_id, shard_count, tuple(node.index for node in missing), ())
 
 
-def _cluster_id(identities: set[str], shard_count: int, wanted: str | None) -> str:
-    """The identity of the cluster: what stands on the nodes, what is wanted, or a new one."""
-    clusters = {keys.cluster_of(identity) for identity in identities}
-    if len(clusters) > 1:
-        raise InitialiseError("the nodes belong to different clusters; check the address of the log")
-    if clusters:
-        there_id, _, there_count = clusters.pop().rpartition("/")
-        if wanted not in (None, there_id):
-            raise InitialiseError(f"the nodes belong to the cluster {there_id}, not to {wanted}")
-        if int(there_count) != shard_count:
-            raise InitialiseError(
-                f"the cluster has {there_count} shards, not {shard_count}; the number cannot be changed"
-            )
-        return there_id
+def _agree(quorum: Quorum, said: Mapping[Node, Introduction]) -> None:
+    found = judge([node.place for node in quorum.nodes], [said.get(node) for node in quorum.nodes])
+    if isinstance(found, Unusable) and found.contradiction:
+        raise InitialiseError(found.reason)
+
+
+def _new_id(wanted: str | None) -> str:
     cluster_id = wanted or str(uuid.uuid4())
     if "/" in cluster_id or not 1 <= len(cluster_id) <= 100:
         raise InitialiseError("a cluster id has 1 to 100 characters and no '/'")
     return cluster_id
 
 
-async def _identities(quorum: Quorum, connect_timeout_ms: int) -> dict[Node, tuple[str, int]]:
-    """Identity and time of making of each node that answers; empty: it has none."""
-    found: dict[Node, tuple[str, int]] = {}
-    deadline_s = time.monotonic() + connect_timeout_ms / 1000
+def _check_wish(existing: Configuration, shard_count: int, cluster_id: str | None) -> None:
+    if cluster_id not in (None, existing.cluster_id):
+        raise InitialiseError(f"the nodes belong to the cluster {existing.cluster_id}, not to {cluster_id}")
+    if existing.shard_count != shard_count:
+        raise InitialiseError(
+            f"the cluster has {existing.shard_count} shards, not {shard_count}; the number cannot be changed"
+        )
+
+
+async def _answers(
+    quorum: Quorum, connect_timeout_ms: int, waiting: Callable[[str], None]
+) -> dict[Node, Introduction]:
+    """What each node that answers says of itself; waits for the others, and tells so."""
+    found: dict[Node, Introduction] = {}
+    began_s = told_s = time.monotonic()
     while True:
         for node in quorum.nodes:
             if node in found:
                 continue
-            reply = await node.ask("HMGET", keys.NODE, "identity", "created_at_ms")
-            if reply.status is Status.OK:
-                text, created = reply.values[0]
-                found[node] = ((text or b"").decode("utf-8", "replace"), int(created or 0))
-            elif reply.status is Status.BROKEN:
+            one = await introduction(node)
+            if one is not None:
+                found[node] = one
+            elif (reply := await node.ask("PING")).status is Status.BROKEN:
                 raise InitialiseError(f"node {node.index} ({node.place}): {reply.problem}")
-        if len(found) == len(quorum.nodes) or time.monotonic() > deadline_s:
+        now_s = time.monotonic()
+        if len(found) == len(quorum.nodes) or now_s - began_s > connect_timeout_ms / 1000:
             return found
+        if now_s - told_s > _TELL_S:
+            told_s = now_s
+            away = "; ".join(_away(node) for node in quorum.nodes if node not in found)
+            left_s = connect_timeout_ms / 1000 - (now_s - began_s)
+            waiting(f"waiting for {away} (giving up in {left_s:.0f} s)")
         await asyncio.sleep(0.02)
+
+
+def _away(node: Node) -> str:
+    return f"node {node.index} ({node.place}): {node.tables.problem or 'it does not answer'}"
 
 
 async def _used(nodes: Sequence[Node], shard_count: int) -> bool:
@@ -159,13 +183,14 @@ async def _used(nodes: Sequence[Node], shard_count: int) -> bool:
     return False
 
 
-async def _make(node: Node, cluster_id: str, shard_count: int, created_at_ms: int) -> None:
+async def _make(node: Node, configuration: Configuration) -> None:
     names = [keys.NODE]
-    values: list[bytes | str | int] = [node.identity, created_at_ms]
+    created_at_ms, shard_count = configuration.created_at_ms, configuration.shard_count
+    values: list[bytes | str | int] = [node.identity, created_at_ms, ",".join(configuration.addresses)]
     for shard in range(shard_count + 1):
         log = keys.log_keys(shard, shard_count)
         names += (log.log, log.promise, log.acknowledged)
-        entry = genesis(cluster_id, shard_count, shard, created_at_ms)
+        entry = genesis(configuration.cluster_id, shard_count, shard, created_at_ms)
         values += (entry.record, entry.nonce, entry.hash)
     reply = await node.table("initialise", names, *values)
     if reply.done:

@@ -1,9 +1,10 @@
 """Names of the keys on the nodes."""
 
+import re
 from typing import NamedTuple
 
 NODE = "muster:node"
-"""Hash: identity of the node and when the cluster was made."""
+"""Hash: `identity` of the node, `created_at_ms` of the cluster, `nodes`: addresses of this configuration."""
 
 LEASES = "muster:leases"
 """Hash: name of a coordinator → its row as JSON."""
@@ -33,26 +34,57 @@ def log_keys(shard: int, shard_count: int) -> LogKeys:
     )
 
 
-def identity(cluster_id: str, shard_count: int, index: int, node_count: int) -> str:
-    """What a node must say that it is.
+class Identity(NamedTuple):
+    """What a node says that it is.
 
     It holds the number of nodes: two writers that count majorities of different lists of nodes, or one that
-    counts on a part of them, would lose what was acknowledged.
+    counts on a part of them, would lose what was acknowledged. It holds the number of the configuration for
+    the same reason: see docs/decisions/replacing-a-node.md.
 
-    Args:
+    Attributes:
         cluster_id: identity of the cluster.
         shard_count: its number of shards.
-        index: place of the node in the configured list, from 1.
+        node: place of it in the configured list, from 1.
         node_count: length of that list.
+        configuration: from 1; each replacement of a node raises it by one.
     """
-    return f"{cluster_id}/{shard_count}/{index} of {node_count}"
+
+    cluster_id: str
+    shard_count: int
+    node: int
+    node_count: int
+    configuration: int = 1
+
+    @property
+    def place(self) -> str:
+        """Which node it is: `2 of 3`."""
+        return f"{self.node} of {self.node_count}"
+
+    def __str__(self) -> str:
+        """As a node stores it, and as every script compares it there."""
+        return f"{self.cluster_id}/{self.shard_count}/{self.place}/{self.configuration}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Identity | None":
+        """Reads what a node stores; None: it is no identity of this version."""
+        found = _IDENTITY.fullmatch(text)
+        return None if found is None else cls(found[1], *map(int, found.groups()[1:]))
+
+    def same_log(self, other: "Identity") -> bool:
+        """Whether both are of one log with this number of nodes, in whatever configuration."""
+        return self._replace(node=0, configuration=0) == other._replace(node=0, configuration=0)
+
+    @property
+    def replaced(self) -> str:
+        """What a server says from then on whose place in this configuration another one took."""
+        return f"{self.cluster_id}/{self.shard_count}/replaced/{self.configuration}"
 
 
-def cluster_of(identity: str) -> str:
-    """The part of an identity that all nodes of a cluster share: its id and number of shards."""
-    return identity.rpartition("/")[0]
+def replaced_in(text: str) -> int:
+    """Number of the configuration in which the server that says this was replaced; 0: it was not."""
+    found = _REPLACED.fullmatch(text)
+    return int(found[1]) if found else 0
 
 
-def place_of(identity: str) -> str:
-    """The part of an identity that says which node it is: `2 of 3`."""
-    return identity.rpartition("/")[2]
+_REPLACED = re.compile(r"[^/]{1,100}/\d{1,5}/replaced/(\d{1,9})")
+_IDENTITY = re.compile(r"([^/]{1,100})/(\d{1,5})/(\d) of (\d)/(\d{1,9})")

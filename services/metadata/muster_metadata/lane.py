@@ -78,6 +78,14 @@ class Lane:
                 await self._runner
             self._runner = None
 
+    async def move(self, url: str) -> None:
+        """Goes on with another server; what is outstanding is answered LOST."""
+        await self.stop()
+        self._arguments = dict(parse_url(url))
+        self._class = self._arguments.pop("connection_class", Connection)
+        self.problem = "it was not reached yet"
+        self.start()
+
     def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[Reply]":
         """Sends a command with what else this loop turn sends. The future never fails."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

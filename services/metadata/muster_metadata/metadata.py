@@ -1,9 +1,8 @@
 """One instance of the metadata service: its parts, put together, started and stopped."""
 
 import asyncio
-import collections
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
@@ -11,17 +10,19 @@ from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import load
 
-from muster_metadata import keys
+from muster_metadata.addresses import split_urls
 from muster_metadata.catalog import Catalog
 from muster_metadata.claim import Claimer
+from muster_metadata.configuration import UNREACHED, Unusable
 from muster_metadata.durability import weaknesses
 from muster_metadata.lease_stream import Leases
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.logs import Logs
+from muster_metadata.membership import Membership
 from muster_metadata.monitor import Monitor
 from muster_metadata.node import Node
 from muster_metadata.owners import OwnerRow
-from muster_metadata.quorum import Quorum, split_urls
+from muster_metadata.quorum import Quorum
 from muster_metadata.reading import LogReader
 from muster_metadata.repair import Repairer
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
@@ -32,12 +33,6 @@ from muster_metadata.view import ClusterView
 
 log = structlog.get_logger()
 
-_UNREACHED = "no majority of the log's nodes answered yet"
-_UNINITIALISED = "the log was never initialised: run `init` once"
-_MISNAMED = (
-    "the nodes belong to different clusters, or the address of the log does not name all nodes of one in the "
-    "order in which they were made"
-)
 _RETRY_S = 0.05
 _PATIENCE_MS = 1_000
 
@@ -54,7 +49,7 @@ class Metadata:
         self.instance = f"metadata-{uuid.uuid4()}"
         self.shard_count = 0
         self.cluster_id = ""
-        self.problem = _UNREACHED
+        self.problem = UNREACHED
         self.stopping = asyncio.Event()
         urls = split_urls(settings.redis_url.get_secret_value())
         nodes = [
@@ -63,10 +58,11 @@ class Metadata:
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum)
         self.view = ClusterView(LeaseObserver(settings.lease_ms))
-        self._repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
-        self.upkeep = Upkeep(self.quorum, self._repairer)
+        repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
+        self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
+        self.upkeep = Upkeep(self.quorum, repairer)
         self.reader = LogReader(self.quorum)
-        claimer = Claimer(self.quorum, self._repairer, wall_ms, settings.claim_timeout_ms)
+        claimer = Claimer(self.quorum, repairer, wall_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
         self.leases = Leases(
             self.tables, self.view, self.upkeep, settings.renew_timeout_ms, settings.probe_timeout_ms, boot_ms
@@ -88,6 +84,7 @@ class Metadata:
             boot_ms,
             on_catalog=self.catalog.acknowledged,
             on_empty=self.upkeep.recheck,
+            on_foreign=self._follow,
             on_catalog_missing=self._hold_catalog,
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,47 +130,31 @@ class Metadata:
         await self.quorum.stop()
 
     async def _discover(self) -> None:
-        """Learns from a majority which cluster this is."""
-        while True:
-            found = await self.tables.identities(self.settings.step_timeout_ms)
-            names = collections.Counter(
-                keys.cluster_of(text)
-                for node, text in zip(self.quorum.nodes, found, strict=True)
-                if text and keys.place_of(text) == f"{node.index} of {len(self.quorum.nodes)}"
-            )
-            name, votes = names.most_common(1)[0] if names else ("", 0)
-            if votes >= self.quorum.majority:
-                break
-            self._wait_because(self._undiscovered(found))
+        """Learns from a majority which log this is."""
+        while isinstance(found := await self.membership.discover(), Unusable):
+            self._wait_because(found)
             await asyncio.sleep(_RETRY_S)
-        self.cluster_id, _, count = name.rpartition("/")
-        created = [await node.ask("HGET", "muster:node", "created_at_ms") for node in self.quorum.nodes]
-        self._repairer.created_at_ms = max(
-            (int(reply.values[0]) for reply in created if reply.values and reply.values[0]), default=0
-        )
-        for node in self.quorum.nodes:
-            node.belongs_to(self.cluster_id, int(count), len(self.quorum.nodes))
-        self.view.known(self.cluster_id, int(count))
-        self.catalog.known(int(count))
-        self.shard_count = int(count)
+        self.cluster_id = found.cluster_id
+        self.view.known(found.cluster_id, found.shard_count)
+        self.catalog.known(found.shard_count)
+        self.shard_count = found.shard_count
         self._monitor.start()
         self._ready.set()
-        log.info("cluster_found", cluster_id=self.cluster_id, shard_count=self.shard_count)
+        log.info(
+            "cluster_found",
+            cluster_id=found.cluster_id,
+            shard_count=found.shard_count,
+            configuration=found.number,
+        )
         for node in self.quorum.nodes:
             for weakness in await weaknesses(node):
                 log.warning("log_node_weak", node=node.index, weakness=weakness)
 
-    def _undiscovered(self, found: Sequence[str | None]) -> str:
-        """Why the cluster is not known yet, from what each node says that it is."""
-        majority = self.quorum.majority
-        if sum(text is not None for text in found) < majority:
-            return _UNREACHED
-        if sum(bool(text) for text in found) < majority:
-            return _UNINITIALISED
-        return _MISNAMED
-
-    def _wait_because(self, problem: str) -> None:
+    def _wait_because(self, found: Unusable) -> None:
         """Says to callers what is missing, and to the administrator once."""
+        problem = found.reason
+        if found.contradiction:
+            problem += f" (setting {self.settings.variable('redis_url')})"
         since = (boot_ms() - self._waiting_since_ms) if problem == self.problem else 0
         if not since:
             self.problem, self._told, self._waiting_since_ms = problem, False, boot_ms()
@@ -183,7 +164,8 @@ class Metadata:
         nodes = {
             f"{node.index} ({node.place})": node.tables.problem or "it answers" for node in self.quorum.nodes
         }
-        log.warning("log_not_usable_yet", problem=problem, nodes=nodes)
+        tell = log.error if found.contradiction else log.warning
+        tell("log_not_usable_yet", problem=problem, nodes=nodes)
 
     def _claimed(self, shard: int, epoch: int, node_id: str, session: str) -> None:
         if shard < self.shard_count:
@@ -193,6 +175,9 @@ class Metadata:
 
     def _connected(self, node: Node) -> None:
         self.upkeep.recheck(node)
+
+    def _follow(self) -> None:
+        self._spawn(self.membership.follow())
 
     def _hold_catalog(self) -> None:
         self._spawn(self.catalog.hold())

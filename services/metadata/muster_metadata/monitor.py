@@ -32,6 +32,7 @@ class Monitor:
         now_ms: boot clock.
         on_catalog: told the highest acknowledged position of the catalog's log after each read.
         on_empty: told of a node that lost its data.
+        on_foreign: called while a node says to be something else than it should.
         on_catalog_missing: called when a node lacks the catalog's log for long and nobody repairs it.
     """
 
@@ -45,6 +46,7 @@ class Monitor:
         *,
         on_catalog: Callable[[Position], None],
         on_empty: Callable[[Node], None],
+        on_foreign: Callable[[], None],
         on_catalog_missing: Callable[[], None],
     ) -> None:
         self._quorum = quorum
@@ -55,6 +57,7 @@ class Monitor:
         self._now_ms = now_ms
         self._on_catalog = on_catalog
         self._on_empty = on_empty
+        self._on_foreign = on_foreign
         self._on_catalog_missing = on_catalog_missing
         self._latest: dict[Node, tuple[int, NodeTables]] = {}
         self._lacking_since_s: float | None = None
@@ -82,6 +85,8 @@ class Monitor:
             if tables.empty and not (before and before[1].empty):
                 log.warning("log_node_empty", node=node.index)
                 self._on_empty(node)
+            if tables.foreign:
+                self._on_foreign()
             if tables.problem != (before[1].problem if before else ""):
                 # What one node has to say is news for the administrator alone: the others go on.
                 if tables.problem:
@@ -129,7 +134,8 @@ class Monitor:
 
     def _problem(self, node: Node, fresh: dict[Node, tuple[int, NodeTables]]) -> str:
         if node in fresh:
-            return ""
+            # It can be read, and what is read counts; the administrator shall know that it writes nothing.
+            return node.refusal
         latest = self._latest.get(node)
         if latest is None:
             return "it was not reached yet"

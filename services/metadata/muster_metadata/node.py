@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, TypeAlias
 
 from muster_metadata import keys
+from muster_metadata.addresses import at, place_of
 from muster_metadata.entries import Entry, arguments
 from muster_metadata.lane import Lane
-from muster_metadata.reply import Reply, plain, scripted
+from muster_metadata.reply import Reply, Status, plain, scripted
 from muster_metadata.scripts import SCRIPTS, Script
 
 Answer: TypeAlias = asyncio.Future[Reply]
 
 _BULK_TIMEOUT_MS = 5_000
+_WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew"})
 _FIFTH_KEY = {"stage": "copy", "install": "copy", "exported": "exported"}
 
 
@@ -31,14 +32,21 @@ class Node:
 
     Attributes:
         place: host and port, for the administrator; without credentials.
+        identity: what it must say that it is.
+        member: whether the log's configuration names it at this address; only then it is filled when it is
+            empty: an empty server at another address may stand beside the real one.
+        refusal: why it refused the last write, in words; empty if it did not.
     """
 
     def __init__(
         self, index: int, url: str, reply_timeout_ms: int, on_connect: Callable[["Node"], None] | None = None
     ) -> None:
         self.index = index
-        self.place = urlsplit(url).netloc.rpartition("@")[2]
+        self.url = url
+        self.place = place_of(url)
         self.identity = ""
+        self.member = True
+        self.refusal = ""
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
         self.steps = Lane(
@@ -56,10 +64,50 @@ class Node:
         """Closes the connections."""
         await asyncio.gather(*(lane.stop() for lane in (self.steps, self.tables, self.bulk)))
 
-    def belongs_to(self, cluster_id: str, shard_count: int, node_count: int) -> None:
-        """Says which node of which cluster it must be. Scripts compare that at the node."""
-        self.identity = keys.identity(cluster_id, shard_count, self.index, node_count)
+    async def move(self, place: str) -> None:
+        """Goes on with the server at another address: it took the place of this one."""
+        self.url, self.place, self.refusal = at(self.url, place), place, ""
+        await asyncio.gather(*(lane.move(self.url) for lane in (self.steps, self.tables, self.bulk)))
+
+    def belongs_to(
+        self,
+        cluster_id: str,
+        shard_count: int,
+        node_count: int,
+        configuration: int = 1,
+        addresses: Sequence[str] = (),
+    ) -> None:
+        """Says which node of which log it must be. Scripts compare that at the node.
+
+        Args:
+            cluster_id: identity of the cluster.
+            shard_count: its number of shards.
+            node_count: number of nodes.
+            configuration: number of the log's configuration.
+            addresses: of the nodes in that configuration; empty: not known.
+        """
+        identity = keys.Identity(cluster_id, shard_count, self.index, node_count, configuration)
+        self.identity = str(identity)
+        self.member = not addresses or addresses[self.index - 1] == self.place
         self._shard_count = shard_count
+
+    def _read(self, raw: Any) -> Reply:
+        """Reads the answer to a script on a log; tells another configuration from another cluster."""
+        reply = scripted(raw)
+        if reply.status is Status.REFUSED:
+            self.refusal = reply.problem
+        elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
+            found = keys.Identity.parse(reply.values[1].decode("utf-8", "replace"))
+            mine = keys.Identity.parse(self.identity)
+            if found and mine and found.same_log(mine) and found.node == mine.node:
+                return Reply(Status.MOVED, problem="the log has another configuration there")
+        return reply
+
+    def _wrote(self, raw: Any) -> Reply:
+        reply = self._read(raw)
+        if reply.status is Status.OK:
+            self.refusal = ""
+        return reply
 
     def _keys(self, shard: int) -> tuple[str, ...]:
         found = self._log_keys.get(shard)
@@ -74,8 +122,9 @@ class Node:
         names = self._keys(shard)
         if script.name in _FIFTH_KEY:
             names += (getattr(keys.log_keys(shard, self._shard_count), _FIFTH_KEY[script.name]),)
+        decode = self._wrote if script.name in _WRITING else self._read
         return lane.send(
-            scripted, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest
+            decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest
         )
 
     def inspect(self, shard: int) -> Answer:
@@ -134,7 +183,8 @@ class Node:
 
     def table(self, script: str, names: Sequence[str], *rest: bytes | str | int) -> Answer:
         """Runs one of the scripts on the tables."""
-        return self.tables.send(scripted, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
+        decode = self._wrote if script in _WRITING else self._read
+        return self.tables.send(decode, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
 
     def ask(self, *command: bytes | str | int) -> Answer:
         """A plain command on the tables' connection; one value."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from muster_metadata.node import Answer, Node
 from muster_metadata.reply import Reply
@@ -13,47 +13,6 @@ Replies = Sequence[Reply | None]
 """One place per node; None: not answered yet."""
 
 T = TypeVar("T")
-
-NODE_COUNTS = (1, 3, 5)
-
-
-class BadUrlsError(ValueError):
-    """The addresses of the nodes make no sense."""
-
-
-def split_urls(urls: str) -> list[str]:
-    """`redis://[user:password@]a:1,b:2,c:3[/0][?…]` as one address per node.
-
-    Raises:
-        BadUrlsError: another scheme, a node twice, or not 1, 3 or 5 nodes.
-    """
-    scheme, separator, rest = urls.strip().partition("://")
-    if scheme not in ("redis", "rediss") or not separator:
-        raise BadUrlsError("the address of the log must begin with redis:// or rediss://")
-    authority, slash, tail = rest.partition("/")
-    if not slash:
-        authority, question, tail = rest.partition("?")
-        tail = question + tail
-    else:
-        tail = slash + tail
-    user, at, hosts = authority.rpartition("@")
-    places = [place.strip() for place in hosts.split(",")]
-    if any(not place for place in places):
-        raise BadUrlsError("the address of the log names an empty host")
-    if len(places) not in NODE_COUNTS:
-        raise BadUrlsError(f"a log has 1, 3 or 5 nodes, not {len(places)}")
-    if len({_place(place) for place in places}) < len(places):
-        raise BadUrlsError("the address of the log names one node twice")
-    return [f"{scheme}://{user}{at}{place}{tail}" for place in places]
-
-
-def _place(place: str) -> tuple[str | None, int]:
-    try:
-        parts = urlsplit(f"//{place}")
-        port = parts.port
-    except ValueError:
-        raise BadUrlsError("the address of the log has a port that is no number") from None
-    return parts.hostname, port or 6379
 
 
 class Quorum:
@@ -88,6 +47,9 @@ class Quorum:
     ) -> tuple[T | None, list[Reply | None]]:
         """Asks the nodes at once and returns as soon as the answers decide.
 
+        An answer that is read after the limit does not count, even if it came in time: this process may have
+        been stopped, and what a node said long ago may have been lost with its data since.
+
         Args:
             question: sends it to a node; None: this node is not asked.
             decide: what the answers mean, or None while they are too few; the flag says that no more come.
@@ -97,7 +59,8 @@ class Quorum:
         Returns:
             What was decided, None if nothing was, and the answers up to then.
         """
-        limit_ms = self.step_timeout_ms if timeout_ms is None else timeout_ms
+        limit_s = (self.step_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        deadline_s = time.monotonic() + limit_s
         answers = [question(node) for node in self.nodes]
         replies: list[Reply | None] = [None] * len(answers)
         decided: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
@@ -108,6 +71,8 @@ class Quorum:
             if answer.cancelled():
                 return
             reply = answer.result()
+            if time.monotonic() > deadline_s:
+                _expire(decided, decide, replies)
             if decided.done():
                 if late is not None:
                     late(self.nodes[place], reply)
@@ -123,7 +88,7 @@ class Quorum:
                 answer.add_done_callback(functools.partial(came, place))
         if not missing:
             return decide(replies, True), replies
-        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, _expire, decided, decide, replies)
+        timer = asyncio.get_running_loop().call_later(limit_s, _expire, decided, decide, replies)
         try:
             return await decided, replies
         finally:

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Repaired(enum.Enum):
     FENCED = "fenced"
     """The node promised a higher epoch: only a new claim can repair it."""
     BLOCKED = "blocked"
-    """The node belongs to another cluster, or is another node of this one."""
+    """The node belongs to another cluster, is another node of this one, or an empty stranger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ class Repairer:
         rebuild_delay_ms: how long a node must have been seen empty before it is rebuilt. Answers to a
             `prepare` are not counted for that long, so no claimant can still count a promise that the
             node forgot.
+
+    Attributes:
+        created_at_ms: when the cluster was made; a node that lost its identity is told again.
+        addresses: of the nodes in the log's configuration, likewise.
     """
 
     def __init__(self, quorum: Quorum, rebuild_delay_ms: int) -> None:
@@ -77,6 +82,7 @@ class Repairer:
         self._rebuild_delay_s = rebuild_delay_ms / 1000
         self._empty_since: dict[tuple[int, int], float] = {}
         self.created_at_ms = 0
+        self.addresses: Sequence[str] = ()
 
     async def repair(self, node: Node, held: Held, target: End | None = None) -> Repaired:
         """Prepares a node for a claim whose Claim stands in the log, and copies what the node lacks.
@@ -89,7 +95,7 @@ class Repairer:
         reply = await node.prepare(held.shard, held.epoch, held.nonce)
         place = (node.index, held.shard)
         if reply.status is Status.NOLOG:
-            if reply.values[0] == b"foreign":
+            if reply.values[0] == b"foreign" or (reply.values[0] == b"empty" and not node.member):
                 return Repaired.BLOCKED
             since = self._empty_since.setdefault(place, time.monotonic())
             if time.monotonic() - since < self._rebuild_delay_s:
@@ -187,16 +193,20 @@ class Repairer:
         if copied is None or copied.position < source[1].end.position:
             return Repaired.LATER
         # The node votes from the moment the copy is in place: the claim must still stand without its vote.
-        verdict, _ = await self._quorum.ask(
+        verdict, replies = await self._quorum.ask(
             lambda other: None if other is node else other.check(shard, epoch, nonce),
             checked(self._quorum.majority),
         )
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
             return Repaired.LATER
+        # Among a majority is everything that was acknowledged; the copy must not end before.
+        ends = [reply.end.position for reply in replies if reply is not None and reply.status is Status.OK]
+        if copied.position < max(ends):
+            return Repaired.LATER
         expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
         reply = await node.install(
             shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
-            source[1].acknowledged.stream_id, self.created_at_ms,
+            source[1].acknowledged.stream_id, self.created_at_ms, ",".join(self.addresses),
         )  # fmt: skip
         if reply.status is Status.FENCED:
             return Repaired.FENCED

@@ -28,6 +28,8 @@ class Status(enum.Enum):
     """A later run of the same name holds the lease."""
     NOLOG = "NOLOG"
     """The node has no such log, or is not the node it should be. It does not vote."""
+    MOVED = "MOVED"
+    """The log has another configuration at the node: the caller must learn it, or the node must."""
     DOWN = "DOWN"
     """Never sent: no connection."""
     LOST = "LOST"

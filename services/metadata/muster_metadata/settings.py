@@ -4,7 +4,7 @@ from muster_runtime.settings import Settings
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from muster_metadata.quorum import split_urls
+from muster_metadata.addresses import split_urls
 
 
 class MetadataSettings(Settings):

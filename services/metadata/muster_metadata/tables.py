@@ -22,6 +22,13 @@ log = structlog.get_logger()
 V = TypeVar("V")
 K = TypeVar("K")
 
+_EMPTY = "it has no data of this cluster; it is rebuilt while a majority of the others is up"
+_EMPTY_STRANGER = (
+    "it has no data, and the log's configuration names another address for this node: run `muster nodes "
+    "replace` if it shall take its place"
+)
+_FOREIGN = "it belongs to another cluster, or is another node of this one or of another configuration"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTables:
@@ -30,6 +37,7 @@ class NodeTables:
     Attributes:
         problem: why it does not count, in words; empty if it does.
         empty: it answers, and has no data of a cluster.
+        foreign: it says to be something else than it should: another node, or of another configuration.
         leases: rows by name.
         owners: rows by shard.
         catalog: acknowledged position of the catalog's log; absent: the log is missing.
@@ -37,6 +45,7 @@ class NodeTables:
 
     problem: str = ""
     empty: bool = False
+    foreign: bool = False
     leases: dict[str, LeaseRow] | None = None
     owners: dict[int, OwnerRow] | None = None
     catalog: Position | None = None
@@ -48,19 +57,6 @@ class Tables:
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
         self._catalog_key = keys.log_keys(0, 0).acknowledged
-
-    async def identities(self, timeout_ms: int) -> list[str | None]:
-        """What each node says it is; empty: it has no data of a cluster; None: it does not answer."""
-        answers = [node.ask("HGET", keys.NODE, "identity") for node in self._quorum.nodes]
-        await asyncio.wait(answers, timeout=timeout_ms / 1000)
-        found: list[str | None] = []
-        for answer in answers:
-            reply = answer.result() if answer.done() else None
-            if reply is None or reply.status is not Status.OK:
-                found.append(None)
-            else:
-                found.append((reply.values[0] or b"").decode("utf-8", "replace"))
-        return found
 
     async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
         """The highest row under a name.
@@ -102,12 +98,9 @@ class Tables:
                 return NodeTables(node.tables.problem or reply.problem)
         identity, leases, owners, catalog = (reply.values[0] for reply in replies)
         if identity is None:
-            return NodeTables(
-                "it has no data of this cluster; it is rebuilt while a majority of the others is up",
-                empty=True,
-            )
+            return NodeTables(_EMPTY if node.member else _EMPTY_STRANGER, empty=True)
         if identity.decode("utf-8", "replace") != node.identity:
-            return NodeTables("it belongs to another cluster, or is another node of this one")
+            return NodeTables(_FOREIGN, foreign=True)
         return NodeTables(
             leases=_rows(leases, _name, LeaseRow.from_json),
             owners=_rows(owners, int, OwnerRow.from_json),

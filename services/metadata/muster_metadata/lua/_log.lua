@@ -38,7 +38,7 @@ end
 local function absent()
   local found = redis.call('HGET', node, 'identity')
   if not found then return {'NOLOG', 'empty'} end
-  if found ~= identity then return {'NOLOG', 'foreign'} end
+  if found ~= identity then return {'NOLOG', 'foreign', found} end
   if redis.call('EXISTS', promise) == 0 or not last_entry() then return {'NOLOG', 'lost'} end
 end
 

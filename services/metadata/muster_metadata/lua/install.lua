@@ -1,10 +1,10 @@
 -- Puts a complete copy in the place of a log that is gone, or that ends before the oldest entry of the
 -- others, together with the promise. KEYS[5]: the copy. ARGV[4], ARGV[5]: id and hash of its end; ARGV[6], ARGV[7]: the exact end
 -- of the log here, empty: it must be gone; ARGV[8]: acknowledged position; ARGV[9]: when the cluster was
--- made, for a node that lost its identity too.
+-- made, ARGV[10]: addresses of the nodes, for a node that lost its identity too.
 local copy = KEYS[5]
 local found = redis.call('HGET', node, 'identity')
-if found and found ~= identity then return {'NOLOG', 'foreign'} end
+if found and found ~= identity then return {'NOLOG', 'foreign', found} end
 if ARGV[6] == '' then
   if not absent() then return {'MISMATCH', last_entry()} end
 else
@@ -20,5 +20,5 @@ if held and held > epoch then return {'FENCED', tostring(held)} end
 redis.call('RENAME', copy, log)
 redis.call('HSET', promise, 'epoch', ARGV[2], 'nonce', nonce, 'tag', '')
 redis.call('SET', acknowledged, ARGV[8])
-if not found then redis.call('HSET', node, 'identity', identity, 'created_at_ms', ARGV[9]) end
+if not found then redis.call('HSET', node, 'identity', identity, 'created_at_ms', ARGV[9], 'nodes', ARGV[10]) end
 return {'OK', ARGV[4], ARGV[5]}

@@ -1,7 +1,7 @@
 -- Adds a part to a copy of a log that is built beside it. KEYS[5]: the copy. ARGV[4], ARGV[5]: id and hash
 -- that it must end at; empty: start again; then id, record, nonce and hash of each entry.
 local found = redis.call('HGET', node, 'identity')
-if found and found ~= identity then return {'NOLOG', 'foreign'} end
+if found and found ~= identity then return {'NOLOG', 'foreign', found} end
 log = KEYS[5]
 if ARGV[4] == '' then
   redis.call('DEL', log)
