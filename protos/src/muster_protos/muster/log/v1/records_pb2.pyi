@@ -43,6 +43,7 @@ class Record(_message.Message):
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
     TOPIC_STORED_FIELD_NUMBER: _builtins.int
     TOPIC_TOMBSTONE_FIELD_NUMBER: _builtins.int
+    NODE_REPLACED_FIELD_NUMBER: _builtins.int
     written_at_ms: _builtins.int
     """When it was made, wall clock of the writer, ms since the Unix epoch. For people and retention."""
     critical: _builtins.bool
@@ -99,6 +100,10 @@ class Record(_message.Message):
     def topic_tombstone(self) -> Global___TopicTombstone:
         """Catalog: a topic was removed."""
 
+    @_builtins.property
+    def node_replaced(self) -> Global___NodeReplaced:
+        """Catalog: another server takes the place of a node of the log."""
+
     def __init__(
         self,
         *,
@@ -117,12 +122,13 @@ class Record(_message.Message):
         offset_tombstone: Global___OffsetTombstone | None = ...,
         topic_stored: Global___TopicStored | None = ...,
         topic_tombstone: Global___TopicTombstone | None = ...,
+        node_replaced: Global___NodeReplaced | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topic_stored", "topic_tombstone"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topic_stored", "topic_tombstone", "node_replaced"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -743,3 +749,39 @@ class TopicTombstone(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicTombstone: _TypeAlias = TopicTombstone  # noqa: Y015
+
+@_typing.final
+class NodeReplaced(_message.Message):
+    """Another server takes the place of a node of the log. Stored under the configuration before; the first one of a
+    number counts.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    OLD_ADDRESS_FIELD_NUMBER: _builtins.int
+    NEW_ADDRESS_FIELD_NUMBER: _builtins.int
+    configuration: _builtins.int
+    """Number of the new configuration: one above the one before."""
+    node: _builtins.int
+    """Place of the node, from 1."""
+    old_address: _builtins.str
+    """`host:port` of the server that leaves."""
+    new_address: _builtins.str
+    """`host:port` of the server that comes."""
+    def __init__(
+        self,
+        *,
+        configuration: _builtins.int = ...,
+        node: _builtins.int = ...,
+        old_address: _builtins.str = ...,
+        new_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "new_address", b"new_address", "node", b"node", "old_address", b"old_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeReplaced: _TypeAlias = NodeReplaced  # noqa: Y015
