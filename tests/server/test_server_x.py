@@ -12,6 +12,7 @@ READ = (
     "protos/pyproject.toml",
     "clients/python/pyproject.toml",
     "services/pyproject.toml",
+    "services/audit/pyproject.toml",
 )
 PYTHON = """#!/bin/sh
 [ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv"
