@@ -49,3 +49,19 @@ class GenerationEntry:
             moves_truncated=self.moves_truncated,
             position=self.position.to_proto(),
         )
+
+    @classmethod
+    def from_proto(cls, message: coordinator_pb2.GroupHistoryResponse.Generation) -> "GenerationEntry":
+        """The generation that `to_proto` made the message of; keeps parts of the message."""
+        return cls(
+            generation=message.generation,
+            cause=message.cause,
+            started_at_ms=message.started_at_ms,
+            leader=message.leader,
+            protocol_name=message.protocol_name,
+            members=tuple(message.members),
+            position=Position.from_proto(message.position),
+            assigned_at_ms=message.assigned_at_ms,
+            moves=list(message.moves),
+            moves_truncated=message.moves_truncated,
+        )

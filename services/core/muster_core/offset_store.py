@@ -51,6 +51,10 @@ class OffsetStore:
                 entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, record.expire_at_ms
             )
 
+    def restore(self, partition: TopicPartition, offset: CommittedOffset) -> None:
+        """Takes over what a snapshot says of a partition."""
+        self._offsets[partition] = offset
+
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Forgets partitions; those without an offset are passed over."""
         for partition in partitions:

@@ -39,6 +39,7 @@ from muster_core.position import Position
 from muster_core.queries import Queries
 from muster_core.rebalance import Rebalancer
 from muster_core.responses import Owner
+from muster_core.snapshot import SnapshotReader
 from muster_core.streams import Streams
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
@@ -51,9 +52,9 @@ _MOVED = "another coordinator owns the group now"
 class Shard:
     """The group protocol for the groups of one shard.
 
-    Life: `replay` each record of the log, `loaded` once, then `handle` events until `Unload`. Every call of
-    the protocol is answered exactly once: at once, later, or when the shard is suspended or unloaded; a
-    call whose caller went away is not.
+    Life: `restore` a snapshot if there is one, `replay` each record of the log behind it, `loaded` once, then
+    `handle` events until `Unload`. Every call of the protocol is answered exactly once: at once, later, or
+    when the shard is suspended or unloaded; a call whose caller went away is not.
 
     Args:
         number: the shard, from 0.
@@ -117,6 +118,10 @@ class Shard:
     def skipped_records(self) -> int:
         """Number of records of an unknown kind that the load passed over."""
         return self._context.application.skipped
+
+    def restore(self) -> SnapshotReader:
+        """What takes over a snapshot, before the records behind it are replayed; the shard must be fresh."""
+        return SnapshotReader(self.number, self._context.groups, self._context.config.history_length)
 
     def replay(self, position: Position, record: records_pb2.Record) -> None:
         """Takes over a record of the log, in order, while loading.

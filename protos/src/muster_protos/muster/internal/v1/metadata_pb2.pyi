@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from muster_protos.muster.log.v1 import records_pb2 as _records_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import discovery_pb2 as _discovery_pb2
 import builtins as _builtins
@@ -43,6 +44,10 @@ class _LogOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogOutcome
     """The log ends before what the caller knows to be acknowledged. Stop and alarm."""
     LOG_OUTCOME_INVALID: _LogOutcome.ValueType  # 7
     """The request makes no sense: records without an end, an end that was never there."""
+    LOG_OUTCOME_DAMAGED: _LogOutcome.ValueType  # 8
+    """What the nodes hold cannot be believed: a broken chain, a snapshot that is not what its marker says."""
+    LOG_OUTCOME_TRIMMED: _LogOutcome.ValueType  # 9
+    """The log begins behind the place that was asked for: start again from its newest snapshot."""
 
 class LogOutcome(_LogOutcome, metaclass=_LogOutcomeEnumTypeWrapper):
     """Outcome of a step on the log."""
@@ -63,6 +68,10 @@ LOG_OUTCOME_TRUNCATED: LogOutcome.ValueType  # 6
 """The log ends before what the caller knows to be acknowledged. Stop and alarm."""
 LOG_OUTCOME_INVALID: LogOutcome.ValueType  # 7
 """The request makes no sense: records without an end, an end that was never there."""
+LOG_OUTCOME_DAMAGED: LogOutcome.ValueType  # 8
+"""What the nodes hold cannot be believed: a broken chain, a snapshot that is not what its marker says."""
+LOG_OUTCOME_TRIMMED: LogOutcome.ValueType  # 9
+"""The log begins behind the place that was asked for: start again from its newest snapshot."""
 Global___LogOutcome: _TypeAlias = LogOutcome  # noqa: Y015
 
 @_typing.final
@@ -190,6 +199,8 @@ class LogCall(_message.Message):
     CLAIM_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    TRIM_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Chosen by the caller, not used by another open call of the stream."""
     shard: _builtins.int
@@ -206,6 +217,14 @@ class LogCall(_message.Message):
     def check(self) -> Global___CheckStep:
         """Is it still mine? The read barrier."""
 
+    @_builtins.property
+    def snapshot(self) -> Global___SnapshotStep:
+        """Store a part of a snapshot. May be open beside another step of the shard."""
+
+    @_builtins.property
+    def trim(self) -> Global___TrimStep:
+        """Note a snapshot's marker and remove what is not needed any more. May be open beside another step."""
+
     def __init__(
         self,
         *,
@@ -214,12 +233,14 @@ class LogCall(_message.Message):
         claim: Global___ClaimStep | None = ...,
         append: Global___AppendStep | None = ...,
         check: Global___CheckStep | None = ...,
+        snapshot: Global___SnapshotStep | None = ...,
+        trim: Global___TrimStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "claim", b"claim", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "check", b"check", "claim", b"claim", "snapshot", b"snapshot", "step", b"step", "trim", b"trim"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "call_id", b"call_id", "check", b"check", "claim", b"claim", "shard", b"shard", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "call_id", b"call_id", "check", b"check", "claim", b"claim", "shard", b"shard", "snapshot", b"snapshot", "step", b"step", "trim", b"trim"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_step: _TypeAlias = _typing.Literal["claim", "append", "check"]  # noqa: Y015
+    _WhichOneofReturnType_step: _TypeAlias = _typing.Literal["claim", "append", "check", "snapshot", "trim"]  # noqa: Y015
     _WhichOneofArgType_step: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_step) -> _WhichOneofReturnType_step | None: ...
 
@@ -330,6 +351,108 @@ class CheckStep(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckStep: _TypeAlias = CheckStep  # noqa: Y015
+
+@_typing.final
+class SnapshotStep(_message.Message):
+    """Stores a part of a snapshot under the key of its position, where nothing is ever changed. The list of the
+    parts' hashes comes last: a snapshot without it is none.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CLAIM_NONCE_FIELD_NUMBER: _builtins.int
+    UPTO_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    PART_HASHES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Epoch of the claim."""
+    claim_nonce: _builtins.bytes
+    """Nonce of the claim."""
+    part: _builtins.int
+    """Number of the part, from 0."""
+    data: _builtins.bytes
+    """Its bytes, at most 16 MiB; empty with `part_hashes`."""
+    part_hashes: _builtins.bytes
+    """SHA-256 of each part, in order, after all parts were stored."""
+    @_builtins.property
+    def upto(self) -> _common_pb2.Position:
+        """Last position that the snapshot covers."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        claim_nonce: _builtins.bytes = ...,
+        upto: _common_pb2.Position | None = ...,
+        part: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        part_hashes: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upto", b"upto"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "data", b"data", "epoch", b"epoch", "part", b"part", "part_hashes", b"part_hashes", "upto", b"upto"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotStep: _TypeAlias = SnapshotStep  # noqa: Y015
+
+@_typing.final
+class TrimStep(_message.Message):
+    """Tells the nodes which snapshot counts. All but it and the one before are removed; entries are removed as far
+    as `before` says, which both snapshots must cover.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CLAIM_NONCE_FIELD_NUMBER: _builtins.int
+    MARKER_FIELD_NUMBER: _builtins.int
+    UPTO_FIELD_NUMBER: _builtins.int
+    PREVIOUS_UPTO_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    ONLY_EXPORTED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Epoch of the claim."""
+    claim_nonce: _builtins.bytes
+    """Nonce of the claim."""
+    only_exported: _builtins.bool
+    """True: only as far as ReportExported said."""
+    @_builtins.property
+    def marker(self) -> Global___LogEnd:
+        """The newest Snapshot marker in the log."""
+
+    @_builtins.property
+    def upto(self) -> _common_pb2.Position:
+        """Last position that its snapshot covers."""
+
+    @_builtins.property
+    def previous_upto(self) -> _common_pb2.Position:
+        """The same of the snapshot before, which is kept too; absent: there is none, and nothing is trimmed."""
+
+    @_builtins.property
+    def before(self) -> _common_pb2.Position:
+        """Entries before this place are removed; absent: none."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        claim_nonce: _builtins.bytes = ...,
+        marker: Global___LogEnd | None = ...,
+        upto: _common_pb2.Position | None = ...,
+        previous_upto: _common_pb2.Position | None = ...,
+        before: _common_pb2.Position | None = ...,
+        only_exported: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "marker", b"marker", "previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "claim_nonce", b"claim_nonce", "epoch", b"epoch", "marker", b"marker", "only_exported", b"only_exported", "previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimStep: _TypeAlias = TrimStep  # noqa: Y015
 
 @_typing.final
 class LogResponse(_message.Message):
@@ -523,6 +646,9 @@ class ReadLogRequest(_message.Message):
     CLAIM_NONCE_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
+    WITHOUT_SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    AFTER_HASH_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The shard, from 0; the shard count: the catalog."""
     epoch: _builtins.int
@@ -533,6 +659,16 @@ class ReadLogRequest(_message.Message):
     """True: start with the newest snapshot."""
     page_size: _builtins.int
     """Entries per message at most, 1 to 5,000. 0: 1,000."""
+    packed: _builtins.bool
+    """True: entries come packed, in `runs`."""
+    after_hash: _builtins.bytes
+    """Chain hash of the entry before `from`, 32 bytes: the chain is checked here, and nodes whose entries do not
+    continue it are passed over. Empty: the reader checks it.
+    """
+    @_builtins.property
+    def without_snapshots(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Position]:
+        """Snapshots, by the last position that they cover, that the reader found unusable: not these."""
+
     def __init__(
         self,
         *,
@@ -541,14 +677,81 @@ class ReadLogRequest(_message.Message):
         claim_nonce: _builtins.bytes = ...,
         snapshot: _builtins.bool = ...,
         page_size: _builtins.int = ...,
+        packed: _builtins.bool = ...,
+        without_snapshots: _abc.Iterable[_common_pb2.Position] | None = ...,
+        after_hash: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "epoch", b"epoch", "from", b"from", "page_size", b"page_size", "shard", b"shard", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_hash", b"after_hash", "claim_nonce", b"claim_nonce", "epoch", b"epoch", "from", b"from", "packed", b"packed", "page_size", b"page_size", "shard", b"shard", "snapshot", b"snapshot", "without_snapshots", b"without_snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLogRequest: _TypeAlias = ReadLogRequest  # noqa: Y015
+
+@_typing.final
+class EntryRun(_message.Message):
+    """Entries of one epoch, one after the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NONCES_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Epoch of all of them."""
+    first_offset: _builtins.int
+    """Offset of the first one; the others follow it without a gap."""
+    nonces: _builtins.bytes
+    """Their nonces, 16 bytes each."""
+    hashes: _builtins.bytes
+    """Their chain hashes, 32 bytes each."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Serialised `muster.log.v1.Record`, one per entry."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
+        nonces: _builtins.bytes = ...,
+        hashes: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_offset", b"first_offset", "hashes", b"hashes", "nonces", b"nonces", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EntryRun: _TypeAlias = EntryRun  # noqa: Y015
+
+@_typing.final
+class DecodedRun(_message.Message):
+    """The same bytes as an EntryRun, with its records decoded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.Record]:
+        """One per entry."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[_records_pb2.Record] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecodedRun: _TypeAlias = DecodedRun  # noqa: Y015
 
 @_typing.final
 class ReadLogResponse(_message.Message):
@@ -561,10 +764,12 @@ class ReadLogResponse(_message.Message):
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_UPTO_FIELD_NUMBER: _builtins.int
     snapshot_part: _builtins.bytes
     """Part of the snapshot; comes before any entries."""
     outcome: Global___LogOutcome.ValueType
-    """OK, NO_LOG, FENCED or UNKNOWN (no majority: the read may be incomplete, start again)."""
+    """OK, NO_LOG, FENCED, TRIMMED, DAMAGED or UNKNOWN (no majority: the read may be incomplete, start again)."""
     message: _builtins.str
     """Explanation for people; empty with OK."""
     @_builtins.property
@@ -575,6 +780,16 @@ class ReadLogResponse(_message.Message):
     def acknowledged(self) -> _common_pb2.Position:
         """The acknowledged position as the reader's node knows it."""
 
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Serialised `EntryRun`s, in order, when the request says `packed`: a reader decodes the same bytes once for
+        the chain and once for the records.
+        """
+
+    @_builtins.property
+    def snapshot_upto(self) -> _common_pb2.Position:
+        """With DAMAGED while a snapshot is sent: the last position that it covers."""
+
     def __init__(
         self,
         *,
@@ -583,10 +798,12 @@ class ReadLogResponse(_message.Message):
         acknowledged: _common_pb2.Position | None = ...,
         outcome: Global___LogOutcome.ValueType = ...,
         message: _builtins.str = ...,
+        runs: _abc.Iterable[_builtins.bytes] | None = ...,
+        snapshot_upto: _common_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "snapshot_upto", b"snapshot_upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "entries", b"entries", "message", b"message", "outcome", b"outcome", "snapshot_part", b"snapshot_part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "entries", b"entries", "message", b"message", "outcome", b"outcome", "runs", b"runs", "snapshot_part", b"snapshot_part", "snapshot_upto", b"snapshot_upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -228,7 +228,7 @@ Global___Handoff: _TypeAlias = Handoff  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):
-    """A snapshot of everything before this record was stored on a majority."""
+    """A snapshot was stored on a majority before this record was written."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -242,7 +242,7 @@ class Snapshot(_message.Message):
     parts: _builtins.int
     """Number of parts it was stored in."""
     digest: _builtins.bytes
-    """SHA-256 over the parts."""
+    """SHA-256 over the SHA-256 of each part, in order."""
     groups: _builtins.int
     """Number of groups in it."""
     @_builtins.property

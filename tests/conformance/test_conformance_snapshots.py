@@ -1,0 +1,29 @@
+"""Random lives of a group: a snapshot at any place of their log loses nothing (invariant G12)."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from kit.snapshots import check_every_cut
+from test_conformance_properties import CONFIG, GroupLife
+
+
+class SnapshotLife(GroupLife):
+    """The same lives; their logs are cut everywhere."""
+
+    def check_replays(self) -> None:
+        """Each cut of the log gives the same state by way of a snapshot."""
+        check_every_cut(self.cluster.log, CONFIG)
+        self.known.clear()
+
+
+def test_a_snapshot_and_the_tail_equal_the_whole_log_at_every_cut() -> None:
+    run_state_machine_as_test(
+        SnapshotLife,
+        settings=settings(
+            max_examples=30,
+            stateful_step_count=60,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,79 @@
+"""What a snapshot must not lose: everything that a replay made of the log."""
+
+from collections import Counter
+from typing import Any
+
+from muster_core.config import GroupConfig
+from muster_core.group import Group
+from muster_core.member import Member
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_core.snapshot import Covered, parts
+from muster_protos.muster.log.v1 import records_pb2 as log
+
+Records = list[tuple[Position, log.Record]]
+
+IN_MEMORY_ONLY = {
+    "heartbeat",
+    "join_call",
+    "sync_call",
+    "stream_id",
+    "suspect",
+    "confirmed",
+    "_record",
+    "line",
+}
+"""Attributes that no record sets: timers, parked calls, streams, and what is derived on the way."""
+
+
+def picture(value: Any) -> Any:
+    """A value as something that can be compared."""
+    if isinstance(value, Group):
+        return {name: picture(found) for name, found in vars(value).items() if name not in IN_MEMORY_ONLY}
+    if isinstance(value, Member):
+        names = set(Member.__slots__) - IN_MEMORY_ONLY
+        return {name: picture(getattr(value, name)) for name in names}
+    if isinstance(value, Counter):
+        return dict(+value)
+    if isinstance(value, dict):
+        return [(key, picture(found)) for key, found in value.items()]  # the order counts, too
+    if hasattr(value, "to_proto") and not isinstance(value, Position):
+        return value.to_proto().SerializeToString(deterministic=True)
+    if hasattr(value, "SerializeToString"):
+        return value.SerializeToString(deterministic=True)
+    if not isinstance(value, str | bytes | frozenset | Position) and hasattr(value, "__iter__"):
+        return [picture(found) for found in value]
+    return value
+
+
+def pictures(shard: Shard) -> dict[str, Any]:
+    """All groups of a shard."""
+    return {group_id: picture(group) for group_id, group in shard.groups.items()}
+
+
+def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_bytes: int = 1) -> Shard:
+    """A shard that was made of the snapshot of another one."""
+    copy = Shard(shard.number, config)
+    reader = copy.restore()
+    for part in parts(shard.groups.values(), Covered(shard.number, upto, bytes(32)), part_bytes):
+        reader.take(part)
+    assert reader.complete
+    assert reader.covered == Covered(shard.number, upto, bytes(32))
+    return copy
+
+
+def check_every_cut(records: Records, config: GroupConfig) -> None:
+    """At every cut the snapshot gives the replayed state back, and with the tail the state of the whole log."""
+    whole = Shard(0, config)
+    restored: list[tuple[int, Shard]] = []
+    step = max(1, len(records) // 4)
+    for length, (position, record) in enumerate(records, 1):
+        whole.replay(position, record)
+        copy = through_snapshot(whole, position, config)
+        assert pictures(copy) == pictures(whole), f"after {length} records"
+        if length % step == 0:
+            restored.append((length, copy))
+    for length, shard in restored:
+        for position, record in records[length:]:
+            shard.replay(position, record)
+        assert pictures(shard) == pictures(whole), f"snapshot after {length} records, then the tail"
