@@ -24,13 +24,24 @@ class LogKeys(NamedTuple):
     node: str
     copy: str
     exported: str
+    snapshots: str
+
+    def snapshot(self, upto: str) -> str:
+        """The key of the snapshot that covers the log up to an id; empty: what all such keys begin with."""
+        return f"{self.snapshots.removesuffix('s')}:{upto}"
 
 
 def log_keys(shard: int, shard_count: int) -> LogKeys:
     """The keys of a shard's log; the shard count itself names the catalog's."""
     base = f"muster:{{{CATALOG if shard == shard_count else shard}}}"
     return LogKeys(
-        f"{base}:log", f"{base}:promise", f"{base}:acknowledged", NODE, f"{base}:copy", f"{base}:exported"
+        f"{base}:log",
+        f"{base}:promise",
+        f"{base}:acknowledged",
+        NODE,
+        f"{base}:copy",
+        f"{base}:exported",
+        f"{base}:snapshots",
     )
 
 

@@ -7,7 +7,7 @@ from importlib import resources
 _FOLDER = resources.files("muster_metadata") / "lua"
 _ON_A_LOG = (
     "inspect", "prepare", "append", "repair", "check", "acknowledge", "trim", "hashes", "stage", "install",
-    "exported",
+    "exported", "snapshot", "mark",
 )  # fmt: skip
 _OTHERS = ("initialise", "configure", "renew", "bury", "forget", "own")
 

@@ -56,3 +56,9 @@ local function write(first)
     redis.call('XADD', log, ARGV[i], 'r', ARGV[i + 1], 'n', ARGV[i + 2], 'h', ARGV[i + 3])
   end
 end
+
+-- Whether a snapshot has all of its parts: the list of their hashes is stored last.
+local function whole(snapshot)
+  local hashes = redis.call('HGET', snapshot, 'hashes')
+  return hashes and redis.call('HLEN', snapshot) == #hashes / 32 + 1
+end

@@ -1,0 +1,188 @@
+"""`muster nodes`."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from muster_metadata import MetadataSettings
+from muster_metadata.addresses import BadUrlsError
+from muster_metadata.replacement import Plan, ReplaceError, Replacement
+from muster_runtime.errors import StartupError
+from muster_runtime.logs import LogSettings, configure
+from muster_runtime.settings import load
+from rich.console import Console
+from rich.table import Table
+
+from muster_server.dev.cluster import Description
+from muster_server.nodes.survey import NodeState, Survey, survey
+
+app = typer.Typer(help="The nodes of the log: their state, and replacing one for good.", no_args_is_help=True)
+
+EXIT_UNHEALTHY = 1
+EXIT_REFUSED = 2
+
+T = TypeVar("T")
+
+Redis = Annotated[
+    str,
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help="Nodes of the log, redis://host:port,host:port,…; default: MUSTER_METADATA_REDIS_URL, else "
+        "those of `muster dev`.",
+    ),
+]
+Data = Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")]
+_DEV = Path(".muster/dev")
+
+
+@app.command("list")
+def list_nodes(
+    redis: Redis = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="`table` or `json`.")] = "table",
+    data: Data = _DEV,
+) -> None:
+    """Shows every node: identity, durability, how far its copies are. Exit code 1: one is not well."""
+    if output not in ("table", "json"):
+        _fail(f"--output {output!r}: use table or json")
+    found = _run(lambda: survey(_address(redis, data)))
+    if output == "json":
+        typer.echo(as_json(found))
+    else:
+        show(found, Console())
+    if not found.healthy:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+@app.command()
+def replace(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="host:port of the server that leaves.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="host:port of the server that comes; empty.")],
+    redis: Redis = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, max=3600, help="Seconds that a step waits for nodes before it gives up.")
+    ] = 60,
+    data: Data = _DEV,
+) -> None:
+    """Puts another server in the place of a node, for good, while the cluster runs or is stopped.
+
+    Run it again after an interruption: it goes on where it stopped.
+    """
+
+    async def main() -> None:
+        async with Replacement(_address(redis, data), old, new, tell=typer.echo, timeout_s=timeout) as work:
+            plan = await work.plan()
+            _introduce(plan)
+            if dry_run:
+                typer.echo("nothing was changed (--dry-run)")
+                return
+            await work.run(plan)
+        typer.echo(
+            f"done: node {plan.index} of the log is {plan.new}. Running services follow by themselves; "
+            f"before one starts again, its MUSTER_METADATA_REDIS_URL must name {plan.urls}"
+        )
+
+    _run(main)
+
+
+def _introduce(plan: Plan) -> None:
+    goes_on = " (decided before; going on)" if plan.resumed else ""
+    typer.echo(f"cluster {plan.configuration.cluster_id}, {plan.configuration.shard_count} shards")
+    typer.echo(
+        f"node {plan.index}: {plan.old} is replaced by {plan.new} in configuration "
+        f"{plan.configuration.number}{goes_on}"
+    )
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    try:
+        configure(load(LogSettings))
+        return asyncio.run(work())
+    except (ReplaceError, BadUrlsError, StartupError) as error:
+        _fail(str(error))
+
+
+def _address(redis: str, data: Path) -> str:
+    if redis:
+        return redis
+    variable = MetadataSettings.variable("redis_url")
+    if os.environ.get(variable) or os.environ.get(f"{variable}_FILE"):
+        return load(MetadataSettings).redis_url.get_secret_value()
+    try:
+        return Description.read(data).redis
+    except FileNotFoundError:
+        raise BadUrlsError(
+            f"name the nodes with --redis or {variable}: no cluster was started on {data}"
+        ) from None
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"muster nodes: {message}", err=True)
+    raise typer.Exit(EXIT_REFUSED)
+
+
+def as_json(found: Survey) -> str:
+    """The survey for programs."""
+    configuration = found.configuration
+    return json.dumps(
+        {
+            "healthy": found.healthy,
+            "problem": found.problem,
+            "cluster_id": configuration.cluster_id if configuration else "",
+            "shard_count": configuration.shard_count if configuration else 0,
+            "configuration": configuration.number if configuration else 0,
+            "nodes": [asdict(node) for node in found.nodes],
+        },
+        indent=2,
+    )
+
+
+def show(found: Survey, console: Console) -> None:
+    """The survey for people."""
+    configuration = found.configuration
+    if configuration is not None:
+        console.print(
+            f"cluster {configuration.cluster_id}, {configuration.shard_count} shards, configuration "
+            f"{configuration.number}",
+            highlight=False,
+        )
+    table = Table()
+    for column in ("node", "address", "server", "fsync", "eviction", "memory", "lag", "promises", "state"):
+        table.add_column(column)
+    for node in found.nodes:
+        table.add_row(*_row(node))
+    console.print(table)
+    for node in found.nodes:
+        for problem in node.problems:
+            console.print(f"node {node.index}: {problem}", style="red", markup=False)
+        for note in node.notes:
+            console.print(f"node {node.index}: {note}", style="yellow", markup=False)
+    if found.problem:
+        console.print(found.problem, style="red", markup=False)
+
+
+def _row(node: NodeState) -> tuple[str, ...]:
+    memory = f"{node.memory_bytes / (1 << 20):.0f} MiB"
+    if node.memory_limit_bytes:
+        memory += f" of {node.memory_limit_bytes / (1 << 20):.0f}"
+    lag = f"{node.lag_entries} in {node.lagging_logs} logs" if node.lagging_logs else "none"
+    apart = f"{node.apart_promises} apart" if node.apart_promises else "as the others"
+    if not node.server:
+        return (str(node.index), node.address, *["–"] * 6, "not well")
+    return (
+        str(node.index),
+        node.address,
+        node.server,
+        node.persistence,
+        node.eviction,
+        memory,
+        lag,
+        apart,
+        "not well" if node.problems else "well",
+    )

@@ -1,0 +1,226 @@
+"""Looks at every node of a log: who it is, how it keeps its data, how far its copies are. Reads only."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from muster_core.position import Position
+from muster_metadata.addresses import place_of, split_urls
+from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.durability import judge as judge_durability
+from muster_metadata.introductions import fields, introductions
+from muster_metadata.node import Node
+from muster_metadata.repair import Inspected
+from muster_metadata.reply import Reply, Status
+
+STEP_TIMEOUT_MS = 2_000
+
+_CONFIG = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
+_PATIENCE_S = 3.0
+_INSPECTED_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class NodeState:
+    """One node.
+
+    Attributes:
+        index: its place, from 1.
+        address: `host:port`.
+        identity: who it says to be; empty: it has no data of a cluster.
+        server: program and version.
+        persistence: `appendfsync` of its append-only file; `off` without one; or `unknown`.
+        eviction: `maxmemory-policy`, or `unknown`.
+        memory_bytes: used.
+        memory_limit_bytes: 0: none.
+        missing_logs: logs that it does not have.
+        lagging_logs: logs that end before the best copy.
+        lag_entries: entries that it lacks at most in one log.
+        apart_promises: logs for which it promised another epoch than the majority.
+        problems: sentences about what is wrong; none: it is well.
+        notes: sentences about what its configuration gives up.
+    """
+
+    index: int
+    address: str
+    identity: str = ""
+    server: str = ""
+    persistence: str = "unknown"
+    eviction: str = "unknown"
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    missing_logs: int = 0
+    lagging_logs: int = 0
+    lag_entries: int = 0
+    apart_promises: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Survey:
+    """All nodes.
+
+    Attributes:
+        configuration: of the log; None: no node has one.
+        nodes: in order.
+        problem: why the addresses are no log; empty if they are one.
+    """
+
+    configuration: Configuration | None
+    nodes: list[NodeState]
+    problem: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong anywhere."""
+        return not self.problem and not any(node.problems for node in self.nodes)
+
+
+async def survey(urls: str) -> Survey:
+    """Asks every node.
+
+    Args:
+        urls: `redis://a,b,c`.
+
+    Raises:
+        BadUrlsError: the address makes no sense.
+    """
+    addresses = split_urls(urls)
+    nodes = [Node(index, url, STEP_TIMEOUT_MS) for index, url in enumerate(addresses, 1)]
+    for node in nodes:
+        node.start()
+    try:
+        said = await _introductions(nodes)
+        found = judge([place_of(url) for url in addresses], said)
+        configuration = newest_of(said)
+        states = [NodeState(node.index, node.place) for node in nodes]
+        await asyncio.gather(
+            *(_describe(node, one, state) for node, one, state in zip(nodes, said, states, strict=True))
+        )
+        if configuration is not None and len(configuration.addresses) == len(nodes):
+            await _compare(nodes, said, states, configuration)
+        return Survey(configuration, states, found.reason if isinstance(found, Unusable) else "")
+    finally:
+        await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def _introductions(nodes: Sequence[Node]) -> list[Introduction | None]:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _PATIENCE_S
+    while True:
+        said = await introductions(nodes, STEP_TIMEOUT_MS)
+        settled = all(
+            one is not None or "not reached yet" not in node.tables.problem
+            for one, node in zip(said, nodes, strict=True)
+        )
+        if settled or loop.time() > deadline_s:
+            return said
+        await asyncio.sleep(0.02)
+
+
+async def _describe(node: Node, said: Introduction | None, state: NodeState) -> None:
+    """What the server says of itself and of its configuration."""
+    if said is None:
+        state.problems.append(node.tables.problem or "it does not answer")
+        return
+    state.identity = said.identity
+    told: dict[str, str] = {}
+    for section in ("server", "persistence", "memory", "replication"):
+        reply = await node.ask("INFO", section)
+        if reply.status is Status.OK:
+            told |= fields(reply.values[0])
+    program = "valkey" if "valkey_version" in told else "redis"
+    state.server = f"{program} {told.get(f'{program}_version', '?')}"
+    state.memory_bytes = int(told.get("used_memory", 0))
+    state.memory_limit_bytes = int(told.get("maxmemory", 0))
+    if not said.identity:
+        state.problems.append("it has no data of a cluster")
+    if told.get("loading") == "1":
+        state.problems.append("it reads its data after a start")
+    if told.get("aof_last_write_status", "ok") != "ok":
+        state.problems.append("it cannot write to its disk: it answers reads and refuses writes")
+    if 0 < state.memory_limit_bytes <= state.memory_bytes:
+        state.problems.append("it is out of memory: it answers reads and refuses writes")
+    if told.get("role", "master") != "master":
+        state.problems.append("it is a replica; every node must be a primary of its own")
+    await _configured(node, state)
+
+
+async def _configured(node: Node, state: NodeState) -> None:
+    found: dict[str, str] = {}
+    for name in _CONFIG:
+        reply = await node.ask("CONFIG", "GET", name)
+        if reply.status is not Status.OK or len(reply.values[0]) != 2:
+            state.notes.append("its configuration cannot be read")
+            return
+        found[name] = reply.values[0][1].decode("utf-8", "replace")
+    state.persistence = found["appendfsync"] if found["appendonly"] == "yes" else "off"
+    state.eviction = found["maxmemory-policy"]
+    state.notes += judge_durability(found)
+
+
+async def _compare(
+    nodes: Sequence[Node],
+    said: Sequence[Introduction | None],
+    states: Sequence[NodeState],
+    configuration: Configuration,
+) -> None:
+    """Ends and promises of every log on every node that counts."""
+    counted: list[tuple[Node, NodeState]] = []
+    for node, one, state in zip(nodes, said, states, strict=True):
+        node.belongs_to(
+            configuration.cluster_id,
+            configuration.shard_count,
+            len(nodes),
+            configuration.number,
+            configuration.addresses,
+        )
+        if one is None:
+            continue
+        if one.identity and one.identity != node.identity:
+            state.problems.append(_stranger(one, node, configuration))
+        elif not one.identity and not node.member:
+            state.problems.append(
+                f"the log's configuration names {configuration.addresses[node.index - 1]} as this node: run "
+                "`muster nodes replace` if it shall take its place"
+            )
+        else:
+            counted.append((node, state))
+    logs = range(configuration.shard_count + 1)
+    for first in range(0, len(logs), _INSPECTED_AT_ONCE):
+        part = logs[first : first + _INSPECTED_AT_ONCE]
+        for shard in part:
+            replies = await asyncio.gather(*(node.inspect(shard) for node, _ in counted))
+            _compare_log([state for _, state in counted], replies, len(nodes) // 2 + 1)
+    for _, state in counted:
+        if state.identity and state.missing_logs:
+            state.problems.append(f"it lacks {state.missing_logs} of {len(logs)} logs")
+
+
+def _stranger(said: Introduction, node: Node, configuration: Configuration) -> str:
+    if configuration.keeps(node.index, said):
+        return "it does not know the newest configuration yet; a running metadata service tells it"
+    return f"it says to be {said.identity!r} and should be {node.identity!r}: it does not count"
+
+
+def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority: int) -> None:
+    ends: list[tuple[NodeState, Position]] = []
+    promises: list[tuple[NodeState, tuple[int, bytes]]] = []
+    for state, reply in zip(states, replies, strict=True):
+        if reply.status is not Status.OK:
+            state.missing_logs += 1
+            continue
+        found = Inspected.read(reply)
+        ends.append((state, found.end.position))
+        promises.append((state, (found.epoch, found.nonce)))
+    best = max((end for _, end in ends), default=None)
+    for state, end in ends:
+        if best is not None and end < best:
+            state.lagging_logs += 1
+            state.lag_entries = max(state.lag_entries, best.offset - end.offset)
+    held = [promise for _, promise in promises]
+    common = max(set(held), key=held.count, default=None)
+    for state, promise in promises:
+        if common is not None and held.count(common) >= majority and promise != common:
+            state.apart_promises += 1
