@@ -166,7 +166,7 @@ class Upkeep:
             if quiet and (not known.acknowledged or now_s - known.checked_s >= _RECHECK_S):
                 known.acknowledged, known.checked_s = True, now_s
                 self._send_acknowledged(known)
-            for node in known.behind:
+            for node in sorted(known.behind, key=lambda node: node.index):
                 self._begin_repair(known, node, now_s)
 
     def _send_acknowledged(self, known: _Written) -> None:
