@@ -260,8 +260,13 @@ class Group:
         if self.protocol_type != CONSUMER:
             self.subscribed_topics = None
             return
+        read: set[bytes] = set()
         for member in self.members.values():
-            subscription = read_subscription(member.metadata_for(self.protocol_name))
+            metadata = member.metadata_for(self.protocol_name)
+            if metadata in read:
+                continue  # members of a group are mostly alike
+            read.add(metadata)
+            subscription = read_subscription(metadata)
             if subscription is None:
                 self.subscribed_topics = None
                 return

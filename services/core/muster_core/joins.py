@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
+from typing import NamedTuple
 from uuid import UUID
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -24,6 +25,14 @@ _SUPERSEDED = "the member has joined again since: member_seq is lower than that 
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 
 
+class _Join(NamedTuple):
+    """A JoinGroup that is played; what a member supports is read from the wire once."""
+
+    call: Request
+    request: JoinGroupRequest
+    protocols: Protocols
+
+
 class Joins:
     """Handles JoinGroup.
 
@@ -36,7 +45,7 @@ class Joins:
         self._context = context
         self._rebalancer = rebalancer
         # Columns "join, known id" of the table state × event (conformance, section 3.2).
-        self._known: dict[GroupState, Callable[[Group, Member, Request, JoinGroupRequest], None]] = {
+        self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
             GroupState.EMPTY: self._refuse_unknown,
             GroupState.PREPARING_REBALANCE: self._rejoin,
             GroupState.COMPLETING_REBALANCE: self._known_while_completing,
@@ -57,7 +66,7 @@ class Joins:
         if group is None:
             self._first_of_all(call, request)
         elif not self._context.call_in_line(group, call):
-            self._join(group, call, request)
+            self._join(group, _Join(call, request, protocols_of(request.protocols)))
 
     def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
         """A join to a group that does not exist: it is made only when the join is accepted."""
@@ -66,30 +75,29 @@ class Joins:
         elif not request.protocol_type or not request.protocols:
             self._refuse_protocols(call)
         else:
-            self._join(
-                self._context.application.group(request.group_id, self._context.now.wall_ms), call, request
-            )
+            group = self._context.application.group(request.group_id, self._context.now.wall_ms)
+            self._join(group, _Join(call, request, protocols_of(request.protocols)))
 
-    def _join(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
-        member_id = request.member_id
-        if not member_id and request.group_instance_id:
-            retry_of = self._static_id(group, call, request)
-            if group.static_members.get(request.group_instance_id) == retry_of:
+    def _join(self, group: Group, join: _Join) -> None:
+        call, request, protocols = join
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if not member_id and instance_id:
+            retry_of = self._static_id(group, join)
+            if group.static_members.get(instance_id) == retry_of:
                 member_id = retry_of  # the answer to this very join was lost
-        protocols = protocols_of(request.protocols)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(request.protocol_type, protocols):
             self._refuse_protocols(call)
-        elif not self._has_bytes(group, member_id, request, protocols):
+        elif not self._has_bytes(group, member_id, join):
             text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
             self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
         elif member_id:
-            self._join_by_id(group, member_id, call, request)
-        elif request.group_instance_id:
-            self._join_static(group, call, request)
+            self._join_by_id(group, member_id, join)
+        elif instance_id:
+            self._join_static(group, join)
         else:
-            self._give_id(group, call, request)
+            self._give_id(group, join)
 
     # --- the limit (KIP-389)
 
@@ -103,15 +111,14 @@ class Joins:
             return (member is not None and member.join_call is not None) or group.parked_joins < limit
         return member is not None or len(group.members) < limit
 
-    def _has_bytes(
-        self, group: Group, member_id: str, request: JoinGroupRequest, protocols: Protocols
-    ) -> bool:
+    def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
+        request = join.request
         if group.size_bytes + 2 * request.ByteSize() + _ID_BYTES <= self._context.config.max_group_bytes:
             return True  # surely: what a request takes on the wire is more than its part of the record
         known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
         ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
-        brings = ids + protocols_bytes(protocols)
+        brings = ids + protocols_bytes(join.protocols)
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
@@ -137,9 +144,10 @@ class Joins:
 
     # --- new members
 
-    def _give_id(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
+    def _give_id(self, group: Group, join: _Join) -> None:
         """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
-        member_id = f"{request.client_id or 'client'}-{_uuid(group, call, request)}"
+        call, request, _ = join
+        member_id = f"{request.client_id or 'client'}-{_uuid(group, join)}"
         if member_id not in group.members:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
@@ -166,25 +174,26 @@ class Joins:
         if group.pending_members.pop(member_id, None) is not None:
             self._context.in_line(group, partial(self._rebalancer.check_join, group))
 
-    def _join_static(self, group: Group, call: Request, request: JoinGroupRequest) -> None:
+    def _join_static(self, group: Group, join: _Join) -> None:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""
-        new_id = self._static_id(group, call, request)
-        old_id = group.static_members.get(request.group_instance_id)
+        new_id = self._static_id(group, join)
+        old_id = group.static_members.get(join.request.group_instance_id)
         if old_id is None:
-            self._add(group, new_id, call, request)
+            self._add(group, new_id, join)
         else:
-            self._take_over(group, group.members[old_id], new_id, call, request)
+            self._take_over(group, group.members[old_id], new_id, join)
 
     @staticmethod
-    def _static_id(group: Group, call: Request, request: JoinGroupRequest) -> str:
-        return f"{request.group_instance_id}-{_uuid(group, call, request)}"
+    def _static_id(group: Group, join: _Join) -> str:
+        return f"{join.request.group_instance_id}-{_uuid(group, join)}"
 
-    def _add(self, group: Group, member_id: str, call: Request, request: JoinGroupRequest) -> None:
+    def _add(self, group: Group, member_id: str, join: _Join) -> None:
+        call, request, protocols = join
         timer = group.pending_members.pop(member_id, None)
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, request.group_instance_id)
-        member.update_from(request, call.host)
+        member.update_from(request, protocols, call.host)
         member.is_new = True
         if not group.members:
             group.protocol_type = request.protocol_type
@@ -196,13 +205,14 @@ class Joins:
 
     # --- known members
 
-    def _join_by_id(self, group: Group, member_id: str, call: Request, request: JoinGroupRequest) -> None:
+    def _join_by_id(self, group: Group, member_id: str, join: _Join) -> None:
+        call, request, _ = join
         if member_id in group.pending_members:
             if request.group_instance_id:
                 text = "a static member joins with an empty member id, not with one that was given out"
                 self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, text)
             else:
-                self._add(group, member_id, call, request)
+                self._add(group, member_id, join)
             return
         fault = group.identity_fault(member_id, request.group_instance_id)
         if fault is not None:
@@ -212,43 +222,35 @@ class Joins:
         if request.member_seq and request.member_seq < member.join_seq:
             self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
             return
-        self._known[group.state](group, member, call, request)
+        self._known[group.state](group, member, join)
 
-    def _refuse_unknown(self, _: Group, __: Member, call: Request, ___: JoinGroupRequest) -> None:
-        self._refuse_id(call)
+    def _refuse_unknown(self, _: Group, __: Member, join: _Join) -> None:
+        self._refuse_id(join.call)
 
-    def _known_while_completing(
-        self, group: Group, member: Member, call: Request, request: JoinGroupRequest
-    ) -> None:
-        if _is_retry(member, request) or member.protocols == protocols_of(request.protocols):
-            self._answer_present(group, member, call)  # JG-27: its answer was lost
+    def _known_while_completing(self, group: Group, member: Member, join: _Join) -> None:
+        if _is_retry(member, join) or member.protocols == join.protocols:
+            self._answer_present(group, member, join.call)  # JG-27: its answer was lost
         else:
-            self._rejoin(group, member, call, request, causes.METADATA_CHANGED)
+            self._rejoin(group, member, join, causes.METADATA_CHANGED)
 
-    def _known_while_stable(
-        self, group: Group, member: Member, call: Request, request: JoinGroupRequest
-    ) -> None:
-        if _is_retry(member, request):
-            self._answer_present(group, member, call)
+    def _known_while_stable(self, group: Group, member: Member, join: _Join) -> None:
+        if _is_retry(member, join):
+            self._answer_present(group, member, join.call)
         elif group.leader == member.member_id:
-            self._rejoin(group, member, call, request, causes.LEADER_REJOINED)  # JG-25
-        elif member.protocols != protocols_of(request.protocols):
-            self._rejoin(group, member, call, request, causes.METADATA_CHANGED)  # JG-26
+            self._rejoin(group, member, join, causes.LEADER_REJOINED)  # JG-25
+        elif member.protocols != join.protocols:
+            self._rejoin(group, member, join, causes.METADATA_CHANGED)  # JG-26
         else:
-            self._answer_present(group, member, call)  # JG-24
+            self._answer_present(group, member, join.call)  # JG-24
 
     def _rejoin(
-        self,
-        group: Group,
-        member: Member,
-        call: Request,
-        request: JoinGroupRequest,
-        kind: causes.Kind = causes.METADATA_CHANGED,
+        self, group: Group, member: Member, join: _Join, kind: causes.Kind = causes.METADATA_CHANGED
     ) -> None:
         """Takes over what the join says and parks it for the next generation."""
+        call, request, protocols = join
         text = "the member has joined again; this call was replaced"
         self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
-        group.set_protocols(member, lambda: member.update_from(request, call.host))
+        group.set_protocols(member, lambda: member.update_from(request, protocols, call.host))
         group.park_join(member, call.call_id)
         self._prepare(group, kind, member, request)
 
@@ -260,17 +262,16 @@ class Joins:
 
     # --- take-over of a static member
 
-    def _take_over(
-        self, group: Group, old: Member, new_id: str, call: Request, request: JoinGroupRequest
-    ) -> None:
+    def _take_over(self, group: Group, old: Member, new_id: str, join: _Join) -> None:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
+        call, request, protocols = join
         new = Member(new_id, request.group_instance_id)
-        new.update_from(request, call.host)
+        new.update_from(request, protocols, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
         if not old.recorded:
             self._replace(group, old, new_id)
-            self._rejoin(group, old, call, request)
+            self._rejoin(group, old, join)
             return
         record = self._context.record()
         record.member_replaced.CopyFrom(
@@ -283,7 +284,7 @@ class Joins:
             )
         )
         self._fence(group, old)
-        follow_up = partial(self._taken_over, group, old, call, request, cause, keeps_assignment)
+        follow_up = partial(self._taken_over, group, old, call, cause, keeps_assignment)
         self._context.append([record], follow_up, holds=group, calls=[call.call_id])
 
     def _taken_over(
@@ -291,7 +292,6 @@ class Joins:
         group: Group,
         member: Member,
         call: Request,
-        request: JoinGroupRequest,
         cause: common_pb2.RebalanceCause,
         keeps_assignment: bool,
     ) -> None:
@@ -365,12 +365,13 @@ class _PendingMember(Timer):
         self._joins.pending_expired(self._group, self._member_id)
 
 
-def _is_retry(member: Member, request: JoinGroupRequest) -> bool:
+def _is_retry(member: Member, join: _Join) -> bool:
     """Whether the log already has the outcome of this very join."""
-    return request.member_seq != 0 and request.member_seq == member.recorded_join_seq
+    member_seq = join.request.member_seq
+    return member_seq != 0 and member_seq == member.recorded_join_seq
 
 
-def _uuid(group: Group, call: Request, request: JoinGroupRequest) -> UUID:
+def _uuid(group: Group, join: _Join) -> UUID:
     """A UUID made from the join's own id, so that a retry meets it again, at any coordinator."""
-    source = f"{group.group_id}\0{request.request_id or call.draw}"
+    source = f"{group.group_id}\0{join.request.request_id or join.call.draw}"
     return UUID(bytes=sha256(source.encode()).digest()[:16], version=4)

@@ -1,6 +1,7 @@
 """A member of a group."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
@@ -143,15 +144,15 @@ class Member:
                 return name
         raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
-    def update_from(self, request: coordinator_pb2.JoinGroupRequest, host: str) -> None:
-        """Takes over what a join says."""
+    def update_from(self, request: coordinator_pb2.JoinGroupRequest, protocols: Protocols, host: str) -> None:
+        """Takes over what a join says; `protocols` are those of the request."""
         self._record = None
         self.client_id = request.client_id
         self.host = host
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
         self.disconnect_grace_ms = request.disconnect_grace_ms
-        self._support(protocols_of(request.protocols))
+        self._support(protocols)
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
@@ -184,6 +185,7 @@ class Member:
     def to_record(self) -> records_pb2.Member:
         """The member as a record knows it; not to be changed."""
         if self._record is None or self._record.member_id != self.member_id:
+            protocols: Any = [{"name": name, "metadata": metadata} for name, metadata in self.protocols]
             self._record = records_pb2.Member(
                 member_id=self.member_id,
                 group_instance_id=self.group_instance_id,
@@ -192,9 +194,7 @@ class Member:
                 session_timeout_ms=self.session_timeout_ms,
                 rebalance_timeout_ms=self.rebalance_timeout_ms,
                 disconnect_grace_ms=self.disconnect_grace_ms,
-                protocols=[
-                    coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
-                ],
+                protocols=protocols,  # as mappings: a message for each would be made twice
                 member_seq=self.join_seq,
             )
         return self._record

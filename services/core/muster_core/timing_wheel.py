@@ -1,16 +1,16 @@
 """A hierarchical timing wheel: timers in O(1), without a clock of its own.
 
-Level 0 has slots of 1 ms, each level above slots 64 times as wide. A timer sits in the lowest level
-whose next 64 slots reach its deadline; when the wheel comes to a slot of a higher level, the timers
-in it move down. Only slots that hold timers exist, and a heap of them lets the wheel jump from one to
-the next, so an idle wheel costs nothing.
+Level 0 has slots of 1 ms, each level above slots 64 times as wide. A timer sits in the lowest level at
+which its deadline falls into the present round of 64 slots; when the wheel comes to a slot of a higher
+level, the timers in it move down. Only slots that hold timers exist, and a heap of them lets the wheel
+jump from one to the next, so an idle wheel costs nothing.
 """
 
 import heapq
 from abc import ABC, abstractmethod
 
-_SLOTS_PER_LEVEL = 64
-_WIDTHS_MS = tuple(_SLOTS_PER_LEVEL**level for level in range(8))  # reaches 8,900 years
+_BITS_PER_LEVEL = 6
+_LEVELS = 8  # 8,900 years
 
 
 class Timer(ABC):
@@ -46,7 +46,7 @@ class TimingWheel:
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._levels: tuple[dict[int, dict[Timer, None]], ...] = tuple({} for _ in _WIDTHS_MS)
+        self._levels: tuple[dict[int, dict[Timer, None]], ...] = tuple({} for _ in range(_LEVELS))
         self._slots: list[tuple[int, int, int]] = []  # heap of (start of the slot, level, number)
         self._armed = 0
 
@@ -117,15 +117,13 @@ class TimingWheel:
 
     def _file(self, timer: Timer) -> None:
         deadline_ms = max(timer.deadline_ms, self._now_ms)
-        level = 0
-        while deadline_ms // _WIDTHS_MS[level] - self._now_ms // _WIDTHS_MS[level] >= _SLOTS_PER_LEVEL:
-            level += 1
-        width_ms = _WIDTHS_MS[level]
-        number = deadline_ms // width_ms
+        # The highest bit in which deadline and present differ says on which level they part.
+        level = max((deadline_ms ^ self._now_ms).bit_length() - 1, 0) // _BITS_PER_LEVEL
+        number = deadline_ms >> _BITS_PER_LEVEL * level
         slot = self._levels[level].get(number)
         if slot is None:
             slot = self._levels[level][number] = {}
-            heapq.heappush(self._slots, (number * width_ms, level, number))
+            heapq.heappush(self._slots, (number << _BITS_PER_LEVEL * level, level, number))
         slot[timer] = None
         timer._slot = slot
         timer._filed_at_ms = deadline_ms

@@ -1,0 +1,88 @@
+"""Reading records back: also those that a careful writer would not have written."""
+
+import pytest
+from kit.log_builder import LogBuilder, healthy
+from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from muster_core.config import GroupConfig
+from muster_core.group import Group
+from muster_core.shard import Shard
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+
+CONFIG = GroupConfig(initial_rebalance_delay_ms=100)
+FOREIGN = b"\xff"
+
+
+def subscribed(topic: str) -> bytes:
+    return common_pb2.Subscription(version=1, topics=[topic]).SerializeToString()
+
+
+def replayed(built: LogBuilder) -> Group:
+    shard = Shard(0, CONFIG)
+    for entry in built.entries:
+        shard.replay(entry.position, log.Record.FromString(entry.record))
+    return shard.groups["g"]
+
+
+def test_a_healthy_log_is_replayed() -> None:
+    assert replayed(healthy()).generation == 1
+
+
+def test_a_replaced_member_without_the_groups_protocol_ends_no_load_of_foreign_metadata() -> None:
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.generation(1, "a", "b=static")
+    built.assignment(1, a=[0], b=[1])
+    built.replaced(1, "b", "c", "static")
+    group = replayed(built)
+    assert group.members["c"].protocols == ()
+    assert group.subscribed_topics is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "topics"),
+    [
+        ([subscribed("t"), subscribed("t")], {"t"}),
+        ([subscribed("t"), subscribed("u")], {"t", "u"}),
+        ([subscribed("t"), FOREIGN], None),
+        ([FOREIGN, subscribed("t")], None),
+    ],
+)
+def test_topics_are_those_of_all_members_live_and_loaded(
+    metadata: list[bytes], topics: set[str] | None
+) -> None:
+    cluster = VirtualShard(CONFIG)
+    settled(cluster, "a", "b")
+    members = [VirtualMember(cluster, name, "h") for name in ("a", "b")]
+    for member, data in zip(members, metadata, strict=True):
+        member.protocols = [("range", data)]
+        member.join()
+    cluster.advance(1_000)
+    for shard in (cluster.shard, cluster.reloaded().shard):
+        assert shard.groups["h"].subscribed_topics == topics
+
+
+def test_joining_again_with_other_protocols_is_read_back() -> None:
+    cluster = VirtualShard(CONFIG)
+    first, second = settled(cluster, "a", "b")
+    static = VirtualMember(cluster, "s", instance="i").join()
+    for member in (first, second):
+        member.protocols = [("sticky", subscribed("t")), ("range", b"m")]
+        member.join()
+    for member in (first, second, static):
+        assert member.joined().error_code == 0
+    static.member_id, static.protocols = "", [("range", b"new"), ("sticky", b"new")]
+    static.join()
+    for member in (first, second):
+        member.protocols = [("sticky", subscribed("u"))]
+        member.join()
+    assert {member.joined().protocol_name for member in (first, second, static)} == {"sticky"}
+    for upto in range(3, len(cluster.log) + 1):
+        group = cluster.reloaded(upto).shard.groups["g"]
+        assert all(group.protocol_name in dict(member.protocols) for member in group.members.values())
+    group, again = cluster.shard.groups["g"], cluster.reloaded().shard.groups["g"]
+    assert {key: member.protocols for key, member in again.members.items()} == {
+        key: member.protocols for key, member in group.members.items()
+    }
+    assert again.protocol_name == "sticky"
