@@ -53,7 +53,7 @@ class Upkeep:
     ) -> None:
         self._quorum = quorum
         self._repairer = repairer
-        self._now_s = monotonic_s
+        self._now_s = monotonic_s or time.monotonic
         self._logs: dict[int, _Written] = {}
         self._repairs: dict[tuple[int, Node], asyncio.Task[None]] = {}
         self._retry_s: dict[tuple[int, Node], float] = {}
