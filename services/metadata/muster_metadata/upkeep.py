@@ -49,7 +49,7 @@ class Upkeep:
     """
 
     def __init__(
-        self, quorum: Quorum, repairer: Repairer, monotonic_s: Callable[[], float] = time.monotonic
+        self, quorum: Quorum, repairer: Repairer, monotonic_s: Callable[[], float] | None = None
     ) -> None:
         self._quorum = quorum
         self._repairer = repairer
