@@ -9,9 +9,14 @@ JITTER = 0.2
 
 
 class Backoff:
-    """100 ms, doubling to 1,000 ms, each ±20 %. The first retry after a broken connection is immediate."""
+    """100 ms, doubling to 1,000 ms, each ±20 %. The first retry after a broken connection is immediate.
 
-    def __init__(self) -> None:
+    Args:
+        steady: so many pauses of 100 ms come before the doubling begins.
+    """
+
+    def __init__(self, steady: int = 0) -> None:
+        self._steady = steady
         self.attempts = 0
         self._next_ms = FIRST_MS
         self._may_hurry = True
@@ -23,7 +28,8 @@ class Backoff:
             self._may_hurry = False
             return 0
         wait_ms = self._next_ms * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
-        self._next_ms = min(2 * self._next_ms, LONGEST_MS)
+        if self.attempts > self._steady:
+            self._next_ms = min(2 * self._next_ms, LONGEST_MS)
         return wait_ms
 
     async def pause(self, *, connection_broken: bool = False) -> None:
@@ -32,4 +38,4 @@ class Backoff:
 
     def reset(self) -> None:
         """Starts from the beginning, after a success."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._steady)  # type: ignore[misc]

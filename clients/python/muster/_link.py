@@ -19,6 +19,9 @@ from muster._transport import ConnectionLost, GroupRequest, GroupResponse, Overl
 
 log = logging.getLogger("muster")
 
+STEADY_LOOKUPS = 20
+"""So many lookups for a coordinator follow each other at the same pace, before they become rarer."""
+
 Response = TypeVar("Response", bound=GroupResponse)
 
 
@@ -116,13 +119,14 @@ class GroupLink:
     async def locate(self) -> str:
         """Address of the coordinator; waits until discovery knows one."""
         async with self._locating:
-            backoff = Backoff()
+            # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
+            backoff = Backoff(steady=STEADY_LOOKUPS)
             while self.address is None:
                 trouble, broken = await self._look_up()
                 self.trouble = trouble or self.trouble
                 if trouble == "":
                     continue
-                if backoff.attempts in (3, 30, 300):
+                if backoff.attempts in (10, 40, 300):
                     log.warning("no coordinator for group %r yet (%s); trying again", self.group_id, trouble)
                 await backoff.pause(connection_broken=broken)
             return self.address
@@ -133,8 +137,10 @@ class GroupLink:
         except ConnectionLost as error:
             return str(error), True
         if result.error_code == common_pb2.ERROR_CODE_NONE:
-            lagging = "discovery still names an earlier owner"
-            return "" if self.follow(result.coordinator) else lagging, False
+            found = result.coordinator
+            if found.shard_epoch == self.shard_epoch and self._transport.shuns(_address_of(found)):
+                return "discovery still names a coordinator that does not answer", False
+            return "" if self.follow(found) else "discovery still names an earlier owner", False
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
             raise group_error(self.group_id, int(result.error_code), result.error_message)
         return result.error_message or common_pb2.ErrorCode.Name(result.error_code), False
@@ -144,8 +150,7 @@ class GroupLink:
         if not coordinator.host or coordinator.shard_epoch < self.shard_epoch:
             return False
         self.shard_epoch = coordinator.shard_epoch
-        host = f"[{coordinator.host}]" if ":" in coordinator.host else coordinator.host
-        self._go_to(f"{host}:{coordinator.port}")
+        self._go_to(_address_of(coordinator))
         return True
 
     def forget(self, address: str) -> None:
@@ -234,6 +239,11 @@ class GroupLink:
             repeat=reaction_to(_Call.HEARTBEAT, outcome.code) in (Reaction.RETRY, Reaction.REDISCOVER),
             hurry=outcome.hurry,
         )
+
+
+def _address_of(coordinator: common_pb2.Coordinator) -> str:
+    host = f"[{coordinator.host}]" if ":" in coordinator.host else coordinator.host
+    return f"{host}:{coordinator.port}"
 
 
 async def _unless(moved: asyncio.Event, calling: Coroutine[Any, Any, Response]) -> Response:

@@ -94,6 +94,7 @@ class How(Enum):
     BROKEN = "it broke; another one may stand at once"
     AGED = "the server wants another one"
     UNREACHED = "there is no way to the server"
+    SILENT = "the server accepts, and does not answer"
     DRAINED = "the server stops"
     UNSUPPORTED = "the server has no streams"
     REFUSED = "the server has no room for it, or did not like it"
@@ -316,7 +317,7 @@ class Session:
                 if reader.done():
                     return reader.result()
                 self._channels.give_up(self.address)
-                return End(How.UNREACHED, ConnectionLost("the coordinator does not answer"))
+                return End(How.SILENT, ConnectionLost("the coordinator does not answer"))
             finally:
                 self.stands = False
                 if self._beat_timer is not None:

@@ -19,6 +19,8 @@ UNSUPPORTED_FOR_MS = 600_000
 """How long a server without streams is not asked for one again."""
 REFUSED_FOR_MS = 60_000
 """How long a server that had no room for a stream is not asked again."""
+SHUNNED_FOR_MS = 1_000
+"""A coordinator that went silent is most likely replaced; so long discovery is asked for its successor first."""
 
 Response = TypeVar("Response", bound=GroupResponse)
 
@@ -36,6 +38,7 @@ class SessionTransport:
         self._unary = unary
         self._sessions: dict[str, Session] = {}
         self._unary_until_ms: dict[str, int] = {}
+        self._shunned_until_ms: dict[str, int] = {}
         self._running: set[Session] = set()
 
     async def call(
@@ -58,6 +61,10 @@ class SessionTransport:
         """See `muster._transport.Transport`."""
         return Attachment(self, route, vitals, deliver)
 
+    def shuns(self, address: str) -> bool:
+        """See `muster._transport.Transport`."""
+        return boot_ms() < self._shunned_until_ms.get(address, 0)
+
     def at(self, address: str) -> Session | None:
         """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
         session = self._sessions.get(address)
@@ -76,6 +83,8 @@ class SessionTransport:
         self._running.discard(session)
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
+        if end.how is How.SILENT:
+            self._shunned_until_ms[session.address] = boot_ms() + SHUNNED_FOR_MS
         for_ms = {How.UNSUPPORTED: UNSUPPORTED_FOR_MS, How.REFUSED: REFUSED_FOR_MS}.get(end.how, 0)
         if for_ms:
             self._unary_until_ms[session.address] = boot_ms() + for_ms

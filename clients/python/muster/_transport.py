@@ -142,6 +142,9 @@ class Transport(Protocol):
         Every sign of life and every piece of news goes to `deliver`, in the order in which it arrived.
         """
 
+    def shuns(self, address: str) -> bool:
+        """Whether that address left a connection without an answer a moment ago."""
+
 
 _RETRIABLE = frozenset(
     {
@@ -218,6 +221,10 @@ class UnaryTransport:
     def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
         """See `Transport`."""
         return Heartbeats(route, vitals, deliver)
+
+    def shuns(self, address: str) -> bool:
+        """See `Transport`: a unary call has its own deadline, which says nothing about others."""
+        return False
 
 
 class Heartbeats:
