@@ -63,7 +63,7 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
 
 
 def check_every_cut(records: Records, config: GroupConfig) -> None:
-    """At every cut the snapshot gives the replayed state back, and with the tail the state of the whole log."""
+    """At every cut a snapshot gives the replayed state back, and with the tail that of the whole log."""
     whole = Shard(0, config)
     restored: list[tuple[int, Shard]] = []
     step = max(1, len(records) // 4)

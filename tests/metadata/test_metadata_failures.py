@@ -374,7 +374,7 @@ async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
         assert (await node.repair(0, 1, writer.nonce, cut, [entry])).status is Status.MISMATCH
 
 
-async def test_trim_needs_the_promise_and_a_later_marker(cluster: MetadataCluster) -> None:
+async def test_trim_needs_the_promise_a_later_marker_and_a_whole_snapshot(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])
     await write(cluster, writer, 5)
@@ -383,10 +383,16 @@ async def test_trim_needs_the_promise_and_a_later_marker(cluster: MetadataCluste
     async with node_of(cluster, 0) as node:
         other = secrets.token_bytes(16)
         marker = (end.position.stream_id, end.hash)
-        assert (await node.trim(0, 1, other, "1-4", *marker)).status is Status.FENCED
-        assert (await node.trim(0, 1, writer.nonce, "1-4", "1-6", bytes(32))).status is Status.MISMATCH
-        assert (await node.trim(0, 1, writer.nonce, marker[0], *marker)).status is Status.MISMATCH
-        assert (await node.trim(0, 1, writer.nonce, "1-4", *marker)).status is Status.OK
+        mine = (0, 1, writer.nonce)
+        assert (await node.trim(0, 1, other, "1-4", *marker, "1-4")).status is Status.FENCED
+        assert (await node.trim(*mine, "1-4", *marker, "1-4")).status is Status.MISMATCH
+        assert (await node.keep(*mine, "1-4", "0", b"part")).status is Status.OK
+        assert (await node.trim(*mine, "1-4", *marker, "1-4")).status is Status.MISMATCH
+        assert (await node.keep(*mine, "1-4", "hashes", bytes(32))).status is Status.OK
+        assert (await node.trim(*mine, "1-4", "1-6", bytes(32), "1-4")).status is Status.MISMATCH
+        assert (await node.trim(*mine, "1-5", *marker, "1-4")).status is Status.MISMATCH
+        assert (await node.trim(*mine, "1-4", *marker, marker[0])).status is Status.MISMATCH
+        assert (await node.trim(*mine, "1-4", *marker, "1-4")).status is Status.OK
         first = await node.page(0, "-", "+", 1)
         assert first.values[0][0][0] == b"1-4"
 

@@ -11,26 +11,34 @@ from muster_metadata import steps
 from muster_metadata.entries import End
 from muster_metadata.logs import Logs
 from muster_metadata.repair import Held
+from muster_metadata.snapshots import Snapshots
 from muster_metadata.steps import Verdict
 
 log = structlog.get_logger()
 
 MAX_OPEN_CALLS = 4_096
+_WRITING = ("claim", "append")
 
 
 class LogStream:
     """Serves one stream.
 
     Args:
-        logs: carries out the steps.
+        logs: carries out the steps on logs.
+        snapshots: carries out those on snapshots.
         log_count: number of logs, the catalog's included.
         write: sends a message.
     """
 
     def __init__(
-        self, logs: Logs, log_count: int, write: Callable[[pb.LogResponse], Awaitable[None]]
+        self,
+        logs: Logs,
+        snapshots: Snapshots,
+        log_count: int,
+        write: Callable[[pb.LogResponse], Awaitable[None]],
     ) -> None:
         self._logs = logs
+        self._snapshots = snapshots
         self._log_count = log_count
         self._write = write
         self._results: list[pb.LogResult] = []
@@ -71,17 +79,17 @@ class LogStream:
         kind = call.WhichOneof("step")
         problem = ""
         if kind is None:
-            problem = "a call needs one of claim, append and check"
+            problem = "a call needs one of claim, append, check, snapshot and trim"
         elif call.shard >= self._log_count:
             problem = f"there is no shard {call.shard}"
-        elif kind != "check" and call.shard in self._writing:
+        elif kind in _WRITING and call.shard in self._writing:
             problem = "the shard has an open call already"
         elif len(self._open) >= MAX_OPEN_CALLS:
             problem = f"a stream has at most {MAX_OPEN_CALLS} open calls"
         if problem:
             self._end(call, Verdict(pb.LOG_OUTCOME_INVALID, message=problem), None, 0)
             return
-        if kind != "check":
+        if kind in _WRITING:
             self._writing.add(call.shard)
         task = asyncio.create_task(self._run(call, kind or ""))
         self._open.add(task)
@@ -95,12 +103,16 @@ class LogStream:
                 verdict, end = await self._logs.append(call.shard, call.append)
             elif kind == "check":
                 verdict, end = await self._logs.check(call.shard, call.check)
+            elif kind == "snapshot":
+                verdict, end = await self._snapshots.store(call.shard, call.snapshot), None
+            elif kind == "trim":
+                verdict, end = await self._snapshots.trim(call.shard, call.trim), None
             else:
                 verdict, held, end = await self._logs.claim(call.shard, call.claim)
         except Exception:
             log.exception("log_step_failed", shard=call.shard, step=kind)
             verdict, end = steps.UNKNOWN, None
-        if kind != "check":
+        if kind in _WRITING:
             self._writing.discard(call.shard)
         self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)
 

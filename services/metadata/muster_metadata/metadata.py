@@ -27,6 +27,7 @@ from muster_metadata.reading import LogReader
 from muster_metadata.repair import Repairer
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
 from muster_metadata.settings import MetadataSettings
+from muster_metadata.snapshots import Snapshots
 from muster_metadata.tables import Tables
 from muster_metadata.upkeep import Upkeep
 from muster_metadata.view import ClusterView
@@ -64,6 +65,7 @@ class Metadata:
         self.reader = LogReader(self.quorum)
         claimer = Claimer(self.quorum, repairer, wall_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
+        self.snapshots = Snapshots(self.quorum, self.upkeep)
         self.leases = Leases(
             self.tables, self.view, self.upkeep, settings.renew_timeout_ms, settings.probe_timeout_ms, boot_ms
         )

@@ -14,7 +14,7 @@ from muster_metadata.scripts import SCRIPTS, Script
 Answer: TypeAlias = asyncio.Future[Reply]
 
 _BULK_TIMEOUT_MS = 5_000
-_WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew"})
+_WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew", "snapshot"})
 _FIFTH_KEY = {"stage": "copy", "install": "copy", "exported": "exported"}
 
 
@@ -116,12 +116,22 @@ class Node:
             found = self._log_keys[shard] = (names.log, names.promise, names.acknowledged, names.node)
         return found
 
+    def _all_keys(self, shard: int) -> keys.LogKeys:
+        return keys.log_keys(shard, self._shard_count)
+
     def _on_log(
-        self, lane: Lane, script: Script, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int
+        self,
+        lane: Lane,
+        script: Script,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        *rest: bytes | str | int,
+        more: Sequence[str] = (),
     ) -> Answer:
-        names = self._keys(shard)
+        names = (*self._keys(shard), *more)
         if script.name in _FIFTH_KEY:
-            names += (getattr(keys.log_keys(shard, self._shard_count), _FIFTH_KEY[script.name]),)
+            names += (getattr(self._all_keys(shard), _FIFTH_KEY[script.name]),)
         decode = self._wrote if script.name in _WRITING else self._read
         return lane.send(
             decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest
@@ -153,11 +163,31 @@ class Node:
         """Stores the acknowledged position."""
         return self._on_log(self.steps, SCRIPTS["acknowledge"], shard, epoch, nonce, id_, hash_)
 
-    def trim(
-        self, shard: int, epoch: int, nonce: bytes, upto: str, marker: str, marker_hash: bytes
+    def keep(
+        self, shard: int, epoch: int, nonce: bytes, upto: str, field: str, data: bytes, marker: str = ""
     ) -> Answer:
-        """Removes what is before a position; needs a later snapshot marker."""
-        return self._on_log(self.bulk, SCRIPTS["trim"], shard, epoch, nonce, upto, marker, marker_hash)
+        """Stores a field of a snapshot, never changing what is there; `marker` is set for a copy."""
+        names = self._all_keys(shard)
+        more = (names.snapshot(upto), names.snapshots)
+        rest = (upto, field, data, marker)
+        return self._on_log(self.bulk, SCRIPTS["snapshot"], shard, epoch, nonce, *rest, more=more)
+
+    def mark(
+        self, shard: int, epoch: int, nonce: bytes, upto: str, marker: str, marker_hash: bytes, previous: str
+    ) -> Answer:
+        """Notes which snapshot counts; all but it and the previous one are removed."""
+        names = self._all_keys(shard)
+        more = (names.snapshot(upto), names.snapshots)
+        rest = (upto, marker, marker_hash, previous, names.snapshot(""))
+        return self._on_log(self.bulk, SCRIPTS["mark"], shard, epoch, nonce, *rest, more=more)
+
+    def trim(
+        self, shard: int, epoch: int, nonce: bytes, before: str, marker: str, marker_hash: bytes, covered: str
+    ) -> Answer:
+        """Removes what is before a position that a whole snapshot covers; needs a later marker."""
+        more = (self._all_keys(shard).snapshot(covered),)
+        rest = (before, marker, marker_hash, covered)
+        return self._on_log(self.bulk, SCRIPTS["trim"], shard, epoch, nonce, *rest, more=more)
 
     def hashes(self, shard: int, upto: str, count: int) -> Answer:
         """Values: id and hash of entries at or before a position, the latest first."""
@@ -180,6 +210,18 @@ class Node:
     def page(self, shard: int, first: str, last: str, count: int) -> Answer:
         """Entries between two ids, as XRANGE answers them."""
         return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
+
+    def snapshots(self, shard: int) -> Answer:
+        """Which snapshots there are: what each covers and its marker, in turn, as HGETALL answers them."""
+        return self.bulk.send(plain, "HGETALL", self._all_keys(shard).snapshots)
+
+    def snapshot_field(self, shard: int, upto: str, field: str) -> Answer:
+        """A field of a snapshot, or nothing."""
+        return self.bulk.send(plain, "HGET", self._all_keys(shard).snapshot(upto), field)
+
+    def how_far_exported(self, shard: int) -> Answer:
+        """The id up to which a log was exported, or nothing."""
+        return self.bulk.send(plain, "GET", self._all_keys(shard).exported)
 
     def table(self, script: str, names: Sequence[str], *rest: bytes | str | int) -> Answer:
         """Runs one of the scripts on the tables."""

@@ -1,38 +1,84 @@
 """Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import structlog
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata import steps
-from muster_metadata.entries import Entry
-from muster_metadata.node import Node
+from muster_metadata.entries import End, Entry, continues
+from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum, Replies
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Status
+from muster_metadata.runs import Malformed, Run, runs_of
+from muster_metadata.snapshot_copies import Found, SnapshotCopies, SnapshotLost
 from muster_metadata.steps import Verdict
+
+log = structlog.get_logger()
 
 DEFAULT_PAGE = 1_000
 MAX_PAGE = 5_000
 _FIRST_PAGE = 200
 _PAGE_BYTES = 4 << 20
 
+_TRIMMED = Verdict(
+    pb.LOG_OUTCOME_TRIMMED,
+    message="the log begins behind that place; start again from its newest snapshot",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader wants.
+
+    Attributes:
+        shard: which log.
+        first: first place; offset 0: from the oldest entry, or from a snapshot.
+        epoch: epoch of the reader's claim; 0: read up to the acknowledged position.
+        nonce: nonce of the reader's claim.
+        page_size: entries per page at most; 0: 1,000.
+        snapshot: start with the newest snapshot, if there is one.
+        without: but none of these, by the last position that they cover.
+        after_hash: hash of the entry before `first`; then nodes whose entries do not continue it are passed
+            over. Empty: the reader checks the chain.
+    """
+
+    shard: int
+    first: Position
+    epoch: int = 0
+    nonce: bytes = b""
+    page_size: int = 0
+    snapshot: bool = False
+    without: frozenset[Position] = frozenset()
+    after_hash: bytes = b""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some entries, or why there are no more.
+    """Some entries or a part of a snapshot, or why there are no more.
 
     Attributes:
         verdict: OK, or why the read ends here.
-        entries: in order.
+        runs: entries, in order.
         acknowledged: acknowledged position as known.
+        part: the next part of the snapshot; empty: none.
+        snapshot_upto: the snapshot that could not be read on, with DAMAGED.
     """
 
     verdict: Verdict
-    entries: tuple[Entry, ...] = ()
+    runs: tuple[Run, ...] = ()
     acknowledged: Position = GENESIS
+    part: bytes = b""
+    snapshot_upto: Position | None = None
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries, one by one."""
+        return [entry for run in self.runs for entry in run.entries()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,63 +89,127 @@ class _Plan:
     last: Position
     last_hash: bytes
     acknowledged: Position
+    oldest: Position
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a read has come."""
+
+    sources: list[Node]
+    next: str
+    expected: int
+    count: int
+    largest: int
+    before: End | None
+    sent: bool = False
+    damage: str = ""
+    pending: Answer | None = None
+
+    def advance(self, end: End, runs: Sequence[Run]) -> None:
+        """A page was read; small pages first, so that what starts soon starts early."""
+        self.sent = True
+        self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
+        self.before = end if self.before is not None else None
+        size = sum(run.size_bytes for run in runs)
+        self.count = max(1, self.count // 2) if size > _PAGE_BYTES else min(2 * self.count, self.largest)
 
 
 class LogReader:
-    """Reads from one node that has everything, after a majority said what everything is."""
+    """Reads from one node that has everything, after a majority said what everything is.
 
-    def __init__(self, quorum: Quorum) -> None:
+    Args:
+        quorum: the nodes.
+        copies: reads snapshots; absent: one of its own.
+    """
+
+    def __init__(self, quorum: Quorum, copies: SnapshotCopies | None = None) -> None:
         self._quorum = quorum
+        self._copies = SnapshotCopies(quorum) if copies is None else copies
 
-    async def read(
-        self, shard: int, first: Position, epoch: int, nonce: bytes, page_size: int
-    ) -> AsyncIterator[Page]:
-        """Pages from `first` on; the last one may be empty. A page that is not OK ends the read.
-
-        Args:
-            shard: which log.
-            first: first place wanted; offset 0: from the oldest entry.
-            epoch: epoch of the reader's claim; 0: read up to the acknowledged position.
-            nonce: nonce of the reader's claim.
-            page_size: entries per page at most; 0: 1,000.
-        """
-        plan = await self._plan(shard, epoch, nonce)
+    async def read(self, wanted: Wanted) -> AsyncIterator[Page]:
+        """Parts of a snapshot, then pages; the last one may be empty. One that is not OK ends the read."""
+        plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
         if isinstance(plan, Verdict):
             yield Page(plan)
             return
-        sources = list(plan.sources)
-        cursor, expected = (first.stream_id if first.offset else "-"), 0
-        largest = min(page_size or DEFAULT_PAGE, MAX_PAGE)
-        count = min(_FIRST_PAGE, largest)
-        sent = False
-        while sources:
-            reply = await sources[0].page(shard, cursor, plan.last.stream_id, count)
+        found = None
+        if wanted.snapshot and not wanted.first.offset:
+            scan = plan.oldest != GENESIS
+            found = await self._copies.newest(
+                wanted.shard, plan.last, wanted.without, plan.sources[0], scan=scan
+            )
+            if found is None and scan:
+                yield Page(await self._no_snapshot(wanted.shard, plan))
+                return
+        if found is not None:
+            try:
+                async for part in self._copies.parts(found):
+                    yield Page(steps.OK, (), plan.acknowledged, part)
+            except SnapshotLost as lost:
+                outcome = pb.LOG_OUTCOME_DAMAGED if lost.certain else pb.LOG_OUTCOME_UNKNOWN
+                yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
+                return
+        async for page in self._pages(wanted, plan, found):
+            yield page
+
+    async def _no_snapshot(self, shard: int, plan: _Plan) -> Verdict:
+        """The log was trimmed and nothing says what was before."""
+        replies = [await node.snapshots(shard) for node in self._quorum.nodes]
+        message = (
+            f"the log begins at {plan.oldest.stream_id}, and no snapshot that reaches there is on the nodes "
+            "as its marker in the log says"
+        )
+        if all(reply.status is Status.OK for reply in replies):
+            return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
+        return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
+
+    async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncIterator[Page]:
+        cursor = _begin(wanted, plan, found)
+        while cursor.sources:
+            source = cursor.sources[0]
+            asked = (wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+            answer, cursor.pending = cursor.pending or source.page(*asked), None
+            reply = await answer
             if reply.status is not Status.OK:
-                sources.pop(0)
+                cursor.sources.pop(0)
                 continue
-            entries = tuple(map(Entry.from_redis, reply.values[0]))
-            if not entries:
-                if not sent and (not first.offset or first <= plan.last):
-                    # Nothing where at least the last entry must be: trimmed or lost under the reader.
-                    sources.pop(0)
-                    continue
+            if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
                 yield Page(steps.OK, (), plan.acknowledged)
                 return
-            if not _dense(entries, expected):
-                sources.pop(0)
+            try:
+                runs = _sound(reply.values[0], cursor, plan)
+            except Malformed as error:
+                if await self._trimmed(source, wanted.shard, cursor.expected):
+                    yield Page(_TRIMMED)
+                    return
+                self._pass_over(cursor, wanted.shard, str(error))
                 continue
-            done = entries[-1].position >= plan.last
-            if done and plan.last_hash and entries[-1].hash != plan.last_hash:
-                sources.pop(0)
-                continue
-            sent = True
-            yield Page(steps.OK, entries, plan.acknowledged)
+            end = runs[-1].end
+            cursor.advance(end, runs)
+            done = end.position >= plan.last
+            if not done:
+                # The next page is on its way while this one is sent.
+                cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+            yield Page(steps.OK, tuple(runs), plan.acknowledged)
             if done:
                 return
-            cursor, expected = f"({entries[-1].position.stream_id}", entries[-1].position.offset + 1
-            size = sum(len(entry.record) for entry in entries)
-            count = max(1, count // 2) if size > _PAGE_BYTES else min(2 * count, largest)
-        yield Page(steps.UNKNOWN)
+        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if cursor.damage else steps.UNKNOWN)
+
+    def _pass_over(self, cursor: _Cursor, shard: int, problem: str) -> None:
+        """Goes on with another node, and tells the administrator about this one."""
+        node = cursor.sources.pop(0)
+        cursor.damage = f"on every node that has the log to its end: {problem}"
+        log.error(
+            "log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem, alarm=True
+        )
+
+    async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
+        """Whether the log there begins behind a place that was wanted."""
+        if not expected:
+            return False
+        reply = await source.inspect(shard)
+        return reply.status is Status.OK and Inspected.read(reply).first.offset > expected
 
     async def _plan(self, shard: int, epoch: int, nonce: bytes) -> _Plan | Verdict:
         decide = self._mine(epoch, nonce) if epoch else steps.checked(self._quorum.majority)
@@ -112,6 +222,7 @@ class LogReader:
             if reply is not None and reply.status is Status.OK
         ]
         acknowledged = max(state.acknowledged for _, state in found)
+        oldest = max(state.first for _, state in found)
         if epoch:
             mine = [(node, state) for node, state in found if (state.epoch, state.nonce) == (epoch, nonce)]
             last = max((state.end for _, state in mine), key=lambda end: end.position)
@@ -120,10 +231,10 @@ class LogReader:
                     pb.LOG_OUTCOME_UNKNOWN, message="the Claim is not on a majority yet; claim again"
                 )
             sources = tuple(node for node, state in mine if state.end == last)
-            return _Plan(sources, last.position, last.hash, acknowledged)
+            return _Plan(sources, last.position, last.hash, acknowledged, oldest)
         # A node stores an acknowledged position only with the entry itself.
         sources = tuple(node for node, state in found if state.acknowledged == acknowledged)
-        return _Plan(sources, acknowledged, b"", acknowledged)
+        return _Plan(sources, acknowledged, b"", acknowledged, oldest)
 
     def _mine(self, epoch: int, nonce: bytes):  # type: ignore[no-untyped-def]
         majority = self._quorum.majority
@@ -152,11 +263,42 @@ class LogReader:
         return decide
 
 
-def _dense(entries: tuple[Entry, ...], expected: int) -> bool:
-    first = entries[0].position.offset
-    if expected and first != expected:
-        return False
-    return entries[-1].position.offset - first == len(entries) - 1
+def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:
+    """The entries of a page.
+
+    Raises:
+        Malformed: they are not what must stand there.
+    """
+    if not rows:
+        raise Malformed("its last entries are missing")
+    runs = runs_of(rows)
+    if cursor.expected and runs[0].first_offset != cursor.expected:
+        raise Malformed(f"entry {cursor.expected} is missing")
+    end = runs[-1].end
+    if end.position >= plan.last and plan.last_hash and end.hash != plan.last_hash:
+        raise Malformed(f"{end.position.stream_id} has another hash than it had")
+    if cursor.before is not None:
+        before = cursor.before
+        for entry in (entry for run in runs for entry in run.entries()):
+            if not continues(before, [entry]):
+                raise Malformed(f"{entry.position.stream_id} does not match its hash and the entry before it")
+            before = entry.end
+    return runs
+
+
+def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
+    largest = min(wanted.page_size or DEFAULT_PAGE, MAX_PAGE)
+    before = None
+    if found is not None:
+        first, expected = f"({found.upto.stream_id}", found.upto.offset + 1
+    elif wanted.first.offset:
+        first, expected = wanted.first.stream_id, wanted.first.offset
+        if wanted.after_hash:
+            before = End(Position(wanted.first.epoch, wanted.first.offset - 1), wanted.after_hash)
+    else:
+        first, expected = "-", 0
+    count = largest if found is not None else min(_FIRST_PAGE, largest)
+    return _Cursor(list(plan.sources), first, expected, count, largest, before)
 
 
 async def drain(
@@ -164,7 +306,7 @@ async def drain(
 ) -> tuple[Verdict, list[Entry]]:
     """A whole read at once, for small logs."""
     entries: list[Entry] = []
-    async for page in reader.read(shard, first, epoch, nonce, MAX_PAGE):
+    async for page in reader.read(Wanted(shard, first, epoch, nonce, MAX_PAGE)):
         if page.verdict.outcome != pb.LOG_OUTCOME_OK:
             return page.verdict, entries
         entries += page.entries

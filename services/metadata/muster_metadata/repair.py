@@ -14,6 +14,7 @@ from muster_metadata.entries import End, Entry, continues, parse_id
 from muster_metadata.node import Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reply import Reply, Status
+from muster_metadata.snapshot_copies import SnapshotCopies
 from muster_metadata.steps import checked
 
 _PAGE_ENTRIES = 500
@@ -79,6 +80,7 @@ class Repairer:
 
     def __init__(self, quorum: Quorum, rebuild_delay_ms: int) -> None:
         self._quorum = quorum
+        self._copies = SnapshotCopies(quorum)
         self._rebuild_delay_s = rebuild_delay_ms / 1000
         self._empty_since: dict[tuple[int, int], float] = {}
         self.created_at_ms = 0
@@ -132,6 +134,11 @@ class Repairer:
             if not reply.done:
                 return Repaired.LATER
             end = cut = reply.end
+
+    async def complete(self, node: Node, held: Held) -> bool:
+        """Copies the snapshots that a node lacks, which has the log; whether it has them all now."""
+        source = await self.source(held, node)
+        return source is not None and await self._copies.copy_missing(node, source[0], held.shard)
 
     async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
         """The node that has most of a claim's log: under its promise, ending with an entry of its epoch."""
@@ -191,6 +198,8 @@ class Repairer:
                 return Repaired.LATER
             copied = reply.end
         if copied is None or copied.position < source[1].end.position:
+            return Repaired.LATER
+        if not await self._copies.copy_missing(node, source[0], shard):
             return Repaired.LATER
         # The node votes from the moment the copy is in place: the claim must still stand without its vote.
         verdict, replies = await self._quorum.ask(

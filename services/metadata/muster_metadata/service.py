@@ -1,7 +1,7 @@
 """The RPCs: validation and messages around what the other modules do."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from muster_core.position import Position
@@ -12,9 +12,10 @@ from muster_runtime.refusals import InvalidArgument, Unavailable, Violation
 
 from muster_metadata import steps
 from muster_metadata.catalog import MAX_PARTITIONS, name_problem
+from muster_metadata.entries import Entry
 from muster_metadata.log_stream import LogStream
 from muster_metadata.logs import MAX_BATCH_BYTES
-from muster_metadata.reading import MAX_PAGE, Page
+from muster_metadata.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
 
@@ -37,7 +38,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         self, request_iterator: AsyncIterator[pb.LogRequest], context: Any
     ) -> None:
         """Claims, appends, checks."""
-        stream = LogStream(self._metadata.logs, self._shard_count() + 1, context.write)
+        stream = LogStream(
+            self._metadata.logs, self._metadata.snapshots, self._shard_count() + 1, context.write
+        )
         await stream.serve(request_iterator, self._metadata.stopping)
 
     async def Lease(  # type: ignore[override]  # noqa: N802
@@ -67,11 +70,20 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             raise InvalidArgument([Violation("page_size", f"must be at most {MAX_PAGE}")])
         if request.epoch and len(request.claim_nonce) != 16:
             raise InvalidArgument([Violation("claim_nonce", "must have 16 bytes when an epoch is given")])
-        first = Position.from_proto(getattr(request, "from"))
-        async for page in self._metadata.reader.read(
-            request.shard, first, request.epoch, request.claim_nonce, request.page_size
-        ):
-            for message in _messages(page):
+        if request.after_hash and len(request.after_hash) != 32:
+            raise InvalidArgument([Violation("after_hash", "must have 32 bytes or none")])
+        wanted = Wanted(
+            shard=request.shard,
+            first=Position.from_proto(getattr(request, "from")),
+            epoch=request.epoch,
+            nonce=request.claim_nonce,
+            page_size=request.page_size,
+            snapshot=request.snapshot,
+            without=frozenset(map(Position.from_proto, request.without_snapshots)),
+            after_hash=request.after_hash,
+        )
+        async for page in self._metadata.reader.read(wanted):
+            for message in _messages(page, packed=request.packed):
                 yield message
 
     async def Watch(  # noqa: N802
@@ -160,26 +172,34 @@ def _exported(outcome: "pb.LogOutcome.ValueType", message: str) -> pb.ReportExpo
     return pb.ReportExportedResponse(outcome=outcome, message=message)
 
 
-def _messages(page: Page) -> list[pb.ReadLogResponse]:
+def _messages(page: Page, *, packed: bool) -> Iterator[pb.ReadLogResponse]:
     """A page as messages that are not too large for a channel."""
+    upto = page.snapshot_upto
     message = pb.ReadLogResponse(
-        acknowledged=page.acknowledged.to_proto(), outcome=page.verdict.outcome, message=page.verdict.message
+        acknowledged=page.acknowledged.to_proto(),
+        outcome=page.verdict.outcome,
+        message=page.verdict.message,
+        snapshot_part=page.part,
+        snapshot_upto=None if upto is None else upto.to_proto(),
     )
-    messages = [message]
     size = 0
-    for entry in page.entries:
-        size += len(entry.record)
-        if size > _MESSAGE_BYTES and message.entries:
-            size = len(entry.record)
+    for run in (part for whole in page.runs for part in whole.cut(_MESSAGE_BYTES)):
+        if size and size + run.size_bytes > _MESSAGE_BYTES:
+            yield message
             message = pb.ReadLogResponse(acknowledged=message.acknowledged, outcome=message.outcome)
-            messages.append(message)
-        message.entries.add(
-            position=common_pb2.Position(epoch=entry.position.epoch, offset=entry.position.offset),
-            record=entry.record,
-            nonce=entry.nonce,
-            hash=entry.hash,
-        )
-    return messages
+            size = 0
+        size += run.size_bytes
+        if packed:
+            message.runs.append(run.to_proto().SerializeToString())
+        else:
+            message.entries.extend(map(_entry, run.entries()))
+    yield message
+
+
+def _entry(entry: Entry) -> pb.LogEntry:
+    return pb.LogEntry(
+        position=entry.position.to_proto(), record=entry.record, nonce=entry.nonce, hash=entry.hash
+    )
 
 
 def _replica(shard: int, index: int, reply: Reply | None) -> pb.DescribeLogResponse.Replica:

@@ -45,7 +45,7 @@ class Upkeep:
     Args:
         quorum: the nodes.
         repairer: repairs single ones.
-        monotonic_s: a clock.
+        monotonic_s: a clock; that of the process if absent.
     """
 
     def __init__(
@@ -195,6 +195,8 @@ class Upkeep:
         result = Repaired.LATER
         try:
             result = await self._repairer.repair(node, known.held)
+            if result is Repaired.DONE and not await self._repairer.complete(node, known.held):
+                result = Repaired.LATER
         except Exception:
             log.exception("repair_failed", shard=known.held.shard, node=node.index)
         finally:
