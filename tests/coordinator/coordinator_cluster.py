@@ -34,10 +34,9 @@ class Caller:
         request = pb.JoinGroupRequest(
             group_id=group_id,
             member_id=member_id,
-            rebalance_timeout_ms=10_000,
             protocol_type="consumer",
             protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
-            **{"session_timeout_ms": 10_000} | fields,
+            **{"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000} | fields,
         )
         answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=20)
         if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:

@@ -110,9 +110,13 @@ async def test_a_call_that_its_client_cancels_is_unparked(cluster: MemoryCluster
     coordinator = await cluster.add("a")
     await owns(coordinator, SHARDS)
     caller, group = cluster.caller(coordinator), group_of(1)
-    joined = await caller.join(group)
+    for_long: dict[str, Any] = {
+        "session_timeout_ms": 600_000,
+        "rebalance_timeout_ms": 600_000,
+    }  # or time would end the call
+    joined = await caller.join(group, **for_long)
     await caller.sync(group, joined)
-    parked = asyncio.ensure_future(caller.join(group))
+    parked = asyncio.ensure_future(caller.join(group, **for_long))
 
     async def state() -> int:
         answer = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group]))

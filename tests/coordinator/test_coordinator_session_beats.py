@@ -61,5 +61,5 @@ async def test_a_beat_after_the_deadline_prolongs_nobody(event: str) -> None:
     heard = bench.shard.beat(Beat(1)) if event == "beat" else bench.shard.attach(Attach(1, request))
     assert heard == error_code.COORDINATOR_NOT_AVAILABLE
     assert bench.shard.suspended
-    answer = await bench.shard.call(pb.HeartbeatRequest(group_id="g", member_id="m"), "h")
+    answer: Any = await bench.shard.call(pb.HeartbeatRequest(group_id="g", member_id="m"), "h")
     assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE

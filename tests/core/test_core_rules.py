@@ -1,8 +1,10 @@
-"""Rules of docs/safety.md about groups and sessions, each at the place where it matters most."""
+"""Rules of docs/safety.md that the core keeps, each at the place where it matters most."""
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
-from muster_core.events import Attach, Beat, StreamBroken
+from google.protobuf.message import Message
+from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
+from muster_core.chain import chain_hash
+from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -186,3 +188,84 @@ def test_the_grace_runs_from_the_break_and_not_from_the_last_beat(after_ms: int,
     cluster.feed(StreamBroken(1))
     cluster.advance(after_ms)
     assert len(cluster.describe().members) == members
+
+
+def test_what_has_come_due_happens_before_the_event() -> None:
+    """Nobody is woken in time by a loop that was held up: the next event, whatever it is, comes after."""
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    cluster.now_ms += member.session_timeout_ms
+    member.heartbeat()
+    assert member.heartbeat() == 25
+    assert cluster.kinds()[-2:] == ["member_left", "generation_started"]
+
+
+def epochs(message: Message) -> list[int]:
+    """The epochs that an answer carries, of each group that it speaks of."""
+    found = []
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in value if field.is_repeated else [value]:
+                found += epochs(part)
+    if "shard_epoch" in message.DESCRIPTOR.fields_by_name:
+        found.append(getattr(message, "shard_epoch"))  # noqa: B009 - a field of some of them
+    return found
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_every_answer_carries_the_epoch(suspended: bool) -> None:
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    cluster = cluster.reloaded()
+    member.cluster = cluster
+    leaving = pb.LeaveGroupRequest.Member(member_id=member.member_id)
+    fetch = pb.OffsetFetchRequest()
+    fetch.groups.add(group_id="g").topics.add(topic="t", partitions=[0])
+    calls: list[GroupRequest] = [
+        pb.HeartbeatRequest(group_id="g", member_id=member.member_id, generation=1),
+        pb.HeartbeatRequest(group_id="nobody's"),
+        pb.SyncGroupRequest(group_id="g", member_id=member.member_id, generation=1),
+        member.commit_request(1),
+        fetch,
+        pb.OffsetDeleteRequest(group_id="g"),
+        pb.DescribeGroupsRequest(group_ids=["g", "nobody's"]),
+        pb.GroupHistoryRequest(group_id="g"),
+        VirtualMember(cluster, "b").join_request(),
+        pb.LeaveGroupRequest(group_id="g", members=[leaving]),
+        pb.DeleteGroupsRequest(group_ids=["g", "nobody's"]),
+    ]
+    if suspended:
+        cluster.suspend()
+    for call in calls:
+        found = epochs(cluster.ask(call))
+        assert found, call
+        assert set(found) == {2}, call
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    deadline_ms = cluster.deadline_ms
+    for jump_ms in (3_600_000, -3_600_000, 0):
+        monkeypatch.setattr("kit.virtual_shard.WALL_MS", WALL_MS + jump_ms)
+        first.heartbeat()
+        second.heartbeat()
+        assert cluster.deadline_ms == deadline_ms, "no deadline moves with the wall clock"
+        cluster.advance(9_999)
+        assert (first.heartbeat(), second.heartbeat()) == (0, 0)
+        deadline_ms = cluster.deadline_ms
+
+
+def test_the_chain_hash_covers_everything() -> None:
+    before, place, nonce, record = bytes(range(32)), Position(3, 9), bytes(16), b"record"
+    other = [
+        (bytes(32), place, nonce, record),
+        (before, Position(4, 9), nonce, record),
+        (before, Position(3, 10), nonce, record),
+        (before, place, bytes(15) + b"x", record),
+        (before, place, nonce, b"recorD"),
+        (before, place, nonce, b""),
+    ]
+    hashes = {chain_hash(*parts) for parts in [(before, place, nonce, record), *other]}
+    assert len(hashes) == len(other) + 1
+    assert {len(found) for found in hashes} == {32}

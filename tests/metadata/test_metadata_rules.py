@@ -1,15 +1,22 @@
-"""Rules of docs/safety.md about nodes and leases, each at the place where it matters most."""
+"""Rules of docs/safety.md about the log and its leases, each at the place where it matters most."""
 
 import asyncio
+import secrets
 import socket
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.metadata_instances import FAST, eventually, metadata_cluster
+from kit.metadata_instances import FAST, MetadataCluster, Writer, eventually, metadata_cluster, records
+from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher
+from muster_metadata.entries import End, Entry, arguments, chain
 from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, LIVE
+from muster_metadata.node import Node
+from muster_metadata.reply import Status
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -26,10 +33,11 @@ async def test_one_node_of_three_neither_renews_nor_judges(tmp_path: Path, count
             "the nodes are away",
         )
         keeping = asyncio.get_running_loop().time() + 2.5 * FAST["lease_ms"] / 1000
-        renewed = set()
         while asyncio.get_running_loop().time() < keeping:
-            renewed.add((await holder.renew()).renewed)
-        assert renewed == {count == 1}
+            if count == 1:
+                assert (await holder.renew()).renewed
+            await asyncio.sleep(FAST["poll_ms"] / 1000)
+        assert (await holder.renew()).renewed is (count == 1)
         seen = {node.state for m in watcher.messages for node in m.cluster.coordinators}
         assert DEAD not in seen
         for index in range(count):
@@ -63,3 +71,163 @@ async def test_what_an_address_says_about_its_process() -> None:
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
         assert await verdict(full) == "silent"
+
+
+@asynccontextmanager
+async def one_node(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Writer, Node]]:
+    """A log on one node, its owner, and a connection to the node past the service."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        async with node_of(cluster, 0) as node:
+            yield cluster, writer, node
+
+
+def behind(end: End, epoch: int, *records: bytes) -> list[Entry]:
+    return chain(end, epoch, [(record, secrets.token_bytes(16)) for record in records])
+
+
+def batch(end: End, entries: list[Entry], acknowledged: str = "") -> list[bytes | str]:
+    return [end.position.stream_id, end.hash, acknowledged, *arguments(entries)]
+
+
+def ends(*places: End) -> list[bytes | str]:
+    """The exact end and the cut of a repair."""
+    return [part for end in places for part in (end.position.stream_id, end.hash)]
+
+
+async def test_a_promise_only_grows_and_is_for_one_claim(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, writer, node):
+        mine, other = secrets.token_bytes(16), secrets.token_bytes(16)
+        assert (await node.prepare(0, 5, mine, b"one")).status is Status.OK
+        for epoch, nonce in ((4, mine), (4, other), (1, writer.nonce), (5, other)):
+            refused = await node.prepare(0, epoch, nonce, b"one")
+            assert (refused.status, refused.epoch) == (Status.PROMISED, 5)
+        assert (await node.prepare(0, 5, mine, b"one")).status is Status.OK
+        assert (await node.check(0, 5, mine)).status is Status.OK
+        assert (await node.prepare(0, 6, other, b"one")).status is Status.OK
+        assert (await node.check(0, 5, mine)).status is Status.FENCED
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["another-nonce", "a-higher-epoch"])
+async def test_scripts_write_only_under_the_promise(tmp_path: Path, epoch: int) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        end, nonce = writer.end, writer.nonce
+        if epoch == 1:
+            nonce = secrets.token_bytes(16)
+        else:
+            assert (await node.prepare(0, 2, secrets.token_bytes(16))).status is Status.OK
+        entries = behind(end, 1, b"w:x")
+        refused = [
+            await node.append(0, 1, nonce, batch(end, entries)),
+            await node.repair(0, 1, nonce, ends(end, end), entries),
+            await node.check(0, 1, nonce),
+            await node.acknowledge(0, 1, nonce, end.position.stream_id, end.hash),
+        ]
+        assert [reply.status for reply in refused] == [Status.FENCED] * 4
+        assert await cluster.ends(0) == [(2, end.hash)]
+
+
+async def test_a_gap_is_not_written_over(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        entries = behind(writer.end, 1, b"w:missed", b"w:next")
+        later = batch(entries[0].end, entries[1:])
+        assert (await node.append(0, 1, writer.nonce, later)).status is Status.MISMATCH
+        assert await cluster.ends(0) == [(2, writer.end.hash)]
+
+
+async def test_a_late_repair_cuts_nothing(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        before = writer.end
+        await writer.append(cluster[0], b"w:kept")
+        late = behind(before, 1, b"w:late")
+        reply = await node.repair(0, 1, writer.nonce, ends(before, before), late)
+        assert (reply.status, reply.end) == (Status.MISMATCH, writer.end)
+        assert records(await cluster[0].read(0, writer)) == [b"w:kept"]
+
+
+async def test_a_log_is_read_up_to_the_acknowledged_position_and_no_further(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        # Past the service, so that nobody acknowledges what nobody follows.
+        first, second = behind(writer.end, 1, b"w:1", b"w:2")
+        assert (await node.append(0, 1, writer.nonce, batch(writer.end, [first]))).status is Status.OK
+        assert records(await cluster[0].read(0)) == []
+        follows = batch(first.end, [second], first.position.stream_id)
+        assert (await node.append(0, 1, writer.nonce, follows)).status is Status.OK
+        assert records(await cluster[0].read(0)) == [b"w:1"]
+        assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
+
+
+async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        owner = Writer(0, "c-1")
+        await owner.claim(cluster[0])
+        await cluster.nodes[2].kill()
+        for number in range(5):
+            await owner.append(cluster[0], b"w:%d" % number)
+        await cluster[0].stop()  # or it would repair node 3 before the claim comes
+        for index in (0, 1):
+            cluster.nodes[index].pause()
+        await cluster.nodes[2].start()
+        alone = Writer(0, "c-2")
+        for _ in range(3):
+            assert (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_UNKNOWN
+        for index in (0, 1):
+            cluster.nodes[index].resume()
+
+        async def claimed() -> bool:
+            return (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+
+        await eventually(claimed, "claimed with a majority")
+        assert records(await cluster[1].read(0, alone)) == owner.acknowledged
+
+
+async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        old, new, last = Writer(0, "c-1"), Writer(0, "c-2"), Writer(0, "c-3")
+        await old.claim(cluster[0])
+        await eventually(lambda: cluster.level(0), "level")
+        for index in (0, 1):
+            await cluster.nodes[index].kill()
+        many = old.batch(*(b"w:never acknowledged %d" % number for number in range(20)))
+        assert (await old.send(cluster[0], many)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        await cluster.nodes[2].kill()
+        for index in (0, 1):
+            await cluster.nodes[index].start()
+
+        async def claimed(writer: Writer) -> bool:
+            return (await writer.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+
+        await eventually(lambda: claimed(new), "claimed without node 3")
+        await new.append(cluster[1], b"w:acknowledged")
+        await cluster[0].stop()
+        await cluster.nodes[0].kill()
+        # Nobody repairs node 3 before the next claim: the instance that would is started again.
+        await cluster[1].stop()
+        await cluster.nodes[2].start()
+        instance = await cluster.add_instance()
+
+        async def claimed_last() -> bool:
+            return (await last.claim(instance)).outcome == pb.LOG_OUTCOME_OK
+
+        await eventually(claimed_last, "claimed by nodes 2 and 3")
+        assert records(await instance.read(0, last)) == [b"w:acknowledged"]
+
+
+async def test_a_copy_that_is_not_complete_is_not_put_in_place(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        await writer.append(cluster[0], b"w:1", b"w:2")
+        entries = await cluster[0].read(0, writer)
+        async with cluster.client(0) as client:
+            await client.delete("muster:{0}:log", "muster:{0}:promise", "muster:{0}:acknowledged")
+        held = (0, 1, writer.nonce)
+        assert (await node.stage(*held, ("", b""), entries[:-1])).status is Status.OK
+        end = entries[-1]
+        whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "")
+        assert (await node.install(*held, *whole)).status is Status.MISMATCH
+        assert (await node.inspect(0)).status is Status.NOLOG
+        before = entries[-2].end
+        rest = (before.position.stream_id, before.hash)
+        assert (await node.stage(*held, rest, entries[-1:])).status is Status.OK
+        assert (await node.install(*held, *whole)).status is Status.OK
+        assert (await node.inspect(0)).status is Status.OK

@@ -96,7 +96,7 @@ class Ground:
             limit_s: after that the run is ended.
             first_failure_ends: whether one failure is enough.
         """
-        arguments = ["-m", "pytest", "-q", "--tb=no", "-rfE", "-m", "not containers"]
+        arguments = ["-m", "pytest", "-q", "--tb=line", "-rfE", "-m", "not containers"]
         arguments += [f"--timeout={_TEST_LIMIT_S}", "--timeout-method=signal"]
         arguments += ["-x"] if first_failure_ends else []
         code, output = self._python([*arguments, *(f"tests/{test}" for test in tests)], limit_s)
