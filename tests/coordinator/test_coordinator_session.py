@@ -295,6 +295,18 @@ async def test_frames_of_one_message_are_answered_in_one_and_a_parked_join_block
     await session.close()
 
 
+async def test_members_that_share_a_stream_are_all_answered(cluster: RealCluster) -> None:
+    _, caller = await one(cluster)
+    joins = [await joining(caller, group(0)) for _ in range(4)]
+    session = await Session(caller.channel).hello()
+    await session.send(*(call(number, join_group=join) for number, join in enumerate(joins, 1)))
+    replies = await session.until(lambda: session.said("reply")[3:] and session.said("reply"))
+    assert sorted(reply.call_id for reply in replies) == [1, 2, 3, 4]
+    assert {reply.join_group.error_code for reply in replies} == {error_code.NONE}
+    assert {reply.join_group.member_id for reply in replies} == {join.member_id for join in joins}
+    await session.close()
+
+
 async def test_a_call_of_a_client_that_is_gone_is_unparked(cluster: RealCluster) -> None:
     coordinator, caller = await one(cluster)
     joined, session = await on_stream(caller, group(0))
