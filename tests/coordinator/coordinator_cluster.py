@@ -4,7 +4,13 @@ import asyncio
 from typing import Any
 
 import grpc
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator import (
+    Coordinator,
+    CoordinatorSettings,
+    GroupSettings,
+    SessionSettings,
+    ShardLogSettings,
+)
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -109,7 +115,12 @@ class Coordinators:
         self.callers: list[Caller] = []
 
     async def add(
-        self, node_id: str, *, session: SessionSettings | None = None, **settings: Any
+        self,
+        node_id: str,
+        *,
+        session: SessionSettings | None = None,
+        shard_log: ShardLogSettings | None = None,
+        **settings: Any,
     ) -> Coordinator:
         """Starts a coordinator; returns when its lease is held."""
         addresses = parse_addresses(",".join(self.metadata))
@@ -120,6 +131,7 @@ class Coordinators:
             ),
             group=GroupSettings(initial_rebalance_delay_ms=0),
             session=session,
+            shard_log=shard_log,
         )
         await coordinator.start()
         self.running.append(coordinator)

@@ -12,7 +12,8 @@ from coordinator.coordinator_cluster import SHARDS, MemoryCluster, owns
 from coordinator.test_coordinator_shard import Bench
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import Heard, Wait
-from muster_coordinator.loader import Loader, LoadFailed
+from muster_coordinator.loader import Loader
+from muster_coordinator.log_image import LoadFailed
 from muster_coordinator.phase import Phase
 from muster_core.config import GroupConfig
 from muster_core.position import Position

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from muster_coordinator.loader import Loader, LogImage
+from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import Nonces, Step
+from muster_coordinator.log_image import LogImage
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.phase import Phase
 from muster_coordinator.shard_log import LogStopped

@@ -10,7 +10,7 @@ from kit.virtual_shard import VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, Milestone, SnapshotUnusable, digest_of, part_hash, parts
+from muster_core.snapshot import Covered, Milestone, SnapshotUnusable, digest_of, nothing_of, part_hash, parts
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.log.v1 import snapshot_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -73,7 +73,7 @@ def test_a_deleted_group_begins_again_with_its_first_generation_and_higher_token
 
 
 def test_the_same_state_gives_the_same_bytes_however_it_came_to_be() -> None:
-    covered = Covered(3, UPTO, bytes(32), (Milestone(Position(1, 4), 17),))
+    covered = Covered(3, UPTO, bytes(32), (Milestone(Position(1, 4), 17),), Position(1, 4))
     first = list(parts(full_group().groups.values(), covered))
     copy = through_snapshot(full_group(), UPTO, GroupConfig())
     assert list(parts(copy.groups.values(), covered)) == first
@@ -89,11 +89,11 @@ def test_a_part_ends_where_it_is_large_enough() -> None:
 
 
 def test_of_many_milestones_every_second_one_goes_and_the_newest_stays() -> None:
-    covered = Covered(3, UPTO, bytes(32))
-    kept: tuple[Milestone, ...] = ()
+    covered = nothing_of(3)
     for offset in range(1, 3_000):
-        covered = Covered(3, Position(1, offset), bytes(32)).with_milestone(kept, offset)
-        kept = covered.milestones
+        covered = Covered(3, Position(1, offset), bytes(32)).behind(covered, offset)
+    assert covered.previous_upto == Position(1, 2_998)
+    kept = covered.milestones
     assert len(kept) <= 513
     assert kept[0] == Milestone(Position(1, 1), 1)
     assert kept[-1] == Milestone(Position(1, 2_999), 2_999)

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import groupby
 from typing import Any
 
 import grpc
@@ -20,6 +21,19 @@ from muster_protos.muster.v1 import discovery_pb2
 
 LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
 DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
+
+
+def packed(entries: list[pb.LogEntry]) -> list[bytes]:
+    """Entries as metadata packs them: one run per epoch."""
+    runs = []
+    for epoch, group in groupby(entries, key=lambda entry: entry.position.epoch):
+        row = list(group)
+        run = pb.EntryRun(epoch=epoch, first_offset=row[0].position.offset)
+        run.records.extend(entry.record for entry in row)
+        run.nonces = b"".join(entry.nonce for entry in row)
+        run.hashes = b"".join(entry.hash for entry in row)
+        runs.append(run.SerializeToString())
+    return runs
 
 
 class MemoryStore:
@@ -268,7 +282,7 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         entries = [entry for entry in self.store.logs[request.shard] if entry.position.offset >= first]
         size = request.page_size or 1_000
         for start in range(0, len(entries), size):
-            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, entries=entries[start : start + size])
+            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, runs=packed(entries[start : start + size]))
         yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK)
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:

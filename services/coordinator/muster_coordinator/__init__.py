@@ -1,6 +1,11 @@
 """The coordinator: owns shards of groups by claim, and drives their cores."""
 
 from muster_coordinator.coordinator import Coordinator
-from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator.settings import (
+    CoordinatorSettings,
+    GroupSettings,
+    SessionSettings,
+    ShardLogSettings,
+)
 
-__all__ = ["Coordinator", "CoordinatorSettings", "GroupSettings", "SessionSettings"]
+__all__ = ["Coordinator", "CoordinatorSettings", "GroupSettings", "SessionSettings", "ShardLogSettings"]

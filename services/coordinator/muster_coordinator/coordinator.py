@@ -37,7 +37,8 @@ from muster_coordinator.servicer import (
     GroupSessionServicer,
 )
 from muster_coordinator.sessions import Sessions
-from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings
+from muster_coordinator.snapshot_taker import SnapshotTaker
 from muster_coordinator.surroundings import Claimant, Surroundings
 
 log = structlog.get_logger()
@@ -52,6 +53,7 @@ class Coordinator:
         settings: where it listens, its name, where metadata is.
         group: limits of the group protocol; the environment's if absent.
         session: limits of session streams; the environment's if absent.
+        shard_log: snapshots and trimming; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
@@ -64,6 +66,7 @@ class Coordinator:
         *,
         group: GroupSettings | None = None,
         session: SessionSettings | None = None,
+        shard_log: ShardLogSettings | None = None,
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
@@ -77,6 +80,7 @@ class Coordinator:
         self._settings = settings
         self._config = (GroupSettings() if group is None else group).to_config()
         self._session_settings = SessionSettings() if session is None else session
+        self._pace = (ShardLogSettings() if shard_log is None else shard_log).to_pace()
         self._tls = tls
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
@@ -178,13 +182,15 @@ class Coordinator:
                 drain_limit_ms=settings.drain_limit_ms,
             ),
         )
-        self._parts = _Parts(channels, view, log_client, lease, ownership, peers)
+        taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, _now, self._pace)
+        self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         late.calls, late.ownership = Calls(ownership, view), ownership
         self._sessions = Sessions(self._session_settings, late.calls, lease.may_answer, clock.boot_ms)
         late.sessions = self._sessions
         log_client.start()
         await view.start()
         ownership.start()
+        taker.start()
         lease.start(asyncio.get_running_loop())
         log.info("coordinator_started", node_id=settings.node_id, address=str(address))
         return port
@@ -233,6 +239,7 @@ class Coordinator:
         else:
             await self._server.stop(grace_ms)
             await parts.lease.stop(release=False)
+        await parts.taker.stop()
         await parts.ownership.stop()
         await parts.log_client.stop()
         await parts.view.stop()
@@ -287,7 +294,9 @@ class _Parts:
         lease: LeaseKeeper,
         ownership: Ownership,
         peers: Peers,
+        taker: SnapshotTaker,
     ) -> None:
+        self.taker = taker
         self.channels = channels
         self.view = view
         self.log_client = log_client

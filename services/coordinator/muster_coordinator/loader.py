@@ -1,59 +1,27 @@
 """Reads a shard's log into a fresh core, page by page, without blocking the loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import grpc
 import structlog
 from muster_core.config import GroupConfig
 from muster_core.position import Position
-from muster_core.replay import ChainReader, Entry, LogDamaged
-from muster_core.shard import Shard
+from muster_core.replay import LogDamaged
+from muster_core.snapshot import SnapshotUnusable
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 
+from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.shard_log import LogStopped
 
 log = structlog.get_logger()
 
-PAGE_RECORDS = 500
+PAGE_RECORDS = 1_000
 PAGE_TIMEOUT_S = 2.0
 SHORT_READS_MAX = 20
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
-
-
-class LoadFailed(Exception):
-    """The log can be read, but must not be served: it is damaged, shorter than it was, or not understood."""
-
-
-class LogImage:
-    """What was read of a log so far: the state after its last entry, and that entry's place and hash."""
-
-    def __init__(self, shard: int, config: GroupConfig) -> None:
-        self.shard = shard
-        self.core = Shard(shard, config)
-        self.chain = ChainReader()
-        self.records = 0
-
-    def take(self, entries: Sequence[pb.LogEntry]) -> None:
-        """Checks entries and replays their records.
-
-        Raises:
-            LoadFailed: they do not follow what was read before, or this version must not serve them.
-        """
-        try:
-            for entry in entries:
-                position = Position.from_proto(entry.position)
-                record = self.chain.read(Entry(position, entry.record, entry.nonce, entry.hash))
-                self.core.replay(position, record)
-        except LogDamaged as error:
-            raise LoadFailed(str(error)) from error
-        except Exception as error:
-            raise LoadFailed(
-                f"the record after {self.chain.end.stream_id} cannot be replayed: {error!r}"
-            ) from error
-        self.records += len(entries)
 
 
 class Loader:
@@ -109,41 +77,52 @@ class Loader:
 
     async def _read(self, image: LogImage, epoch: int, nonce: bytes, end: pb.LogEnd | None) -> None:
         pause_s, short_reads = _PAUSE_FIRST_S, 0
+        careful = False
         while True:
             before = image.chain.end
-            problem = await self._read_once(image, epoch, nonce)
+            try:
+                problem = await self._read_once(image, epoch, nonce, careful=careful)
+            except LogDamaged as error:
+                if careful:
+                    raise LoadFailed(str(error)) from error
+                # Another node may have it as it was written: now metadata looks before it answers.
+                careful, problem = True, str(error)
+                log.error("log_damaged", shard=image.shard, reason=problem, alarm=True)  # noqa: TRY400
             complete = end is None or image.chain.end.offset >= end.position.offset
             if not problem and complete:
-                return
+                break
             if image.chain.end != before:
                 pause_s = _PAUSE_FIRST_S
             if not problem:
                 short_reads += 1
                 problem = f"the log was read up to {image.chain.end.stream_id} only"
                 if short_reads >= SHORT_READS_MAX:
-                    return
+                    break
             log.warning("log_read_repeated", shard=image.shard, reason=problem)
             self._current = (self._current + 1) % self._instances
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        if image.base.upto.offset and image.base_marker is None:
+            raise LoadFailed(
+                f"the snapshot up to {image.base.upto.stream_id} was read, and no marker behind it in the "
+                "log says that it is the one"
+            )
 
-    async def _read_once(self, image: LogImage, epoch: int, nonce: bytes) -> str:
+    async def _read_once(self, image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> str:
         """Reads as far as one instance gives; returns why it ended early, empty if it did not."""
-        end = image.chain.end
-        request = pb.ReadLogRequest(shard=image.shard, epoch=epoch, claim_nonce=nonce, page_size=PAGE_RECORDS)
-        if end.offset:
-            getattr(request, "from").CopyFrom(end.after(1).to_proto())
-        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
+        if image.fresh is False and image.chain.end.offset == 0:
+            image.restart()  # a snapshot that was not read to its end
+        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(
+            _request(image, epoch, nonce, careful=careful)
+        )
         try:
             while True:
                 page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
                 if not isinstance(page, pb.ReadLogResponse):
                     return ""
-                if page.outcome in (pb.LOG_OUTCOME_FENCED, pb.LOG_OUTCOME_NO_LOG, pb.LOG_OUTCOME_TRUNCATED):
-                    raise LogStopped(page.outcome, page.message)
-                if page.outcome != pb.LOG_OUTCOME_OK:
-                    return page.message or pb.LogOutcome.Name(page.outcome)
-                image.take(page.entries)
+                problem = _take(image, page)
+                if problem:
+                    return problem
                 await asyncio.sleep(0)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
@@ -151,3 +130,58 @@ class Loader:
             return f"no page for {PAGE_TIMEOUT_S} s"
         finally:
             call.cancel()
+
+
+def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> pb.ReadLogRequest:
+    request = pb.ReadLogRequest(
+        shard=image.shard,
+        epoch=epoch,
+        claim_nonce=nonce,
+        page_size=PAGE_RECORDS,
+        packed=True,
+        snapshot=image.fresh,
+        without_snapshots=[upto.to_proto() for upto in sorted(image.unusable)],
+    )
+    end = image.chain.end
+    if end.offset:
+        getattr(request, "from").CopyFrom(end.after(1).to_proto())
+        if careful:
+            request.after_hash = image.chain.end_hash
+    return request
+
+
+def _take(image: LogImage, page: pb.ReadLogResponse) -> str:
+    """Takes a page; returns why the read has to begin anew, empty if it has not.
+
+    Raises:
+        LogDamaged, LoadFailed: see `LogImage.take`; or every node says that the log is damaged.
+        LogStopped: somebody else claimed the shard, or there is no such log.
+    """
+    if page.outcome in (pb.LOG_OUTCOME_FENCED, pb.LOG_OUTCOME_NO_LOG, pb.LOG_OUTCOME_TRUNCATED):
+        raise LogStopped(page.outcome, page.message)
+    if page.outcome == pb.LOG_OUTCOME_TRIMMED:
+        image.restart()
+        return page.message
+    if page.outcome == pb.LOG_OUTCOME_DAMAGED:
+        if not page.HasField("snapshot_upto"):
+            raise LoadFailed(page.message)
+        return _without(image, page, page.message)
+    if page.outcome != pb.LOG_OUTCOME_OK:
+        return page.message or pb.LogOutcome.Name(page.outcome)
+    try:
+        if page.snapshot_part:
+            image.take_part(page.snapshot_part)
+        for run in page.runs:
+            image.take(run)
+    except SnapshotUnusable as error:
+        return _without(image, page, str(error))
+    return ""
+
+
+def _without(image: LogImage, page: pb.ReadLogResponse, reason: str) -> str:
+    """Goes on without a snapshot: with an older one, or with the log from its beginning."""
+    upto = Position.from_proto(page.snapshot_upto)
+    log.error("snapshot_unusable", shard=image.shard, upto=upto.stream_id, reason=reason, alarm=True)
+    image.unusable.add(upto)
+    image.restart()
+    return reason

@@ -30,7 +30,7 @@ _FINAL = frozenset(
     }
 )
 
-Step = pb.ClaimStep | pb.AppendStep | pb.CheckStep
+Step = pb.ClaimStep | pb.AppendStep | pb.CheckStep | pb.SnapshotStep | pb.TrimStep
 
 
 class Nonces:
@@ -144,7 +144,7 @@ class LogClient:
         """Carries out a step on a shard's log.
 
         Args:
-            shard: the log. Not more than one step of a shard may be open at a time.
+            shard: the log. Not more than one claim or append of a shard may be open at a time.
             step: what to do.
 
         Returns:
@@ -235,6 +235,10 @@ class LogClient:
                 call.append.CopyFrom(entry.step)
             case pb.CheckStep():
                 call.check.CopyFrom(entry.step)
+            case pb.SnapshotStep():
+                call.snapshot.CopyFrom(entry.step)
+            case pb.TrimStep():
+                call.trim.CopyFrom(entry.step)
 
     async def _read(
         self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream

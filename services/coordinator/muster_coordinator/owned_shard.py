@@ -17,7 +17,8 @@ from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_coordinator.core_driver import CoreDriver, Outlets, Sink
-from muster_coordinator.loader import LoadFailed, LogImage
+from muster_coordinator.kept_snapshots import KeptSnapshots
+from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.phase import NOT_SURE, Phase
 from muster_coordinator.shard_log import LogStopped, ShardLog
 from muster_coordinator.surroundings import Surroundings
@@ -25,7 +26,6 @@ from muster_coordinator.surroundings import Surroundings
 log = structlog.get_logger()
 
 _NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
-_HANDOFF_APPEND = -1
 
 
 class OwnedShard:
@@ -46,8 +46,9 @@ class OwnedShard:
         self._around = surroundings
         self._driver: CoreDriver | None = None
         self._log: ShardLog | None = None
+        self._kept: KeptSnapshots | None = None
         self._phase_ended: asyncio.Event = asyncio.Event()
-        self._handoff_stored: asyncio.Future[None] | None = None
+        self._own_appends: dict[int, asyncio.Future[metadata_pb2.LogEnd | None]] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     @property
@@ -69,6 +70,11 @@ class OwnedShard:
     def core(self) -> Shard | None:
         """Its state, to be read only; None: it is not loaded."""
         return None if self._driver is None else self._driver.core
+
+    @property
+    def kept(self) -> KeptSnapshots | None:
+        """Its log's snapshots; None: it is not served now."""
+        return self._kept if self.phase is Phase.SERVING else None
 
     @property
     def open_calls(self) -> int:
@@ -116,6 +122,7 @@ class OwnedShard:
             self.number, self.epoch, nonce, end, around.log, around.nonces, self._appended, self._log_stopped
         )
         outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse)
+        self._kept = KeptSnapshots(shard_log, image)
         self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer)
         self._become(Phase.SERVING)
         self._driver.begin(self.epoch)
@@ -124,6 +131,7 @@ class OwnedShard:
             shard=self.number,
             epoch=self.epoch,
             records=image.records,
+            snapshot=image.base.upto.stream_id,
             load_ms=around.now().boot_ms - began_ms,
         )
         around.changed(self)
@@ -242,9 +250,9 @@ class OwnedShard:
             self._driver.handle(event)
 
     def _appended(self, append_id: int, position: Position) -> None:
-        if append_id == _HANDOFF_APPEND:
-            if self._handoff_stored is not None and not self._handoff_stored.done():
-                self._handoff_stored.set_result(None)
+        own = self._own_appends.pop(append_id, None)
+        if own is not None and self._log is not None:
+            own.set_result(self._log.end)
         elif self._driver is not None:
             self._driver.appended(append_id, position)
 
@@ -311,23 +319,30 @@ class OwnedShard:
             self.unload(successor)
 
     async def _store_handoff(self) -> None:
-        shard_log = self._log
-        if shard_log is None:
-            return  # fenced meanwhile
-        record = records_pb2.Record(
-            written_at_ms=self._around.now().wall_ms,
-            handoff=records_pb2.Handoff(
-                node_id=self._around.claimant.node_id,
-                successor=self.successor.node_id if self.successor is not None else "",
-            ),
+        handoff = records_pb2.Handoff(
+            node_id=self._around.claimant.node_id,
+            successor=self.successor.node_id if self.successor is not None else "",
         )
-        self._handoff_stored = asyncio.get_running_loop().create_future()
-        shard_log.append(_HANDOFF_APPEND, [record.SerializeToString()])
-        idle = asyncio.ensure_future(shard_log.until_idle())
-        try:
-            await asyncio.wait({self._handoff_stored, idle}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            idle.cancel()
+        record = records_pb2.Record(written_at_ms=self._around.now().wall_ms, handoff=handoff)
+        await self._store(record)
+
+    async def store_marker(self, snapshot: records_pb2.Snapshot) -> metadata_pb2.LogEnd | None:
+        """Stores a Snapshot record; gives its place and hash, or None if the shard is given up meanwhile."""
+        if self.phase is not Phase.SERVING:
+            return None
+        return await self._store(
+            records_pb2.Record(written_at_ms=self._around.now().wall_ms, snapshot=snapshot)
+        )
+
+    async def _store(self, record: records_pb2.Record) -> metadata_pb2.LogEnd | None:
+        """Stores a record that the core does not know of."""
+        if self._log is None:
+            return None  # fenced meanwhile
+        append_id = min(self._own_appends, default=0) - 1
+        stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
+        self._own_appends[append_id] = stored
+        self._log.append(append_id, [record.SerializeToString()], ends_step=True)
+        return await asyncio.shield(stored)
 
     def unload(self, successor: common_pb2.Coordinator | None) -> None:
         """Gives the shard up: parked calls are answered NOT_COORDINATOR, all else is dropped."""
@@ -353,6 +368,9 @@ class OwnedShard:
             driver.end(last_event)
         if shard_log is not None:
             shard_log.close()
+        for stored in self._own_appends.values():
+            stored.set_result(None)
+        self._own_appends.clear()
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

@@ -15,7 +15,8 @@ from muster_runtime.channels import Address
 from muster_runtime.view import ClusterView
 
 from muster_coordinator.lease import LeaseKeeper
-from muster_coordinator.loader import Loader, LoadFailed, LogImage
+from muster_coordinator.loader import Loader
+from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.peers import Peers
 from muster_coordinator.phase import Phase

@@ -6,8 +6,10 @@ from typing import Annotated
 from muster_core.config import GroupConfig
 from muster_runtime.channels import Address, AddressList, ListenAddress, OneAddress
 from muster_runtime.settings import Settings
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
+
+from muster_coordinator.snapshot_taker import SnapshotPace
 
 _DEFAULTS = GroupConfig()
 _DAY_MS = 86_400_000
@@ -77,6 +79,60 @@ class CoordinatorSettings(Settings):
         le=5_000,
         description="Let a call wait so many ms for a load to end before it is told to retry, 0 to 5,000.",
     )
+
+
+class ShardLogSettings(Settings):
+    """When snapshots of the logs are taken, and when their old entries are removed."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_SHARD_LOG_")
+
+    snapshot_records: int = Field(
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Take a snapshot when a load would replay so many records, 100 to 1,000,000; 0: never.",
+    )
+    snapshot_bytes: int = Field(
+        default=32 << 20,
+        ge=65_536,
+        le=1 << 30,
+        description="Or when a load would replay so many bytes, 65,536 to 1 GiB.",
+    )
+    retention_ms: int = Field(
+        default=7 * _DAY_MS,
+        ge=0,
+        le=3_660 * _DAY_MS,
+        description="Remove entries that snapshots cover and that are older than this; 0: keep them all.",
+    )
+    export: bool = Field(
+        default=False, description="Remove only entries of which the audit reported that it exported them."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ShardLogSettings":
+        name = self.variable
+        if 0 < self.snapshot_records < 100:
+            raise ValueError(f"{name('snapshot_records')}={self.snapshot_records} must be 0 or at least 100")
+        if not self.snapshot_records and self.retention_ms:
+            raise ValueError(
+                f"{name('snapshot_records')}=0 takes no snapshots, so nothing could be removed after "
+                f"{name('retention_ms')}={self.retention_ms}: set that to 0 too"
+            )
+        if self.export and not self.retention_ms:
+            raise ValueError(
+                f"{name('export')}=true waits with removing for the export, and {name('retention_ms')}=0 "
+                "removes nothing: drop one of them"
+            )
+        return self
+
+    def to_pace(self) -> SnapshotPace:
+        """The values as the snapshot taker takes them."""
+        return SnapshotPace(
+            records=self.snapshot_records,
+            size_bytes=self.snapshot_bytes,
+            retention_ms=self.retention_ms,
+            only_exported=self.export,
+        )
 
 
 class GroupSettings(Settings):

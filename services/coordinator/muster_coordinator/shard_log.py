@@ -40,6 +40,7 @@ class _Batch:
     append_id: int
     records: Sequence[bytes]
     size_bytes: int
+    ends_step: bool
 
 
 class ShardLog:
@@ -58,6 +59,10 @@ class ShardLog:
         nonces: source of nonces.
         on_done: told of each append, in order, with the place of its first record.
         on_stopped: told once when nothing can be written any more.
+
+    Attributes:
+        end: the last entry that is acknowledged.
+        written_bytes: about how much was written behind the Claim.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class ShardLog:
         self.epoch = epoch
         self.claim_nonce = claim_nonce
         self.end = end
+        self.written_bytes = 0
         self._log = log
         self._nonces = nonces
         self._on_done = on_done
@@ -89,13 +95,18 @@ class ShardLog:
         self._stopped: LogStopped | None = None
         self._closed = False
 
-    def append(self, append_id: int, records: Sequence[bytes]) -> None:
+    def append(self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False) -> None:
         """Stores records, all or nothing, behind everything that was given before.
 
         They wait for the end of the loop turn, so that what one turn brings travels together.
+
+        Args:
+            append_id: what `on_done` is told.
+            records: their bytes.
+            ends_step: nothing travels behind them in the same step, so that `end` is their end in `on_done`.
         """
         size_bytes = sum(len(record) + _RECORD_OVERHEAD_BYTES for record in records)
-        self._queue.append(_Batch(append_id, records, size_bytes))
+        self._queue.append(_Batch(append_id, records, size_bytes, ends_step))
         self._schedule()
 
     def barrier(self) -> "asyncio.Future[None]":
@@ -167,10 +178,14 @@ class ShardLog:
             count += len(batch.records)
             size_bytes += batch.size_bytes
             if self._sent and (count > BATCH_MAX_RECORDS or size_bytes > BATCH_MAX_BYTES):
+                size_bytes -= batch.size_bytes
                 break
             self._sent.append(self._queue.popleft())
             for record in batch.records:
                 step.records.add(record=record, nonce=self._nonces.next())
+            if batch.ends_step:
+                break
+        self.written_bytes += size_bytes
         return step
 
     def _stepped(self, future: "asyncio.Future[pb.LogResult]") -> None:

@@ -1,6 +1,6 @@
 """What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -13,6 +13,8 @@ from muster_core.history import GenerationEntry
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import TopicPartition, partitions_in
+
+_WITHOUT_EFFECT = frozenset({"genesis", "claim", "handoff", "snapshot"})
 
 
 class UnknownCriticalRecord(Exception):
@@ -62,6 +64,27 @@ class Application:
             self.skipped += 1
         elif (applier := self._appliers.get(kind)) is not None:
             applier(position, record.written_at_ms, getattr(record, kind))
+
+    def apply_run(self, first: Position, records: Sequence[log.Record], datas: Sequence[bytes]) -> None:
+        """Carries out the records of one epoch, one after the other, as `apply` does each.
+
+        Args:
+            first: place of the first one.
+            records: they, decoded together.
+            datas: their bytes. Parts of what was decoded together keep all of it alive, so records of which
+                the state keeps parts are decoded once more, alone.
+
+        Raises:
+            UnknownCriticalRecord: its kind is unknown and it is marked critical.
+            IllegalTransition, KeyError: it contradicts the records before it.
+        """
+        commit = self._offset_committed
+        for index, record in enumerate(records):
+            kind = record.WhichOneof("kind")
+            if kind == "offset_committed":
+                commit(first, record.written_at_ms, record.offset_committed)
+            elif kind not in _WITHOUT_EFFECT:
+                self.apply(first.after(index), log.Record.FromString(datas[index]))
 
     def group(self, group_id: str, wall_ms: int) -> Group:
         """The group of that id, made when it is not there."""
@@ -184,7 +207,8 @@ class Application:
             group.become(GroupState.DEAD, wall_ms)
 
     def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
-        group = self.group(record.group_id, wall_ms)
+        group_id = record.group_id
+        group = self._groups.get(group_id) or self.group(group_id, wall_ms)
         group.offsets.store(record, wall_ms)
         member = group.members.get(record.member_id)
         if member is not None:

@@ -5,7 +5,8 @@ from hashlib import sha256
 
 from muster_core.position import Position
 
-_HEAD = struct.Struct(">QQ")
+HEAD = struct.Struct(">QQ")
+"""Epoch and offset as they go into the hash."""
 
 BEFORE_GENESIS = bytes(32)
 """Hash that the genesis entry is chained to."""
@@ -17,4 +18,4 @@ def chain_hash(previous: bytes, position: Position, nonce: bytes, record: bytes)
     The parts before the record have fixed lengths (32, 16 and 16 bytes), so no two entries share an
     input. There is no other checksum (docs/safety.md, "The log").
     """
-    return sha256(previous + _HEAD.pack(*position) + nonce + record).digest()
+    return sha256(previous + HEAD.pack(*position) + nonce + record).digest()

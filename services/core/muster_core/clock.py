@@ -13,3 +13,20 @@ class Now(NamedTuple):
 
     boot_ms: int
     wall_ms: int
+
+
+class ClockWatch:
+    """Whether both clocks go alike: what is measured by wall time pauses while they do not.
+
+    Args:
+        now: the reading that later ones are compared with.
+    """
+
+    LIMIT_MS = 60_000
+
+    def __init__(self, now: Now) -> None:
+        self._difference_ms = now.wall_ms - now.boot_ms
+
+    def agree(self, now: Now) -> bool:
+        """Whether they disagree by a minute at most since the first reading."""
+        return abs(now.wall_ms - now.boot_ms - self._difference_ms) <= self.LIMIT_MS

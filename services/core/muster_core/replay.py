@@ -1,12 +1,17 @@
 """Reading a log back: the chain of its entries is checked before any record is believed."""
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.chain import BEFORE_GENESIS, HEAD, chain_hash
 from muster_core.position import NOWHERE, Position
+
+_OTHER_HASH = "its chain hash does not match its content and the entry before it"
+_NOTED = frozenset({"claim", "genesis", "snapshot"})
 
 
 class LogDamaged(Exception):
@@ -30,6 +35,14 @@ class Entry(NamedTuple):
     hash: bytes
 
 
+class Marker(NamedTuple):
+    """A Snapshot record as it stands in the log."""
+
+    position: Position
+    hash: bytes
+    snapshot: records_pb2.Snapshot
+
+
 class ChainReader:
     """Checks entries in order: dense offsets, epochs that change only at a Claim, and the chain hash.
 
@@ -41,12 +54,14 @@ class ChainReader:
         end: place of the last entry that was read.
         end_hash: its chain hash, 32 bytes.
         nonces_of_claims: epoch → nonce of its Claim, of what was read.
+        markers: the Snapshot records of what was read, in order.
     """
 
     def __init__(self, end: Position = NOWHERE, end_hash: bytes = BEFORE_GENESIS) -> None:
         self.end = end
         self.end_hash = end_hash
         self.nonces_of_claims: dict[int, bytes] = {}
+        self.markers: list[Marker] = []
 
     def read(self, entry: Entry) -> records_pb2.Record:
         """Checks the next entry and decodes its record.
@@ -58,17 +73,66 @@ class ChainReader:
         if position.offset != self.end.offset + 1:
             raise LogDamaged(position, f"offsets are not dense: before it comes {self.end.stream_id}")
         if chain_hash(self.end_hash, position, entry.nonce, entry.record) != entry.hash:
-            raise LogDamaged(position, "its chain hash does not match its content and the entry before it")
+            raise LogDamaged(position, _OTHER_HASH)
         record = records_pb2.Record()
         try:
             record.ParseFromString(entry.record)
         except DecodeError:
             raise LogDamaged(position, "its record cannot be decoded") from None
         self._check_epoch(position, record)
-        if record.WhichOneof("kind") == "claim":
-            self.nonces_of_claims[position.epoch] = entry.nonce
+        self._note(position, entry.nonce, entry.hash, record)
         self.end, self.end_hash = position, entry.hash
         return record
+
+    def read_run(
+        self,
+        first: Position,
+        datas: Sequence[bytes],
+        nonces: bytes,
+        hashes: bytes,
+        records: Sequence[records_pb2.Record],
+    ) -> None:
+        """Checks the next entries, all of one epoch: the same as `read` of each, in a fraction of the time.
+
+        Args:
+            first: place of the first one.
+            datas: their records' bytes.
+            nonces: their nonces, 16 bytes each.
+            hashes: their chain hashes, 32 bytes each.
+            records: their records, decoded.
+
+        Raises:
+            LogDamaged: one of them does not follow; nothing was taken then.
+        """
+        if first.offset != self.end.offset + 1:
+            raise LogDamaged(first, f"offsets are not dense: before it comes {self.end.stream_id}")
+        epoch, offset = first
+        pack, previous, chain = HEAD.pack, self.end_hash, []
+        for index, data in enumerate(datas):
+            nonce = nonces[index * 16 : index * 16 + 16]
+            previous = sha256(previous + pack(epoch, offset + index) + nonce + data).digest()
+            chain.append(previous)
+        if b"".join(chain) != hashes:
+            wrong = next(i for i, found in enumerate(chain) if found != hashes[i * 32 : i * 32 + 32])
+            raise LogDamaged(Position(epoch, offset + wrong), _OTHER_HASH)
+        self._check_epoch(first, records[0])
+        noted = [(i, record) for i, record in enumerate(records) if record.WhichOneof("kind") in _NOTED]
+        for index, record in noted:
+            if index and not record.HasField("snapshot"):
+                kind = record.WhichOneof("kind")
+                raise LogDamaged(Position(epoch, offset + index), f"a {kind} stands inside an epoch")
+        for index, record in noted:
+            nonce = nonces[index * 16 : index * 16 + 16]
+            self._note(Position(epoch, offset + index), nonce, chain[index], record)
+        self.end, self.end_hash = Position(epoch, offset + len(datas) - 1), previous
+
+    def _note(self, position: Position, nonce: bytes, hash_: bytes, record: records_pb2.Record) -> None:
+        if record.HasField("claim"):
+            self.nonces_of_claims[position.epoch] = nonce
+        elif record.HasField("snapshot"):
+            snapshot = records_pb2.Snapshot()
+            snapshot.CopyFrom(record.snapshot)  # a part of the record would keep all of its page
+            self.markers.append(Marker(position, hash_, snapshot))
 
     def _check_epoch(self, position: Position, record: records_pb2.Record) -> None:
         kind = record.WhichOneof("kind")

@@ -1,6 +1,6 @@
 """A shard: the groups of one coordinator partition, as a pure state machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
-from muster_core.clock import Now
+from muster_core.clock import ClockWatch, Now
 from muster_core.config import GroupConfig
 from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
@@ -44,7 +44,6 @@ from muster_core.streams import Streams
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
 
-_CLOCKS_AGREE_MS = 60_000
 _SUSPENDED = "the coordinator is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
 
@@ -131,6 +130,16 @@ class Shard:
             IllegalTransition, KeyError: the record contradicts those before it.
         """
         self._context.application.apply(position, record)
+
+    def replay_run(
+        self, first: Position, records: Sequence[records_pb2.Record], datas: Sequence[bytes]
+    ) -> None:
+        """The same for many records of one epoch, with their bytes.
+
+        Raises:
+            UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
+        """
+        self._context.application.apply_run(first, records, datas)
 
     def loaded(self, epoch: int, now: Now) -> Effects:
         """Begins to serve: full sessions for everybody, and what the last owner had begun is finished.
@@ -285,23 +294,21 @@ class Shard:
 class _Retention(Timer):
     """The regular search for expired offsets. Pauses while the clocks disagree (docs/safety.md, "Time")."""
 
-    __slots__ = ("_context", "_difference_ms", "_offsets")
+    __slots__ = ("_clocks", "_context", "_offsets")
 
     def __init__(self, context: ShardContext, offsets: Offsets) -> None:
         super().__init__()
         self._context = context
         self._offsets = offsets
-        self._difference_ms = 0
+        self._clocks = ClockWatch(context.now)
 
     def start(self) -> None:
-        self._difference_ms = self._context.now.wall_ms - self._context.now.boot_ms
+        self._clocks = ClockWatch(self._context.now)
         self._arm()
 
     def fire(self) -> None:
         self._arm()  # first, so that a search that fails is not the last one (conformance EX-15)
-        now = self._context.now
-        difference_ms = now.wall_ms - now.boot_ms
-        if abs(difference_ms - self._difference_ms) <= _CLOCKS_AGREE_MS:
+        if self._clocks.agree(self._context.now):
             self._offsets.expire()
 
     def _arm(self) -> None:

@@ -4,7 +4,7 @@ Made from a state that was only ever replayed, and read back into the same state
 the records behind it equals a replay of all records (invariant G12).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -13,12 +13,13 @@ from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
+from muster_core.chain import BEFORE_GENESIS
 from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.history import GenerationEntry
 from muster_core.member import Member
 from muster_core.offset_store import CommittedOffset
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 
 FORMAT = 1
 PART_BYTES = 256 << 10
@@ -50,19 +51,32 @@ class Covered:
         upto: last position it covers.
         hash: chain hash of the entry there.
         milestones: places that it and snapshots before it covered, oldest first.
+        previous_upto: what the snapshot before covers, which is kept beside this one; nowhere: there is none.
     """
 
     shard: int
     upto: Position
     hash: bytes
     milestones: tuple[Milestone, ...] = ()
+    previous_upto: Position = NOWHERE
 
-    def with_milestone(self, before: Sequence[Milestone], written_at_ms: int) -> "Covered":
-        """The same with its own milestone behind earlier ones; of too many every second one goes."""
-        kept = list(before)
+    def behind(self, before: "Covered", written_at_ms: int) -> "Covered":
+        """The same as the successor of another snapshot; of too many milestones every second one goes.
+
+        Args:
+            before: what the snapshot before covers.
+            written_at_ms: when the last record that this one covers was written.
+        """
+        kept = list(before.milestones)
         if len(kept) >= _MILESTONES_MAX:
             del kept[1::2]
-        return Covered(self.shard, self.upto, self.hash, (*kept, Milestone(self.upto, written_at_ms)))
+        mine = Milestone(self.upto, written_at_ms)
+        return Covered(self.shard, self.upto, self.hash, (*kept, mine), before.upto)
+
+
+def nothing_of(shard: int) -> Covered:
+    """What is covered where there is no snapshot."""
+    return Covered(shard, NOWHERE, BEFORE_GENESIS)
 
 
 def digest_of(part_hashes: Iterable[bytes]) -> bytes:
@@ -100,7 +114,11 @@ def parts(groups: Iterable[Group], covered: Covered, part_bytes: int = PART_BYTE
 
 def _items(groups: Iterable[Group], covered: Covered) -> Iterator[snapshot_pb2.SnapshotItem]:
     header = snapshot_pb2.SnapshotHeader(
-        format=FORMAT, shard=covered.shard, upto=covered.upto.to_proto(), hash=covered.hash
+        format=FORMAT,
+        shard=covered.shard,
+        upto=covered.upto.to_proto(),
+        hash=covered.hash,
+        previous_upto=covered.previous_upto.to_proto(),
     )
     for milestone in covered.milestones:
         header.milestones.add(position=milestone.position.to_proto(), written_at_ms=milestone.written_at_ms)
@@ -265,6 +283,7 @@ class SnapshotReader:
             tuple(
                 Milestone(Position.from_proto(row.position), row.written_at_ms) for row in header.milestones
             ),
+            Position.from_proto(header.previous_upto),
         )
 
     def _open_group(self, head: snapshot_pb2.GroupHead) -> None:

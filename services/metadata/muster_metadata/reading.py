@@ -66,7 +66,7 @@ class Page:
         runs: entries, in order.
         acknowledged: acknowledged position as known.
         part: the next part of the snapshot; empty: none.
-        snapshot_upto: the snapshot that could not be read on, with DAMAGED.
+        snapshot_upto: the snapshot that the read began with, or could not go on with.
     """
 
     verdict: Verdict
@@ -145,7 +145,7 @@ class LogReader:
         if found is not None:
             try:
                 async for part in self._copies.parts(found):
-                    yield Page(steps.OK, (), plan.acknowledged, part)
+                    yield Page(steps.OK, (), plan.acknowledged, part, found.upto)
             except SnapshotLost as lost:
                 outcome = pb.LOG_OUTCOME_DAMAGED if lost.certain else pb.LOG_OUTCOME_UNKNOWN
                 yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
@@ -191,7 +191,8 @@ class LogReader:
             if not done:
                 # The next page is on its way while this one is sent.
                 cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
-            yield Page(steps.OK, tuple(runs), plan.acknowledged)
+            upto = None if found is None else found.upto
+            yield Page(steps.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
             if done:
                 return
         yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if cursor.damage else steps.UNKNOWN)

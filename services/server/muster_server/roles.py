@@ -144,12 +144,18 @@ def kind_of(role: str) -> RoleKind:
         return RoleKind(
             lambda settings, **others: _DiscoveryRole(Discovery(settings, **others)), DiscoverySettings
         )
-    from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
+    from muster_coordinator import (
+        Coordinator,
+        CoordinatorSettings,
+        GroupSettings,
+        SessionSettings,
+        ShardLogSettings,
+    )
 
     return RoleKind(
         lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others)),
         CoordinatorSettings,
-        {"group": GroupSettings, "session": SessionSettings},
+        {"group": GroupSettings, "session": SessionSettings, "shard_log": ShardLogSettings},
     )
 
 

@@ -788,7 +788,7 @@ class ReadLogResponse(_message.Message):
 
     @_builtins.property
     def snapshot_upto(self) -> _common_pb2.Position:
-        """With DAMAGED while a snapshot is sent: the last position that it covers."""
+        """When the read began with a snapshot: the last position that it covers."""
 
     def __init__(
         self,

@@ -120,6 +120,7 @@ class SnapshotHeader(_message.Message):
     UPTO_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
+    PREVIOUS_UPTO_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Layout; a reader that does not know it must not use the snapshot. Now 1."""
     shard: _builtins.int
@@ -136,6 +137,10 @@ class SnapshotHeader(_message.Message):
         part of the log is.
         """
 
+    @_builtins.property
+    def previous_upto(self) -> _common_pb2.Position:
+        """Last position that the snapshot before covers, which is kept beside this one; offset 0: there is none."""
+
     def __init__(
         self,
         *,
@@ -144,10 +149,11 @@ class SnapshotHeader(_message.Message):
         upto: _common_pb2.Position | None = ...,
         hash: _builtins.bytes = ...,
         milestones: _abc.Iterable[Global___Milestone] | None = ...,
+        previous_upto: _common_pb2.Position | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["upto", b"upto"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "hash", b"hash", "milestones", b"milestones", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "hash", b"hash", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

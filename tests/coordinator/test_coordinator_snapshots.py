@@ -1,0 +1,329 @@
+"""Snapshots and trimming by a coordinator on the real metadata service and three embedded servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coordinator.coordinator_cluster import Caller, group_of, owns
+from coordinator.real_cluster import SHARDS, RealCluster
+from kit.metadata_instances import eventually
+from muster_coordinator import Coordinator, ShardLogSettings
+from muster_coordinator.phase import Phase
+from muster_core import error_code
+from muster_core.position import GENESIS, NOWHERE, Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as internal
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.channels import open_channel, parse_addresses
+from muster_server.verify.verifier import verify
+from redis.asyncio import Redis
+from support.metadata_stand_in import until
+
+NEVER_MS = 3_600_000
+SHARD = 3
+GROUP = group_of(SHARD, 0, SHARDS)
+LOG = f"muster:{{{SHARD}}}:log"
+INDEX = f"muster:{{{SHARD}}}:snapshots"
+EVERY = 100
+
+KEEP = ShardLogSettings(snapshot_records=EVERY, retention_ms=0)
+TRIM = ShardLogSettings(snapshot_records=EVERY, retention_ms=1)
+EXPORT = ShardLogSettings(snapshot_records=EVERY, retention_ms=1, export=True)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[RealCluster]:
+    cluster = RealCluster(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
+@asynccontextmanager
+async def node(cluster: RealCluster, index: int) -> AsyncIterator["Redis"]:
+    client: Redis = Redis.from_url(cluster.nodes[index].url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def on_all(cluster: RealCluster, work: Callable[["Redis"], Any]) -> list[Any]:
+    found = []
+    for index in range(3):
+        async with node(cluster, index) as client:
+            found.append(await work(client))
+    return found
+
+
+async def kept(client: "Redis") -> dict[str, str]:
+    """The snapshots that a node has, with their markers."""
+    rows: Any = await client.hgetall(INDEX)
+    return {upto.decode(): marker.decode() for upto, marker in rows.items()}
+
+
+async def oldest(client: "Redis") -> Position:
+    rows: Any = await client.xrange(LOG, count=1)
+    return Position.parse(rows[0][0].decode())
+
+
+async def joined_group(caller: Caller) -> pb.JoinGroupResponse:
+    joined = await caller.join(GROUP, group_instance_id="static", member_seq=3)
+    assert (await caller.sync(GROUP, joined)).error_code == error_code.NONE
+    return joined
+
+
+async def commits(caller: Caller, joined: pb.JoinGroupResponse, count: int, last: int) -> None:
+    """So many records; the last of them says `last`."""
+    for first in range(0, count - 1, 50):
+        size = min(50, count - 1 - first)
+        await asyncio.gather(*(caller.commit(GROUP, 0, joined) for _ in range(size)))
+    assert await caller.commit(GROUP, last, joined) == error_code.NONE
+
+
+async def taken(coordinator: Coordinator, after: Position = NOWHERE) -> Position:
+    """Waits for a snapshot behind a place; gives what it covers."""
+
+    def newest() -> Position:
+        shard = coordinator.shards.get(SHARD)
+        return shard.kept.newest.upto if shard is not None and shard.kept is not None else NOWHERE
+
+    await until(lambda: newest() > after, 30)
+    return newest()
+
+
+async def picture(caller: Caller) -> Any:
+    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]))
+    history = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=GROUP, limit=100))
+    group = described.groups[0]
+    members = [(m.member_id, m.group_instance_id, m.assignment, m.token) for m in group.members]
+    generations = [generation.SerializeToString(deterministic=True) for generation in history.generations]
+    return group.state, group.generation, group.leader, members, generations, await caller.fetch(GROUP)
+
+
+async def with_snapshots(
+    cluster: RealCluster, settings: ShardLogSettings, count: int
+) -> tuple[Any, Position]:
+    """A group whose log has so many snapshots, by an owner that is gone; and what the last one covers."""
+    first = await cluster.add("a", settle_ms=NEVER_MS, shard_log=settings)
+    await owns(first, SHARDS)
+    caller = cluster.caller(first)
+    joined = await joined_group(caller)
+    upto = NOWHERE
+    for number in range(count):
+        await commits(caller, joined, EVERY + 5, number)
+        upto = await taken(first, upto)
+    await commits(caller, joined, 7, 4_711)
+    before = await picture(caller)
+    async with node(cluster, 0) as client:
+
+        async def marked() -> bool:
+            return bool(await client.hget(INDEX, upto.stream_id))
+
+        await eventually(marked, "the nodes know which snapshot counts")
+    await first.abort()
+    return before, upto
+
+
+async def test_a_load_starts_from_the_newest_snapshot_and_loses_nothing(
+    cluster: RealCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, upto = await with_snapshots(cluster, KEEP, 2)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    shard = second.shards[SHARD]
+    assert shard.kept is not None
+    assert shard.kept.newest.upto == upto
+    assert shard.kept.records_since < EVERY
+    assert await picture(cluster.caller(second)) == before
+    assert await on_all(cluster, oldest) == [GENESIS] * 3
+    assert verify(cluster.nodes.url).clean
+
+
+async def test_a_log_is_trimmed_up_to_what_the_older_snapshot_covers(cluster: RealCluster) -> None:
+    before, upto = await with_snapshots(cluster, TRIM, 4)
+    starts = await on_all(cluster, oldest)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    newest = second.shards[SHARD].kept
+    assert newest is not None
+    assert starts == [newest.newest.previous_upto] * 3
+    assert newest.newest.upto == upto
+    for rows in await on_all(cluster, kept):
+        assert set(rows) == {upto.stream_id, newest.newest.previous_upto.stream_id}
+    assert await picture(cluster.caller(second)) == before
+    report = verify(cluster.nodes.url)
+    assert report.clean, report.evidence
+    assert report.checked["L9"] > 0
+
+
+async def test_nothing_is_trimmed_before_the_audit_has_it(cluster: RealCluster) -> None:
+    await with_snapshots(cluster, EXPORT, 3)
+    assert await on_all(cluster, oldest) == [GENESIS] * 3
+    async with node(cluster, 0) as client:
+        rows: Any = await client.xrange(LOG, count=20)
+    exported = rows[-1]
+    channel = open_channel(parse_addresses(",".join(cluster.metadata))[0])
+    stub: Any = internal_rpc.MetadataServiceStub(channel)
+    place = Position.parse(exported[0].decode())
+    report = internal.ReportExportedRequest(shard=SHARD, position=place.to_proto(), hash=exported[1][b"h"])
+    wrong = internal.ReportExportedRequest(shard=SHARD, position=place.to_proto(), hash=bytes(32))
+    assert (await stub.ReportExported(wrong)).outcome == internal.LOG_OUTCOME_INVALID
+    assert (await stub.ReportExported(report)).outcome == internal.LOG_OUTCOME_OK
+    await cluster.add("b", settle_ms=NEVER_MS, shard_log=EXPORT)
+
+    async def cut() -> bool:
+        return await on_all(cluster, oldest) == [place] * 3
+
+    await eventually(cut, "the log begins where it was exported to")
+    # what was reported may be reported again, though it is gone by then
+    assert (await stub.ReportExported(report)).outcome == internal.LOG_OUTCOME_OK
+    await channel.close()
+
+
+async def test_a_wiped_node_gets_log_promise_and_snapshots(cluster: RealCluster) -> None:
+    before, upto = await with_snapshots(cluster, TRIM, 3)
+    async with node(cluster, 2) as client:
+        await client.flushall()
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+
+    async def level() -> bool:
+        async with node(cluster, 0) as whole, node(cluster, 2) as wiped:
+            if (
+                not await wiped.exists(LOG)
+                or await kept(whole) != await kept(wiped)
+                or await oldest(whole) != await oldest(wiped)
+            ):
+                return False
+            for row in await kept(whole):
+                name = f"muster:{{{SHARD}}}:snapshot:{row}"
+                if await whole.hgetall(name) != await wiped.hgetall(name):
+                    return False
+            return True
+
+    await eventually(level, "the wiped node has what the others have")
+    async with node(cluster, 0) as client:
+        assert upto.stream_id in await kept(client)
+    assert await picture(cluster.caller(second)) == before
+
+
+async def spoil_snapshot(cluster: RealCluster, indexes: range, upto: str) -> None:
+    """Changes one byte of a snapshot."""
+    for index in indexes:
+        async with node(cluster, index) as client:
+            name = f"muster:{{{SHARD}}}:snapshot:{upto}"
+            part: Any = await client.hget(name, "0")
+            middle = len(part) // 2
+            await client.hset(name, "0", part[:middle] + bytes([part[middle] ^ 1]) + part[middle + 1 :])
+
+
+async def test_a_part_that_one_node_has_wrong_is_read_from_another(cluster: RealCluster) -> None:
+    before, upto = await with_snapshots(cluster, TRIM, 3)
+    await spoil_snapshot(cluster, range(2), upto.stream_id)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    assert await picture(cluster.caller(second)) == before
+    newest = second.shards[SHARD].kept
+    assert newest is not None
+    assert newest.newest.upto == upto
+
+
+async def test_a_snapshot_that_is_wrong_everywhere_is_passed_over_for_the_older_one(
+    cluster: RealCluster,
+) -> None:
+    before, upto = await with_snapshots(cluster, TRIM, 3)
+    await spoil_snapshot(cluster, range(3), upto.stream_id)
+    assert not verify(cluster.nodes.url).clean
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    assert await picture(cluster.caller(second)) == before
+    newer = await taken(second, upto)
+    assert newer > upto
+
+
+async def test_a_trimmed_log_without_a_right_snapshot_is_not_served(cluster: RealCluster) -> None:
+    await with_snapshots(cluster, TRIM, 3)
+    for upto in (await on_all(cluster, kept))[0]:
+        await spoil_snapshot(cluster, range(3), upto)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED, 30)
+    assert (await cluster.caller(second).fetch(GROUP))[0][0] == error_code.COORDINATOR_NOT_AVAILABLE
+    report = verify(cluster.nodes.url)
+    assert report.broken["L9"]
+
+
+async def test_an_untrimmed_log_without_a_right_snapshot_is_read_from_its_beginning(
+    cluster: RealCluster,
+) -> None:
+    before, _ = await with_snapshots(cluster, KEEP, 2)
+    for upto in (await on_all(cluster, kept))[0]:
+        await spoil_snapshot(cluster, range(3), upto)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    assert await picture(cluster.caller(second)) == before
+
+
+async def test_markers_in_the_log_count_when_the_nodes_lost_their_hints(cluster: RealCluster) -> None:
+    before, upto = await with_snapshots(cluster, TRIM, 3)
+    await on_all(cluster, lambda client: client.delete(INDEX))
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    newest = second.shards[SHARD].kept
+    assert newest is not None
+    assert newest.newest.upto == upto
+    assert await picture(cluster.caller(second)) == before
+
+
+async def spoil_entry(client: "Redis", back: int) -> str:
+    """Changes one byte of the record of an entry, so many before the last one; gives its place."""
+    rows: Any = await client.xrevrange(LOG, count=back + 1)
+    tail = list(reversed(rows))
+    data = tail[0][1][b"r"]
+    record = records_pb2.Record.FromString(data)
+    record.written_at_ms += 1
+    tail[0][1][b"r"] = record.SerializeToString()
+    rest: Any = await client.xrange(LOG, max=f"({tail[0][0].decode()}")
+    pipe = client.pipeline()
+    pipe.delete(LOG)
+    for place, fields in (*rest, *tail):
+        pipe.xadd(LOG, {name: fields[name] for name in (b"r", b"n", b"h")}, id=place)
+    await pipe.execute()
+    return str(tail[0][0].decode())
+
+
+async def test_an_entry_that_was_changed_on_one_node_is_read_from_another(cluster: RealCluster) -> None:
+    before, _ = await with_snapshots(cluster, KEEP, 1)
+    async with node(cluster, 0) as client:
+        place = await spoil_entry(client, 3)
+    report = verify(cluster.nodes.url)
+    assert any(one.violation.position.stream_id == place for one in report.evidence)
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    assert await picture(cluster.caller(second)) == before
+
+
+async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_restored_copy_is_served(
+    cluster: RealCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, _ = await with_snapshots(cluster, KEEP, 1)
+    async with node(cluster, 2) as client:
+        backup = await client.dump(LOG)
+    assert backup is not None
+    (place, *_) = await on_all(cluster, lambda client: spoil_entry(client, 3))
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED, 30)
+    assert place in capsys.readouterr().out
+    await second.abort()
+    # As docs/safety.md says: on one node the log from a copy, on the others nothing of it.
+    for index in range(3):
+        async with node(cluster, index) as client:
+            await client.delete(LOG)
+            await client.restore(LOG, 0, backup)
+    third = await cluster.add("c", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(third, SHARDS)
+    assert await picture(cluster.caller(third)) == before
