@@ -1,0 +1,96 @@
+"""`./x chaos`: faults on a cluster of real processes under load, and what histories and log say then."""
+
+import argparse
+import asyncio
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import chaos.coordinators
+import chaos.members
+import chaos.network
+import chaos.nodes  # noqa: F401 - they add themselves to the list
+from chaos.arena import Size
+from chaos.run import Result, run
+from chaos.scenario import SCENARIOS, Scenario
+
+SMALL = Size(groups=6, members=4, processes=2)
+
+
+def say(text: str) -> None:
+    """One line, at once."""
+    print(text, flush=True)
+
+
+def chosen(only: str) -> list[Scenario]:
+    """Scenarios by number, in the order of the list.
+
+    Raises:
+        SystemExit: a number is unknown.
+    """
+    if not only:
+        return list(SCENARIOS.values())
+    wanted = [number.strip() for number in only.split(",")]
+    unknown = [number for number in wanted if number not in SCENARIOS]
+    if unknown:
+        raise SystemExit(f"chaos: there is no scenario {unknown[0]!r}; `./x chaos --list` shows all")
+    return [SCENARIOS[number] for number in SCENARIOS if number in wanted]
+
+
+async def run_all(scenarios: list[Scenario], folder: Path, size: Size, per_cluster: int) -> list[Result]:
+    """A new cluster after so many scenarios, so that a log is checked while it is short."""
+    results = []
+    for first in range(0, len(scenarios), per_cluster):
+        part = scenarios[first : first + per_cluster]
+        say(f"cluster {first // per_cluster + 1}: scenarios {', '.join(one.number for one in part)}")
+        results.append(await run(part, folder / f"cluster-{first // per_cluster + 1}", size, say))
+    return results
+
+
+def main() -> int:
+    """Exit code 0: everything held."""
+    parser = argparse.ArgumentParser(prog="./x chaos", description=__doc__)
+    parser.add_argument("--only", default="", metavar="NUMBERS", help="these scenarios alone, e.g. 7,12")
+    parser.add_argument("--list", action="store_true", help="show the scenarios")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave histories, logs and data there")
+    parser.add_argument("--small", action="store_true", help="6 groups of 4 members instead of 30 of 10")
+    parser.add_argument("--per-cluster", type=int, default=10, metavar="N", help="a new cluster after N")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for scenario in SCENARIOS.values():
+            say(f"{scenario.number:>3}  {scenario.what}")
+        return 0
+    scenarios = chosen(arguments.only)
+    logging.getLogger("muster").setLevel(logging.ERROR)  # that servers are away is the point
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="muster-chaos-"))
+    began = time.monotonic()
+    results = asyncio.run(
+        run_all(scenarios, folder.resolve(), SMALL if arguments.small else Size(), arguments.per_cluster)
+    )
+    say(f"\n{'':>3}  {'fault':<66} {'verdict':<7}{'longest':>8} {'reb.':>4}   evidence")
+    for result in results:
+        for verdict in result.verdicts:
+            say(verdict.row())
+    good = all(result.good for result in results)
+    if arguments.keep is None and good:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif arguments.keep is None:
+        say(f"histories and logs: {folder}")
+    verdicts = [verdict for result in results for verdict in result.verdicts]
+    violations = [violation for result in results for violation in result.final]
+    total = Result(
+        verdicts,
+        violations,
+        sum(result.acknowledged for result in results),
+        sum(result.entries for result in results),
+        time.monotonic() - began,
+    )
+    say(total.totals())
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

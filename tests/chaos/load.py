@@ -1,0 +1,103 @@
+"""The load: worker processes with members of 30 groups, the sink they write to, and the prober."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from chaos.history import Event
+from kit.linked_cluster import LinkedCluster
+from muster_server.dev.redis_nodes import RedisNode
+
+TESTS = Path(__file__).resolve().parent.parent
+PROBED = ("probe-1", "probe-2")
+
+
+class Load:
+    """Processes of members; an async context manager.
+
+    Args:
+        cluster: what they use.
+        folder: gets `histories/` and their output.
+        groups: how many groups.
+        members: of each group, and partitions of its topic.
+        processes: how many share the members.
+
+    Attributes:
+        slots: names of all members.
+        last_ok_ns: of each, when its last commit was acknowledged.
+    """
+
+    def __init__(
+        self, cluster: LinkedCluster, folder: Path, *, groups: int, members: int, processes: int
+    ) -> None:
+        self.groups = [f"g{number:02}" for number in range(groups)]
+        self.members = members
+        self.slots = [f"{group}/{member}" for group in self.groups for member in range(members)]
+        self.histories = folder / "histories"
+        self.sink = RedisNode(folder / "sink", fsync="no")
+        self.processes: list[asyncio.subprocess.Process] = []
+        self.last_ok_ns: dict[str, int] = dict.fromkeys(self.slots, 0)
+        self._cluster = cluster
+        self._folder = folder
+        self._count = processes
+        self._slot_of: dict[str, str] = {}
+
+    async def __aenter__(self) -> "Load":
+        await self.sink.start()
+        for number in range(self._count):
+            await self._spawn(
+                f"worker-{number}",
+                "chaos.worker",
+                f"worker-{number}",
+                self._cluster.servers,
+                self.sink.url,
+                str(self.histories),
+                str(number),
+                str(self._count),
+                str(self.members),
+                *self.groups,
+            )
+        addresses = [f"{process.name}={process.address}" for process in self._cluster.coordinators]
+        await self._spawn("prober", "chaos.prober", str(self.histories), *PROBED, "--", *addresses)
+        return self
+
+    async def _spawn(self, name: str, module: str, *arguments: str) -> None:
+        with (self._folder / f"{name}.log").open("ab") as output:
+            self.processes.append(
+                await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    module,
+                    *arguments,
+                    cwd=TESTS,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+        await self.sink.stop()
+
+    async def end(self) -> None:
+        """The members leave and their processes end; the sink stays."""
+        processes, self.processes = self.processes, []
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), 20)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    def see(self, event: Event) -> None:
+        """Takes note of when members commit."""
+        if event["e"] == "invoke" and event["f"] == "commit" and "s" in event:
+            self._slot_of[event["op"]] = event["s"]
+        elif event["e"] in ("ok", "info") and event["op"] in self._slot_of:
+            slot = self._slot_of.pop(event["op"])
+            if event["e"] == "ok":
+                self.last_ok_ns[slot] = event["t"]

@@ -1,0 +1,101 @@
+"""A look into the nodes of the log, read-only and quick: what stands there at this moment."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+from kit.linked_cluster import LinkedCluster
+from muster_core.position import NOWHERE, Position
+from muster_core.sharding import shard_of
+from muster_metadata.keys import log_keys
+from muster_protos.muster.log.v1 import records_pb2
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+Record = records_pb2.Record
+
+
+class Logs:
+    """The logs of all nodes of a cluster."""
+
+    def __init__(self, cluster: LinkedCluster) -> None:
+        self._shard_count = cluster.shard_count
+        self.majority = len(cluster.nodes) // 2 + 1
+        self.nodes: list[Any] = [
+            redis.asyncio.Redis.from_url(
+                node.url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
+            )
+            for node in cluster.nodes
+        ]
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        for node in self.nodes:
+            await node.aclose()
+
+    def shard(self, group: str) -> int:
+        """The shard of a group."""
+        return shard_of(group, self._shard_count)
+
+    async def end(self, index: int, shard: int) -> Position:
+        """Where a node's copy ends."""
+        rows = await self.nodes[index - 1].xrevrange(log_keys(shard, self._shard_count).log, count=1)
+        return Position.parse(rows[0][0].decode()) if rows else NOWHERE
+
+    async def promised(self, index: int, shard: int) -> int:
+        """The epoch that a node promised."""
+        return int(await self.nodes[index - 1].hget(log_keys(shard, self._shard_count).promise, "epoch") or 0)
+
+    async def records(
+        self, index: int, shard: int, behind: Position = NOWHERE
+    ) -> list[tuple[Position, Record]]:
+        """What a node has behind a place."""
+        key = log_keys(shard, self._shard_count).log
+        start = "-" if behind == NOWHERE else f"({behind.stream_id}"
+        rows = await self.nodes[index - 1].xrange(key, start, "+")
+        return [(Position.parse(place.decode()), Record.FromString(fields[b"r"])) for place, fields in rows]
+
+    async def holders(self, shard: int, behind: Position, kind: str, group: str, generation: int) -> int:
+        """How many nodes have a record of that kind of a group's generation behind a place."""
+        count = 0
+        for index in range(1, len(self.nodes) + 1):
+            try:
+                found = await self.records(index, shard, behind)
+            except (redis.RedisError, OSError):
+                continue
+            count += any(_is(record, kind, group, generation) for _, record in found)
+        return count
+
+    async def commits(self, groups: Sequence[str]) -> dict[tuple[str, int], list[tuple[int, str]]]:
+        """Value and member of every commit of these groups, in the order of the log, by partition."""
+        found: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        wanted = set(groups)
+        for shard in sorted({self.shard(group) for group in groups}):
+            ends = [await self.end(index, shard) for index in range(1, len(self.nodes) + 1)]
+            best = max(range(len(ends)), key=ends.__getitem__) + 1
+            for _, record in await self.records(best, shard):
+                message = record.offset_committed
+                if record.WhichOneof("kind") == "offset_committed" and message.group_id in wanted:
+                    for row in message.offsets:
+                        key = (message.group_id, row.partition)
+                        found.setdefault(key, []).append((row.offset, message.member_id))
+        return found
+
+    async def generations(self, group: str) -> list[int]:
+        """Numbers of the generations that were started, in the order of the log."""
+        shard = self.shard(group)
+        ends = [await self.end(index, shard) for index in range(1, len(self.nodes) + 1)]
+        best = max(range(len(ends)), key=ends.__getitem__) + 1
+        return [
+            record.generation_started.generation
+            for _, record in await self.records(best, shard)
+            if record.WhichOneof("kind") == "generation_started"
+            and record.generation_started.group_id == group
+        ]
+
+
+def _is(record: Record, kind: str, group: str, generation: int) -> bool:
+    if record.WhichOneof("kind") != kind:
+        return False
+    message = getattr(record, kind)
+    return bool(message.group_id == group and message.generation == generation)

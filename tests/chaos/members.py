@@ -1,0 +1,196 @@
+"""Scenarios about members."""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+from chaos.arena import Arena
+from chaos.coordinators import leader_of, new_group
+from chaos.history import with_ends
+from chaos.raw import REBALANCING, RawMember, all_joined, assignments_for
+from chaos.scenario import KILLED_MS, scenario
+from muster._frames import call_frame, messages, response_of
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.channels import CHANNEL_OPTIONS
+
+FENCED_INSTANCE = common_pb2.ERROR_CODE_FENCED_INSTANCE_ID
+CROWD, STREAMS = 5_000, 10
+
+
+@scenario("38", "a client dies between JoinGroup and SyncGroup, also the leader", KILLED_MS)
+async def client_dies_joining(arena: Arena) -> str:
+    told = []
+    async with arena.wire() as wire:
+        for who in ("a follower", "the leader"):
+            group = new_group("dying")
+            found = await wire.find(group)
+            members = [
+                wire.member(group, f"m{number}", session_ms=6_000, rebalance_ms=5_000) for number in range(3)
+            ]
+            for member in members:
+                await member.go_to(found)
+            generation = await all_joined(members)
+            leader = leader_of(members)
+            dead = leader if who == "the leader" else next(m for m in members if m is not leader)
+            left = [member for member in members if member is not dead]
+            arena.note(f"{who} of {group} is not heard of again")
+            after = await _outlive(arena, left, generation, leader)
+            arena.expect(after == generation + 1, f"one new generation, not {after} after {generation}")
+            now_leading = leader_of(left)
+            arena.expect(dead.member_id not in now_leading.members, "the dead one is no member of it")
+            told.append(f"{who}: generation {generation} to {after}")
+    return "; ".join(told)
+
+
+async def _outlive(arena: Arena, left: list[RawMember], generation: int, leader: RawMember) -> int:
+    """The others sync and heartbeat until they are told to rejoin; gives their next generation."""
+
+    async def live(member: RawMember) -> None:
+        given = assignments_for(leader.members, "first") if member is leader else None
+        answer = await member.resync(given)
+        arena.expect(answer.error_code in (0, REBALANCING), f"the sync was answered {answer.error_code}")
+        deadline = time.monotonic() + 30
+        while answer.error_code == 0 and await member.heartbeat() == 0:
+            arena.expect(time.monotonic() < deadline, "the dead member is expired")
+            await asyncio.sleep(0.3)
+        code = await member.rejoin()
+        arena.expect(code == 0, f"the rejoin was answered {code}")
+
+    await asyncio.gather(*(live(member) for member in left))
+    numbers = {member.generation for member in left}
+    arena.expect(len(numbers) == 1, f"the others are in one generation, not {numbers}")
+    return numbers.pop()
+
+
+class Crowd:
+    """Very many members of one group, a few session streams for all."""
+
+    def __init__(self, address: str, group: str) -> None:
+        self._group = group
+        self._channels = [
+            grpc.aio.insecure_channel(
+                address, options=[*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+            )
+            for _ in range(STREAMS)
+        ]
+        self.ids: list[str] = []
+        self.generations: set[int] = set()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+    async def join(self, count: int) -> None:
+        """All of them join at once, in two steps as KIP-394 has it."""
+        per_stream = count // STREAMS
+        await asyncio.gather(*(self._join_some(channel, per_stream) for channel in self._channels))
+
+    async def _join_some(self, channel: Any, count: int) -> None:
+        first = await self._call(channel, [self._request("") for _ in range(count)])
+        assert {answer.error_code for answer in first} == {common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED}
+        joined = await self._call(channel, [self._request(answer.member_id) for answer in first])
+        codes = {answer.error_code for answer in joined}
+        assert codes <= {0, REBALANCING}, f"joins were answered {codes}"
+        self.ids += [answer.member_id for answer in joined]
+        self.generations |= {answer.generation for answer in joined}
+
+    async def leave(self) -> None:
+        """All of them leave, in a few calls."""
+        per_call = len(self.ids) // STREAMS
+
+        async def leave_some(channel: Any, ids: list[str]) -> None:
+            stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
+            members = [pb.LeaveGroupRequest.Member(member_id=member_id) for member_id in ids]
+            answer = await stub.LeaveGroup(
+                pb.LeaveGroupRequest(group_id=self._group, members=members), timeout=60
+            )
+            assert answer.error_code == 0, answer.error_message
+
+        parts = [self.ids[n * per_call : (n + 1) * per_call] for n in range(STREAMS)]
+        await asyncio.gather(*map(leave_some, self._channels, parts))
+
+    def _request(self, member_id: str) -> pb.JoinGroupRequest:
+        return pb.JoinGroupRequest(
+            group_id=self._group,
+            member_id=member_id,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="chaos",
+            protocols=[pb.GroupProtocol(name="plain", metadata=b"m")],
+        )
+
+    async def _call(self, channel: Any, requests: list[Any]) -> list[Any]:
+        stream: Any = session_pb2_grpc.GroupSessionServiceStub(channel).Session()
+        hello = session_pb2.Hello(client_id="crowd", beat_interval_ms=20_000)
+        frames = [session_pb2.ClientFrame(hello=hello)]
+        frames += [call_frame(number, request) for number, request in enumerate(requests)]
+        for message in messages(iter(frames)):
+            await stream.write(message)
+        answers: dict[int, Any] = {}
+        while len(answers) < len(requests):
+            message = await stream.read()
+            assert message is not grpc.aio.EOF, "the stream ended early"
+            for frame in message.frames:
+                assert frame.WhichOneof("kind") == "reply", frame
+                answers[frame.reply.call_id] = response_of(frame.reply)
+        stream.cancel()
+        return [answers[number] for number in range(len(requests))]
+
+
+@scenario("39", "5,000 members join one group at once, then all leave", KILLED_MS)
+async def crowd(arena: Arena) -> str:
+    await arena.balanced()
+    before = await arena.epochs()
+    group = new_group("crowd")
+    owner = await arena.owner(group)
+    many = Crowd(owner.address, group)
+    begin_ns = time.monotonic_ns()
+    try:
+        await many.join(CROWD)
+        joined_s = (time.monotonic_ns() - begin_ns) / 1e9
+        arena.note(f"{CROWD} members joined within {joined_s:.1f} s")
+        await many.leave()
+    finally:
+        await many.close()
+    arena.note("all left")
+    generations = await arena.logs.generations(group)
+    arena.expect(len(generations) <= 10, f"few generations, not {len(generations)}")
+    moved = [shard for shard, row in (await arena.epochs()).items() if row != before[shard]]
+    arena.expect(not moved, f"the leases are kept, but the shards {moved} moved")
+    await arena.all_commit()
+    took_ms = sorted(
+        (end["t"] - begun["t"]) / 1e6
+        for begun, end in with_ends(arena.recent)
+        if begun["f"] == "heartbeat" and end is not None and begun["t"] >= begin_ns
+    )
+    p99_ms = took_ms[int(0.99 * (len(took_ms) - 1))]
+    return (
+        f"all in one generation of {len(generations)} after {joined_s:.1f} s; "
+        f"p99 of {len(took_ms)} heartbeats of other groups {p99_ms:.0f} ms"
+    )
+
+
+@scenario("45", "two static members with one instance id, a fail-over in between", KILLED_MS)
+async def same_instance(arena: Arena) -> str:
+    async with arena.wire() as wire:
+        group = new_group("static")
+        found = await wire.find(group)
+        first = wire.member(group, "first", instance="i-1")
+        second = wire.member(group, "second", instance="i-1")
+        for member in (first, second):
+            await member.go_to(found)
+        arena.expect(await first.rejoin() == 0, "the first one joins")
+        await first.resync(assignments_for(first.members, "static"))
+        arena.expect(await second.rejoin() == 0, "the second one takes its place")
+        generation = second.generation
+        codes = [await first.heartbeat(), await second.heartbeat()]
+        arena.expect(codes == [FENCED_INSTANCE, 0], f"heartbeats before: {codes}")
+        await arena.kill((await arena.owner(group)).name)
+        for member in (first, second):
+            await member.until_answered(member.heartbeat, int)
+        codes = [await first.heartbeat(), await second.heartbeat()]
+        arena.expect(codes == [FENCED_INSTANCE, 0], f"heartbeats after: {codes}")
+        arena.expect(second.generation == generation, "the generation is the same")
+    await arena.all_commit()
+    return "FENCED_INSTANCE_ID before and after; the other one lives on in its generation"

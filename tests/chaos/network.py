@@ -1,0 +1,54 @@
+"""Scenarios about links and about discovery."""
+
+import asyncio
+
+from chaos.arena import Arena
+from chaos.scenario import KILLED_MS, SILENT_MS, scenario
+
+
+@scenario("31", "a coordinator cut from metadata, clients reach it", SILENT_MS)
+async def cut_from_store(arena: Arena) -> str:
+    owner = await arena.busiest()
+    before = await arena.epochs()
+    mine = [shard for shard, (node, _) in before.items() if node == owner.name]
+    arena.history.note("silenced", node=owner.name)
+    await arena.cut(owner.name, arena.metadata)
+    await asyncio.sleep(8)
+    after = await arena.epochs()
+    arena.expect(all(after[shard][0] != owner.name for shard in mine), "others serve its shards")
+    suspended = len(arena.said(owner.name, "lease_lapsed"))
+    arena.expect(suspended > 0, "it suspended by itself")
+    await arena.mend(owner.name, arena.metadata)
+    arena.history.note("heard", node=owner.name)
+    await arena.all_commit()
+    return f"it suspended; {len(mine)} shards went on elsewhere"
+
+
+@scenario("36", "discovery down; restarted; answers from an old map", SILENT_MS)
+async def discovery_down(arena: Arena) -> str:
+    names = [process.name for process in arena.cluster.discovery]
+    await arena.kill(*names)
+    await arena.all_commit()
+    down_ms = arena.seen().recovery_ms
+    arena.expect(down_ms < 3_000, f"commits need no discovery, and took {down_ms:.0f} ms")
+    await arena.start(*names)
+    for name in names:
+        await arena.cut(name, arena.metadata)
+    owner = await arena.busiest()
+    arena.note(f"both discovery instances know {owner.name} as an owner, and learn nothing new")
+    await arena.kill(owner.name)
+    await asyncio.sleep(2)
+    for name in names:
+        await arena.mend(name, arena.metadata)
+    await arena.all_commit()
+    return f"without discovery {down_ms:.0f} ms at most; from an old map the members found the new owners"
+
+
+@scenario("33", "one way: what coordinators ask arrives, what metadata answers does not", KILLED_MS)
+async def one_way(arena: Arena) -> str:
+    owner = await arena.busiest()
+    await arena.cut(owner.name, ["metadata-1"], ["to_source"])
+    await asyncio.sleep(5)
+    await arena.all_commit()
+    await arena.mend(owner.name, ["metadata-1"])
+    return f"{owner.name} went on through metadata-2"
