@@ -36,15 +36,15 @@ CMD ["--roles", "all"]
 
 FROM server AS metadata
 EXPOSE 7420
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["muster-server", "probe", "--address", "127.0.0.1:7420"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7420"]
 CMD ["--roles", "metadata"]
 
 FROM server AS discovery
 EXPOSE 7400
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["muster-server", "probe", "--address", "127.0.0.1:7400"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7400"]
 CMD ["--roles", "discovery"]
 
 FROM server AS coordinator
 EXPOSE 7410
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["muster-server", "probe", "--address", "127.0.0.1:7410"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "muster_server.probe", "127.0.0.1:7410"]
 CMD ["--roles", "coordinator"]
