@@ -1,10 +1,18 @@
 """Coordinators on the real metadata service and a log of three embedded servers."""
 
+import asyncio
+import secrets
 from pathlib import Path
+from typing import Any
 
+import grpc
 from coordinator.coordinator_cluster import Coordinators
 from muster_metadata import MetadataServer, MetadataSettings, initialise
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
+from redis.asyncio import Redis
 
 SHARDS = 8
 
@@ -16,6 +24,8 @@ class RealCluster(Coordinators):
         super().__init__([])
         self.nodes = RedisNodes(folder, 3)
         self.servers: list[MetadataServer] = []
+        self._channel: grpc.aio.Channel
+        self.stub: Any
 
     async def start(self) -> None:
         await self.nodes.start()
@@ -25,11 +35,45 @@ class RealCluster(Coordinators):
                 MetadataSettings.model_validate({"redis_url": self.nodes.url, "listen": "127.0.0.1:0"})
             )
             await server.start()
+            async with asyncio.timeout(20):
+                await server.metadata.ready.wait()
             self.servers.append(server)
             self.metadata.append(server.address)
+        self._channel = grpc.aio.insecure_channel(self.metadata[0])
+        self.stub = rpc.MetadataServiceStub(self._channel)
 
     async def stop(self) -> None:
         await super().stop()
+        await self._channel.close()
         for server in self.servers:
             await server.stop(0)
         await self.nodes.stop()
+
+    async def log(self, shard: int) -> list[records_pb2.Record]:
+        """The records of a shard, from the node that has most of them."""
+        longest: list[Any] = []
+        for node in self.nodes:
+            client: Redis = Redis.from_url(node.url)
+            entries: Any = await client.xrange(f"muster:{{{shard}}}:log")
+            await client.aclose()
+            longest = max(longest, entries, key=len)
+        return [records_pb2.Record.FromString(fields[b"r"]) for _, fields in longest]
+
+    async def records(self, shard: int, kind: str) -> list[Any]:
+        """The records of a kind in a shard's log."""
+        return [getattr(r, kind) for r in await self.log(shard) if r.WhichOneof("kind") == kind]
+
+    async def claim(self, shard: int) -> int:
+        """Claims a shard for somebody who is no coordinator; returns the epoch."""
+        step = pb.ClaimStep(node_id="another", session="s", nonce=secrets.token_bytes(16))
+        call = self.stub.Log()
+        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=shard, claim=step)]))
+        result: pb.LogResult = (await call.read()).results[0]
+        call.cancel()
+        assert result.outcome == pb.LOG_OUTCOME_OK
+        return result.epoch
+
+    async def change_topic(self, **change: Any) -> None:
+        """Changes the catalog."""
+        answer = await self.stub.ChangeTopic(pb.ChangeTopicRequest(**change))
+        assert not answer.error_code, answer

@@ -1,13 +1,13 @@
-"""Coordinators on the real metadata service and a log of three embedded servers."""
+"""Two coordinators and the loss of one, of the lease, or of the log; on the real metadata service and log."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
+from muster_coordinator import Coordinator
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from support.metadata_stand_in import until
@@ -16,20 +16,13 @@ NEVER_MS = 3_600_000
 BACK_OFF_S = 0.02
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[RealCluster]:
-    cluster = RealCluster(tmp_path)
-    await cluster.start()
-    yield cluster
-    await cluster.stop()
-
-
 def group(shard: int) -> str:
     return group_of(shard, 0, SHARDS)
 
 
-async def stable(caller: Caller, group_id: str) -> pb.JoinGroupResponse:
-    joined = await caller.join(group_id)
+async def stable(caller: Caller, group_id: str, **fields: Any) -> pb.JoinGroupResponse:
+    """A group of one member, stable, with a commit."""
+    joined = await caller.join(group_id, **fields)
     assert joined.error_code == error_code.NONE
     assert (await caller.sync(group_id, joined)).error_code == error_code.NONE
     assert await caller.commit(group_id, 7, joined) == error_code.NONE
@@ -51,13 +44,20 @@ async def generations(caller: Caller, group_id: str) -> int:
     return len(answer.generations)
 
 
-async def test_a_group_lives_through_the_kill_of_its_owner(cluster: RealCluster) -> None:
-    first = await cluster.add("a", settle_ms=NEVER_MS)
+async def sees(coordinator: Coordinator, node_id: str) -> None:
+    """Waits until a coordinator's view has another one."""
+    parts = coordinator._parts
+    assert parts is not None
+    await until(lambda: parts.view.node(node_id) is not None)
+
+
+async def test_a_group_lives_through_the_kill_of_its_owner(real: RealCluster) -> None:
+    first = await real.add("a", settle_ms=NEVER_MS)
     await owns(first, SHARDS)
-    second = await cluster.add("b", settle_ms=NEVER_MS)
-    members = {g: await stable(cluster.caller(first), g) for g in map(group, range(SHARDS))}
+    second = await real.add("b", settle_ms=NEVER_MS)
+    members = {g: await stable(real.caller(first), g) for g in map(group, range(SHARDS))}
     await first.abort()
-    caller = cluster.caller(second)
+    caller = real.caller(second)
     for group_id, joined in members.items():
         await committed_again(caller, group_id, joined)
         assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
@@ -66,44 +66,106 @@ async def test_a_group_lives_through_the_kill_of_its_owner(cluster: RealCluster)
     assert all(code == error_code.NONE and offset >= 8 for code, offset in fetched)
 
 
-async def test_a_group_lives_through_the_drain_of_its_owner(cluster: RealCluster) -> None:
-    first = await cluster.add("a", settle_ms=NEVER_MS)
+async def test_a_group_lives_through_the_drain_of_its_owner(real: RealCluster) -> None:
+    first = await real.add("a", settle_ms=NEVER_MS)
     await owns(first, SHARDS)
-    second = await cluster.add("b", settle_ms=NEVER_MS)
-    group_id = group(3)
-    joined = await stable(cluster.caller(first), group_id)
+    second = await real.add("b", settle_ms=NEVER_MS)
+    await sees(first, "b")  # else there is nobody to hand over to
+    groups = [group(3), group(1)]
+    members = {group_id: await stable(real.caller(first), group_id) for group_id in groups}
+    parked = asyncio.ensure_future(real.caller(first).join(groups[1]))
+    shard = first.shards[1]
+    await until(lambda: shard.open_calls == 1)
     await first.drain_and_stop()
+    moved = await parked
+    assert moved.error_code == error_code.NOT_COORDINATOR
+    assert (moved.coordinator.node_id, moved.coordinator.port) == ("b", second.port)
     await owns(second, SHARDS)
-    caller = cluster.caller(second)
-    assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
-    assert await generations(caller, group_id) == 1
+    for number in range(SHARDS):
+        [handoff] = await real.records(number, "handoff")
+        assert (handoff.node_id, handoff.successor) == ("a", "b")
+    caller = real.caller(second)
+    assert (await caller.heartbeat(groups[0], members[groups[0]])).error_code == error_code.NONE
+    for group_id in groups:
+        assert await generations(caller, group_id) == 1
+    assert await caller.fetch(*groups) == [(error_code.NONE, 7)] * 2
+
+
+async def test_a_drained_owner_without_a_successor_releases_what_it_has(real: RealCluster) -> None:
+    only = await real.add("a")
+    await owns(only, SHARDS)
+    await only.drain_and_stop()
+    assert [len(await real.records(shard, "handoff")) for shard in range(SHARDS)] == [1] * SHARDS
+    again = await real.add("a2")
+    await owns(again, SHARDS)
+
+
+async def test_members_notice_nothing_when_shards_move_for_balance(real: RealCluster) -> None:
+    first = await real.add("a")
+    await owns(first, SHARDS)
+    members = {g: await stable(real.caller(first), g) for g in map(group, range(SHARDS))}
+    second = await real.add("b")
+    await until(lambda: len(first.serving) + len(second.serving) == SHARDS and len(second.serving) > 0)
+    for shard, (group_id, joined) in enumerate(members.items()):
+        await until(lambda shard=shard: shard in first.serving or shard in second.serving)  # type: ignore[misc]
+        caller = real.caller(first if shard in first.serving else second)
+        assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
+        assert await generations(caller, group_id) == 1
+
+
+@pytest.mark.row("PT-27")
+async def test_a_foreign_claim_makes_the_owner_drop_the_shard_and_claim_it_again(real: RealCluster) -> None:
+    only = await real.add("a")
+    await owns(only, SHARDS)
+    caller, group_id = real.caller(only), group(1)
+    joined = await stable(caller, group_id)
+    foreign = await real.claim(1)
+    assert await caller.commit(group_id, 9, joined) != error_code.NONE
+    await until(lambda: only.serving.get(1, 0) > foreign)
     assert await caller.fetch(group_id) == [(error_code.NONE, 7)]
+    assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
 
 
-async def test_three_balance_and_one_metadata_instance_may_stop(cluster: RealCluster) -> None:
-    coordinators = [await cluster.add(name, settle_ms=300) for name in "abc"]
+async def test_a_second_run_of_the_same_name_supersedes(real: RealCluster) -> None:
+    first = await real.add("a")
+    await owns(first, SHARDS)
+    second = await real.add("a")
+    await asyncio.wait_for(first.superseded(), 20)
+    answer = await real.caller(first).heartbeat(group(1), pb.JoinGroupResponse(member_id="m"))
+    assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    await first.abort()
+    await owns(second, SHARDS)
+
+
+async def test_three_balance_and_one_metadata_instance_may_stop(real: RealCluster) -> None:
+    coordinators = [await real.add(name, settle_ms=300) for name in "abc"]
     await until(lambda: sum(len(c.serving) for c in coordinators) == SHARDS)
     await until(lambda: all(c.serving for c in coordinators), 30)
-    await cluster.servers[0].stop(0)
+    await real.servers[0].stop(0)
     for shard in range(SHARDS):
         await until(lambda shard=shard: any(shard in c.serving for c in coordinators))  # type: ignore[misc]
         owner = next(c for c in coordinators if shard in c.serving)
-        await committed_again(cluster.caller(owner), group(shard), pb.JoinGroupResponse(generation=-1))
+        await committed_again(real.caller(owner), group(shard), pb.JoinGroupResponse(generation=-1))
 
 
-async def test_all_of_redis_stops_and_everything_goes_on_afterwards(cluster: RealCluster) -> None:
-    only = await cluster.add("a")
+async def test_all_of_redis_stops_and_everything_goes_on_afterwards(real: RealCluster) -> None:
+    only = await real.add("a")
     await owns(only, SHARDS)
-    caller, group_id = cluster.caller(only), group(1)
+    caller, group_id = real.caller(only), group(1)
     joined = await stable(caller, group_id)
+    await stable(caller, group(3), session_timeout_ms=600_000, rebalance_timeout_ms=600_000)
+    parked = asyncio.ensure_future(caller.join(group(3), rebalance_timeout_ms=600_000))
+    waiting = only.shards[3]
+    await until(lambda: waiting.open_calls == 1)
     epochs = only.serving
-    for node in cluster.nodes:
+    for node in real.nodes:
         node.pause()
     assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
     await until(lambda: all(shard.suspended for shard in only.shards.values()))
+    assert (await parked).error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert (await caller.heartbeat(group_id, joined)).error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert await caller.commit(group_id, 8, joined) == error_code.COORDINATOR_NOT_AVAILABLE
-    for node in cluster.nodes:
+    for node in real.nodes:
         node.resume()
     await until(
         lambda: len(only.serving) == SHARDS and not any(s.suspended for s in only.shards.values()), 30
@@ -114,12 +176,12 @@ async def test_all_of_redis_stops_and_everything_goes_on_afterwards(cluster: Rea
     assert only.serving == epochs
 
 
-async def test_one_node_of_three_is_killed_and_nobody_notices(cluster: RealCluster) -> None:
-    only = await cluster.add("a")
+async def test_one_node_of_three_is_killed_and_nobody_notices(real: RealCluster) -> None:
+    only = await real.add("a")
     await owns(only, SHARDS)
-    caller, group_id = cluster.caller(only), group(1)
+    caller, group_id = real.caller(only), group(1)
     joined = await stable(caller, group_id)
-    await cluster.nodes[0].kill()
+    await real.nodes[0].kill()
     for offset in range(20):
         assert await caller.commit(group_id, offset, joined) == error_code.NONE
     assert await caller.fetch(group_id) == [(error_code.NONE, 19)]

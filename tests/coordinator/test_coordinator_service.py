@@ -1,76 +1,79 @@
-"""A coordinator over gRPC, on metadata in memory."""
+"""A coordinator over gRPC, on the real metadata service and log."""
 
 import asyncio
 from typing import Any
 
 import grpc
 import pytest
-from coordinator.coordinator_cluster import SHARDS, MemoryCluster, group_of, owns
+from coordinator.coordinator_cluster import group_of, owns
+from coordinator.real_cluster import SHARDS, RealCluster
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
 from support.metadata_stand_in import until
 
 
-async def test_a_member_joins_syncs_beats_commits_and_fetches(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
-    await owns(coordinator, SHARDS)
-    caller, group = cluster.caller(coordinator), group_of(1)
+def group(shard: int, number: int = 0) -> str:
+    return group_of(shard, number, SHARDS)
 
-    joined = await caller.join(group)
+
+async def test_a_member_joins_syncs_beats_commits_and_fetches(real: RealCluster) -> None:
+    coordinator = await real.add("a")
+    await owns(coordinator, SHARDS)
+    caller, name = real.caller(coordinator), group(1)
+
+    joined = await caller.join(name)
     assert joined.error_code == error_code.NONE
     assert joined.generation == 1
     assert joined.shard_epoch == 1
-    assert len(cluster.store.records(1, "generation_started")) == 1
-    assert cluster.store.records(1, "generation_started")[0].members[0].host == "127.0.0.1"
-    synced = await caller.sync(group, joined)
+    [started] = await real.records(1, "generation_started")
+    assert started.members[0].host == "127.0.0.1"
+    synced = await caller.sync(name, joined)
     assert synced.assignment == b"a"
-    assert len(cluster.store.records(1, "assignment_committed")) == 1
-    assert (await caller.heartbeat(group, joined)).error_code == error_code.NONE
-    assert await caller.commit(group, 42, joined) == error_code.NONE
-    assert await caller.fetch(group) == [(error_code.NONE, 42)]
+    assert len(await real.records(1, "assignment_committed")) == 1
+    assert (await caller.heartbeat(name, joined)).error_code == error_code.NONE
+    assert await caller.commit(name, 42, joined) == error_code.NONE
+    assert await caller.fetch(name) == [(error_code.NONE, 42)]
 
 
 async def test_fetches_pass_a_barrier_and_a_deposed_owner_does_not_answer_with_old_offsets(
-    cluster: MemoryCluster,
+    real: RealCluster,
 ) -> None:
-    coordinator = await cluster.add("a")
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller, group = cluster.caller(coordinator), group_of(2)
-    assert await caller.commit(group, 1) == error_code.NONE
-    checks = cluster.store.steps["check"]
-    assert await caller.fetch(group) == [(error_code.NONE, 1)]
-    assert cluster.store.steps["check"] == checks + 1
-
-    cluster.store.fence(2)
-    [(code, offset)] = await caller.fetch(group)
+    caller, name = real.caller(coordinator), group(2)
+    assert await caller.commit(name, 1) == error_code.NONE
+    assert await caller.fetch(name) == [(error_code.NONE, 1)]
+    await real.claim(2)
+    [(code, offset)] = await caller.fetch(name)
     assert code in (error_code.NOT_COORDINATOR, error_code.COORDINATOR_NOT_AVAILABLE)
     assert offset == -2
 
 
-async def test_batches_are_split_by_shard_and_answered_in_their_order(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
+async def test_batches_are_split_by_shard_and_answered_in_their_order(real: RealCluster) -> None:
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller = cluster.caller(coordinator)
-    groups = [group_of(3), group_of(0), group_of(3, 1), group_of(1), group_of(0, 1)]
-    for offset, group in enumerate(groups):
-        assert await caller.commit(group, offset) == error_code.NONE
+    caller = real.caller(coordinator)
+    groups = [group(3), group(0), group(3, 1), group(1), group(0, 1)]
+    for offset, name in enumerate(groups):
+        assert await caller.commit(name, offset) == error_code.NONE
     assert await caller.fetch(*groups) == [(error_code.NONE, offset) for offset in range(5)]
     described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=groups))
-    assert [group.group_id for group in described.groups] == groups
+    assert [entry.group_id for entry in described.groups] == groups
     listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
-    assert [group.group_id for group in listed.groups] == sorted(groups)
+    assert [entry.group_id for entry in listed.groups] == sorted(groups)
     deleted = await caller.stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=[*groups, groups[0]]))
     assert [(result.group_id, result.error_code) for result in deleted.results] == [(g, 0) for g in groups]
     assert not (await caller.stub.ListGroups(pb.ListGroupsRequest())).groups
 
 
-async def test_bad_requests_are_refused_and_write_nothing(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
+async def test_bad_requests_are_refused_and_write_nothing(real: RealCluster) -> None:
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller = cluster.caller(coordinator)
-    entries = [len(log) for log in cluster.store.logs]
+    caller = real.caller(coordinator)
+    entries = [len(await real.log(shard)) for shard in range(SHARDS)]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await caller.join("x" * 256)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -82,44 +85,42 @@ async def test_bad_requests_are_refused_and_write_nothing(cluster: MemoryCluster
 
     assert (await caller.join("")).error_code == error_code.INVALID_GROUP_ID
     with pytest.raises(grpc.aio.AioRpcError, match="server_assignor") as caught:
-        await caller.join(group_of(1), server_assignor="range")
+        await caller.join(group(1), server_assignor="range")
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     garbage: Any = caller.channel.unary_unary("/muster.v1.GroupCoordinatorService/JoinGroup")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await garbage(b"\xff\xff\xff")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert [len(log) for log in cluster.store.logs] == entries
+    assert [len(await real.log(shard)) for shard in range(SHARDS)] == entries
 
 
-async def test_answers_for_a_shard_that_lives_elsewhere_name_its_owner(cluster: MemoryCluster) -> None:
-    first = await cluster.add("a", settle_ms=3_600_000)
+async def test_answers_for_a_shard_that_lives_elsewhere_name_its_owner(real: RealCluster) -> None:
+    first = await real.add("a", settle_ms=3_600_000)
     await owns(first, SHARDS)
-    second = await cluster.add("b", settle_ms=3_600_000)
-    caller = cluster.caller(second)
+    second = await real.add("b", settle_ms=3_600_000)
+    caller = real.caller(second)
     answer = pb.HeartbeatResponse()
     async with asyncio.timeout(20):
         while answer.error_code != error_code.NOT_COORDINATOR:
-            answer = await caller.stub.Heartbeat(pb.HeartbeatRequest(group_id=group_of(0), member_id="m"))
+            answer = await caller.stub.Heartbeat(pb.HeartbeatRequest(group_id=group(0), member_id="m"))
     assert answer.coordinator.node_id == "a"
     assert (answer.coordinator.host, answer.coordinator.port) == ("127.0.0.1", first.port)
     assert answer.coordinator.shard == 0
     assert answer.shard_epoch == answer.coordinator.shard_epoch == 1
 
 
-async def test_a_call_that_its_client_cancels_is_unparked(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
+async def test_a_call_that_its_client_cancels_is_unparked(real: RealCluster) -> None:
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller, group = cluster.caller(coordinator), group_of(1)
-    for_long: dict[str, Any] = {
-        "session_timeout_ms": 600_000,
-        "rebalance_timeout_ms": 600_000,
-    }  # or time would end the call
-    joined = await caller.join(group, **for_long)
-    await caller.sync(group, joined)
-    parked = asyncio.ensure_future(caller.join(group, **for_long))
+    caller, name = real.caller(coordinator), group(1)
+    # Or time would end the call.
+    for_long: dict[str, Any] = {"session_timeout_ms": 600_000, "rebalance_timeout_ms": 600_000}
+    joined = await caller.join(name, **for_long)
+    await caller.sync(name, joined)
+    parked = asyncio.ensure_future(caller.join(name, **for_long))
 
     async def state() -> int:
-        answer = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group]))
+        answer = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[name]))
         return int(answer.groups[0].state)
 
     async with asyncio.timeout(20):
@@ -131,31 +132,33 @@ async def test_a_call_that_its_client_cancels_is_unparked(cluster: MemoryCluster
     await until(lambda: shard.open_calls == 0)
 
 
-async def test_health_serves_once_the_lease_is_held(cluster: MemoryCluster) -> None:
-    cluster.store.stopped = True
-    starting = asyncio.ensure_future(cluster.add("a"))
-    await until(lambda: bool(cluster.running) and cluster.running[0].port > 0)
-    caller = cluster.caller(cluster.running[0])
+async def test_health_serves_once_the_lease_is_held(real: RealCluster) -> None:
+    for node in real.nodes:
+        node.pause()
+    starting = asyncio.ensure_future(real.add("a"))
+    await until(lambda: bool(real.running) and real.running[0].port > 0)
+    caller = real.caller(real.running[0])
     health = health_pb2_grpc.HealthStub(caller.channel)
     answer = await health.Check(health_pb2.HealthCheckRequest())
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
     refused = await caller.stub.Heartbeat(pb.HeartbeatRequest(group_id="g", member_id="m"))
     assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
-    cluster.store.stopped = False
+    for node in real.nodes:
+        node.resume()
     await starting
     async with asyncio.timeout(20):
         while answer.status != health_pb2.HealthCheckResponse.SERVING:
             answer = await health.Check(health_pb2.HealthCheckRequest())
 
 
-async def test_changed_topics_reach_the_groups(cluster: MemoryCluster) -> None:
-    cluster.store.catalog.topics.add(name="t", partitions=3)
-    coordinator = await cluster.add("a")
+async def test_changed_topics_reach_the_groups(real: RealCluster) -> None:
+    await real.change_topic(create=discovery_pb2.Topic(name="t", partitions=3))
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller, group = cluster.caller(coordinator), group_of(1)
-    assert await caller.commit(group, 5) == error_code.NONE
-    del cluster.store.catalog.topics[:]
-    cluster.store.catalog.version.offset = 2
-    cluster.store.changed()
-    await until(lambda: len(cluster.store.records(1, "offset_tombstone")) == 1)
-    assert cluster.store.records(1, "offset_tombstone")[0].reason == "topic_deleted"
+    caller, name = real.caller(coordinator), group(1)
+    assert await caller.commit(name, 5) == error_code.NONE
+    await real.change_topic(delete="t")
+    async with asyncio.timeout(20):
+        while not (tombstones := await real.records(1, "offset_tombstone")):
+            pass
+    assert [tombstone.reason for tombstone in tombstones] == ["topic_deleted"]

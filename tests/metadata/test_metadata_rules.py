@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from kit.metadata_instances import FAST, MetadataCluster, Writer, eventually, metadata_cluster, records
@@ -15,7 +16,9 @@ from muster_metadata.entries import End, Entry, arguments, chain
 from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, LIVE
 from muster_metadata.node import Node
-from muster_metadata.reply import Status
+from muster_metadata.quorum import Quorum
+from muster_metadata.reply import Reply, Status
+from muster_metadata.steps import OK, checked
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 
@@ -126,6 +129,28 @@ async def test_scripts_write_only_under_the_promise(tmp_path: Path, epoch: int) 
         ]
         assert [reply.status for reply in refused] == [Status.FENCED] * 4
         assert await cluster.ends(0) == [(2, end.hash)]
+
+
+async def test_a_majority_decides_and_the_rest_is_not_waited_for() -> None:
+    loop = asyncio.get_running_loop()
+    nodes = [cast(Node, name) for name in ("quick", "silent", "quick, too")]
+    answers = {node: loop.create_future() for node in nodes}
+    late: list[tuple[Node, Reply]] = []
+    asking = asyncio.ensure_future(
+        Quorum(nodes, step_timeout_ms=3_600_000).ask(
+            answers.__getitem__, checked(2), late=lambda node, reply: late.append((node, reply))
+        )
+    )
+    for node in (nodes[0], nodes[2]):
+        assert not asking.done()
+        answers[node].set_result(Reply(Status.OK))
+        await asyncio.sleep(0)
+    verdict, replies = await asyncio.wait_for(asking, 10)
+    assert verdict is OK
+    assert replies[1] is None
+    answers[nodes[1]].set_result(Reply(Status.FENCED))
+    await asyncio.sleep(0)
+    assert late == [(nodes[1], Reply(Status.FENCED))]
 
 
 async def test_a_gap_is_not_written_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from planted.plants import BadPlants, Plant, Plants, faults, planted, read_plant
 from planted.rules import ROOT, BadRules, read_rules
 from planted.table import PAGE, is_current, page, read_catches
 
-SAMPLE = ("sync-answered-before-the-log", "life-is-the-session", "trim-without-marker")
+SAMPLE = ("sync-answered-before-the-log", "life-is-the-session", "promise-goes-back")
 HARMLESS = Plant(
     id="harmless",
     rules=("TIM-01",),
@@ -39,7 +39,6 @@ def test_a_planted_bug_is_caught(ground: Ground, name: str) -> None:
     plant = read_plants().plants[name]
     file = ROOT / plant.file
     before = file.read_text("utf-8")
-    assert ground.test(plant.tests, 120, first_failure_ends=False).passed
     with ground.with_bug(plant):
         outcome = ground.test(plant.tests, 120, first_failure_ends=True)
     assert not outcome.broken
@@ -53,9 +52,7 @@ def test_a_change_that_breaks_nothing_is_not_caught(ground: Ground) -> None:
 
 
 def test_a_bug_that_only_breaks_the_import_shows_nothing(ground: Ground) -> None:
-    with ground.with_bug(
-        dataclasses.replace(HARMLESS, old='"""Time as the core', new='"""""Time as the core')
-    ):
+    with ground.with_bug(dataclasses.replace(HARMLESS, old="import NamedTuple", new="import Named")):
         outcome = ground.test(("core/test_core_golden.py",), 120, first_failure_ends=True)
     assert outcome.broken.startswith("pytest ended with")
     assert not outcome.failed
