@@ -85,12 +85,17 @@ class Claimer:
             heard = await self._hear(shard, step.nonce)
             if isinstance(heard, Verdict):
                 return Claimed(heard)
+            configuration = self._quorum.configuration
             if heard.resumable is not None and heard.resumable[0] > above:
-                return await self._spread(Held(shard, heard.resumable[0], step.nonce), heard.resumable[1], {})
+                held = Held(shard, heard.resumable[0], step.nonce)
+                claimed = await self._spread(held, heard.resumable[1], {})
+                return claimed if self._quorum.configuration == configuration else Claimed(steps.UNKNOWN)
             epoch = max(heard.top_epoch, above) + 1
             if epoch > HIGHEST_EPOCH:
                 return Claimed(Verdict(pb.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
             claimed = await self._take(Held(shard, epoch, step.nonce), step)
+            if self._quorum.configuration != configuration:
+                claimed = Claimed(steps.UNKNOWN)
             if claimed.verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 return claimed
             above = epoch

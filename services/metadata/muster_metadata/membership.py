@@ -46,6 +46,7 @@ class Membership:
     def adopt(self, configuration: Configuration) -> None:
         """Every script names this configuration from now on."""
         self.configuration = configuration
+        self._quorum.configuration = configuration.number
         self._repairer.created_at_ms = configuration.created_at_ms
         self._repairer.addresses = configuration.addresses
         for node in self._quorum.nodes:
@@ -77,6 +78,8 @@ class Membership:
             for node, here, there in zip(self._quorum.nodes, current.addresses, newest.addresses, strict=True)
             if here != there
         ]
+        # First of all: what was asked before the change is not added up with what is answered after it.
+        self._quorum.configuration = newest.number
         await asyncio.gather(*(node.move(there) for node, there in moved))
         self.adopt(newest)
         log.warning(

@@ -21,12 +21,16 @@ class Quorum:
     Args:
         nodes: 1, 3 or 5 of them.
         step_timeout_ms: after this an outcome without a majority is unknown.
+
+    Attributes:
+        configuration: number of the log's configuration; answers are added up within one only.
     """
 
     def __init__(self, nodes: Sequence[Node], step_timeout_ms: int) -> None:
         self.nodes = tuple(nodes)
         self.majority = len(self.nodes) // 2 + 1
         self.step_timeout_ms = step_timeout_ms
+        self.configuration = 0
 
     def start(self) -> None:
         """Begins to connect to all nodes in the background."""
@@ -48,7 +52,8 @@ class Quorum:
         """Asks the nodes at once and returns as soon as the answers decide.
 
         An answer that is read after the limit does not count, even if it came in time: this process may have
-        been stopped, and what a node said long ago may have been lost with its data since.
+        been stopped, and what a node said long ago may have been lost with its data since. Nor does one that
+        is read in another configuration than the question was asked in.
 
         Args:
             question: sends it to a node; None: this node is not asked.
@@ -61,6 +66,7 @@ class Quorum:
         """
         limit_s = (self.step_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         deadline_s = time.monotonic() + limit_s
+        configuration = self.configuration
         answers = [question(node) for node in self.nodes]
         replies: list[Reply | None] = [None] * len(answers)
         decided: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
@@ -71,7 +77,7 @@ class Quorum:
             if answer.cancelled():
                 return
             reply = answer.result()
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s or self.configuration != configuration:
                 _expire(decided, decide, replies)
             if decided.done():
                 if late is not None:

@@ -199,7 +199,7 @@ class Repairer:
             copied = reply.end
         if copied is None or copied.position < source[1].end.position:
             return Repaired.LATER
-        if not await self._copies.copy_missing(node, source[0], shard):
+        if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER
         # The node votes from the moment the copy is in place: the claim must still stand without its vote.
         verdict, replies = await self._quorum.ask(

@@ -125,16 +125,34 @@ class SnapshotCopies:
                     found.upto, f"no node has part {number} as it was written", certain=certain
                 )
 
-    async def copy_missing(self, node: Node, source: Node, shard: int) -> bool:
-        """Copies what a node lacks of the snapshots that count; whether it has them all now."""
+    async def copy_missing(self, node: Node, source: Node, shard: int, *, nodes_heard: int = 1) -> bool:
+        """Copies what a node lacks of the snapshots that count; whether it has them all now.
+
+        A snapshot is on a majority, so the source of a log need not be among those that have it.
+
+        Args:
+            node: what is filled.
+            source: a node that has the log.
+            shard: the shard.
+            nodes_heard: how many other nodes must say what they have.
+        """
         there = dict(await self._named(node, shard))
-        for upto, marker in await self._named(source, shard):
-            if marker is None or there.get(upto) == marker:
+        named: dict[Position, Position] = {}
+        heard = 0
+        for other in self._quorum.nodes:
+            if other is not node and (await other.snapshots(shard)).status is Status.OK:
+                heard += 1
+                named |= {upto: marker for upto, marker in await self._named(other, shard) if marker}
+        for upto, marker in named.items():
+            if there.get(upto) == marker:
                 continue
-            found = await self._believed(shard, await self._marker(source, shard, marker), upto)
+            snapshot = await self._marker(source, shard, marker)
+            if snapshot is None:
+                continue  # its marker is not part of the log
+            found = await self._believed(shard, snapshot, upto)
             if found is None or not await self._copy(node, found, marker):
                 return False
-        return True
+        return heard >= nodes_heard
 
     async def _copy(self, node: Node, found: Found, marker: Position) -> bool:
         place = (found.shard, 0, b"", found.upto.stream_id)

@@ -1,0 +1,94 @@
+"""The spaces that are walked, and for each rule the space in which something breaks without it."""
+
+from dataclasses import dataclass
+
+from model.state import Bounds, Rules, without
+
+ALL = Rules()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One walk.
+
+    Attributes:
+        name: what it is about.
+        bounds: how often things happen.
+        rules: all, or all but one.
+        dropped: the rule that is missing; empty: none, and nothing may break.
+        progress: also demand that more can always be acknowledged while claims are left.
+    """
+
+    name: str
+    bounds: Bounds
+    rules: Rules = ALL
+    dropped: str = ""
+    progress: bool = False
+
+
+SHALLOW = (
+    Case("two owners, one dies", Bounds(records=1, claims=1, crashes=1)),
+    Case("a message is delayed for any time", Bounds(records=1, claims=1, late=1, lost=False)),
+    Case("a node loses its data", Bounds(records=1, claims=1, wipes=1)),
+    Case("snapshots and trims", Bounds(records=1, claims=1, trims=1, lost=False)),
+    Case("a trimmed node loses its data", Bounds(records=1, claims=0, trims=1, wipes=1, lost=False)),
+    Case("settings that name a part of the nodes", Bounds(records=1, claims=1, part=True)),
+    Case("settings that name an empty server", Bounds(records=1, claims=1, stranger=True)),
+    Case("a node is replaced", Bounds(records=1, claims=1, replacements=True, lost=False)),
+    Case(
+        "a claimant died, then a node",
+        Bounds(records=1, claims=2, crashes=1, dead=0, lost=False),
+        progress=True,
+    ),
+)
+"""Spaces that are walked to their end in seconds; nothing may break."""
+
+DEEP = (
+    Case("three owners", Bounds(records=1, claims=2)),
+    Case("two records, two owners, one dies", Bounds(records=2, claims=1, crashes=1)),
+    Case("a message is delayed, answers are lost", Bounds(records=2, claims=1, late=1)),
+    Case("two messages are delayed", Bounds(records=1, claims=1, late=2, lost=False)),
+    Case("a node loses its data under three owners", Bounds(records=1, claims=2, wipes=1, lost=False)),
+    Case("nodes lose their data twice", Bounds(records=1, claims=1, wipes=2)),
+    Case("a node loses its data, a message is delayed", Bounds(records=1, claims=1, wipes=1, late=1)),
+    Case("two records and a trim", Bounds(records=2, claims=1, trims=1, lost=False)),
+    Case(
+        "a trimmed node loses its data, two owners", Bounds(records=1, claims=1, trims=1, wipes=1, lost=False)
+    ),
+    Case("a node is replaced, answers are lost", Bounds(records=1, claims=1, replacements=True)),
+    Case("a node is replaced, a message is delayed", Bounds(1, 1, late=1, replacements=True, lost=False)),
+    Case("a node is replaced, one loses its data", Bounds(1, 1, wipes=1, replacements=True, lost=False)),
+    Case("a node of a trimmed log is replaced", Bounds(1, 1, trims=1, replacements=True, lost=False)),
+    Case("two replacements at once", Bounds(records=1, claims=1, replacements=True, twice=True, lost=False)),
+)
+"""Spaces that take minutes."""
+
+
+def _dropped(name: str, bounds: Bounds, *, progress: bool = False) -> Case:
+    return Case(f"without `{name}`", bounds, without(name), name, progress)
+
+
+DROPPED = (
+    _dropped("nonce", Bounds(records=1, claims=2, lost=False)),
+    _dropped("guard", Bounds(records=1, claims=1, late=1, lost=False)),
+    _dropped("behind", Bounds(records=2, claims=0, late=1, lost=False)),
+    _dropped("best", Bounds(records=1, claims=1, lost=False)),
+    _dropped("claim_first", Bounds(records=1, claims=1, lost=False)),
+    _dropped("prepared", Bounds(records=1, claims=1, lost=False)),
+    _dropped("committed", Bounds(records=1, claims=0, lost=False)),
+    _dropped("above", Bounds(records=1, claims=2, crashes=1, dead=0, lost=False), progress=True),
+    _dropped("placed", Bounds(records=1, claims=1, part=True)),
+    _dropped("silent", Bounds(records=1, claims=1, wipes=1)),
+    _dropped("excluding", Bounds(records=1, claims=1, wipes=1)),
+    _dropped("whole", Bounds(records=1, claims=1, wipes=1)),
+    _dropped("delayed", Bounds(records=1, claims=1, wipes=1)),
+    _dropped("marked", Bounds(records=1, claims=0, trims=1, lost=False)),
+    _dropped("stored", Bounds(records=1, claims=0, trims=1, lost=False)),
+    _dropped("furnished", Bounds(records=1, claims=0, trims=1, wipes=1, lost=False)),
+    _dropped("replaced_whole", Bounds(records=1, claims=1, trims=1, lost=False)),
+    _dropped("numbered", Bounds(records=1, claims=1, replacements=True, lost=False)),
+    _dropped("named", Bounds(records=1, claims=1, stranger=True, lost=False)),
+    _dropped("counted", Bounds(records=1, claims=1, replacements=True, lost=False)),
+    _dropped("decided", Bounds(records=0, claims=1, replacements=True, twice=True, lost=False)),
+)
+"""Each rule dropped, with bounds in which that breaks something."""

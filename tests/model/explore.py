@@ -1,0 +1,94 @@
+"""Walks a model, breadth first."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from model.quorum import Model
+from model.state import State
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk found.
+
+    Attributes:
+        states: how many different states there are.
+        seconds: how long it took.
+        broken: which invariant does not hold in some state; empty: all do.
+        trace: the steps to that state, the shortest way.
+        complete: whether every state was seen.
+    """
+
+    states: int
+    seconds: float
+    broken: str = ""
+    trace: tuple[str, ...] = ()
+    complete: bool = True
+
+
+def explore(model: Model, limit_s: float, *, progress: bool = False) -> Walk:
+    """Visits every state that can be reached, up to the first broken one.
+
+    Args:
+        model: what is walked.
+        limit_s: the walk is cut off after this time.
+        progress: also demand that more can be acknowledged from every state in which claims are left.
+    """
+    began = time.monotonic()
+    first = model.initial()
+    parents: dict[State, tuple[State, str] | None] = {first: None}
+    children: dict[State, list[State]] = {}
+    queue = deque([first])
+    while queue:
+        if time.monotonic() - began > limit_s:
+            return Walk(len(parents), time.monotonic() - began, complete=False)
+        state = queue.popleft()
+        following = children.setdefault(state, []) if progress else None
+        for label, step in model.steps(state):
+            after = model.canonical(step)
+            if following is not None:
+                following.append(after)
+            if after in parents:
+                continue
+            parents[after] = (state, label)
+            broken = model.broken(after)
+            if broken:
+                return Walk(
+                    len(parents), time.monotonic() - began, broken, _trace(parents, after), complete=False
+                )
+            queue.append(after)
+    if progress:
+        stuck = _stuck(children)
+        if stuck is not None:
+            return Walk(
+                len(parents), time.monotonic() - began, "nothing more can be acknowledged",
+                _trace(parents, stuck),
+            )  # fmt: skip
+    return Walk(len(parents), time.monotonic() - began)
+
+
+def _stuck(children: dict[State, list[State]]) -> State | None:
+    """A state from which no further entry can be acknowledged although a claim is left."""
+    before: dict[State, list[State]] = {}
+    good: set[State] = set()
+    for state, following in children.items():
+        for after in following:
+            before.setdefault(after, []).append(state)
+            if after.acknowledged != state.acknowledged:
+                good.add(state)
+    queue = deque(good)
+    while queue:
+        for state in before.get(queue.popleft(), ()):
+            if state not in good:
+                good.add(state)
+                queue.append(state)
+    return next((state for state in children if state not in good and state.left[1]), None)
+
+
+def _trace(parents: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    steps = []
+    while (step := parents[state]) is not None:
+        state, label = step
+        steps.append(label)
+    return tuple(reversed(steps))

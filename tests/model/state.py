@@ -1,0 +1,167 @@
+"""What the model of the quorum log is made of: its rules, its bounds, and its states."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What keeps the log safe. Each is true, or dropped.
+
+    Attributes:
+        nonce: a promise names its claimant, not only the epoch.
+        guard: a node writes only under the promise that it gave.
+        behind: ... and only behind the exact end that the writer expects, by id and hash.
+        best: a claimant takes the best log of its majority (dropped: any of them).
+        claim_first: nothing is acknowledged before the own Claim is on a majority.
+        prepared: a claim needs the promise of a majority (dropped: of one node).
+        committed: an entry is acknowledged by a majority (dropped: by one node).
+        above: a claimant hears of every promise and goes above it (dropped: above its own epochs only).
+        placed: a node refuses a writer that counts majorities of another list of nodes.
+        silent: a node that lost its data does not vote.
+        excluding: it is rebuilt only while a majority without it stands by the claim (dropped: its source).
+        whole: ... from the best copy of that majority (dropped: from any copy that has the Claim).
+        delayed: ... and after nobody counts any more what it said before it lost its data.
+        marked: a trim needs a later snapshot marker in the log.
+        stored: ... whose snapshot is on a majority (dropped: on one node).
+        furnished: a node is rebuilt with the snapshots that any node has (dropped: those of its source).
+        replaced_whole: a node that ends before the oldest entry of the others gets everything that they have.
+        numbered: a node refuses a writer of another configuration.
+        named: an empty server is filled only if the configuration names it.
+        counted: answers are added up within one configuration only.
+        decided: one replacement of a number is decided, before any node goes over.
+    """
+
+    nonce: bool = True
+    guard: bool = True
+    behind: bool = True
+    best: bool = True
+    claim_first: bool = True
+    prepared: bool = True
+    committed: bool = True
+    above: bool = True
+    placed: bool = True
+    silent: bool = True
+    excluding: bool = True
+    whole: bool = True
+    delayed: bool = True
+    marked: bool = True
+    stored: bool = True
+    furnished: bool = True
+    replaced_whole: bool = True
+    numbered: bool = True
+    named: bool = True
+    counted: bool = True
+    decided: bool = True
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How often things happen in a space.
+
+    Attributes:
+        records: records written.
+        claims: claims begun.
+        crashes: coordinators that die.
+        late: messages that are delayed for any time.
+        wipes: nodes that lose their data.
+        trims: snapshots that are taken and trimmed to.
+        replacements: whether the node of the last place may be replaced.
+        part: whether the second coordinator counts majorities of the first node alone.
+        stranger: whether the second coordinator's settings name an empty server that nobody put in place.
+        twice: whether two replacements are tried at once.
+        dead: a node that is away for good from the beginning; -1: none.
+        lost: answers that are lost although the node did what it was asked.
+    """
+
+    records: int = 1
+    claims: int = 1
+    crashes: int = 0
+    late: int = 0
+    wipes: int = 0
+    trims: int = 0
+    replacements: bool = False
+    part: bool = False
+    stranger: bool = False
+    twice: bool = False
+    dead: int = -1
+    lost: bool = True
+
+
+class Entry(NamedTuple):
+    """An entry; `before` stands for the chain hash."""
+
+    epoch: int
+    offset: int
+    kind: str
+    by: int
+    nonce: int
+    before: int
+
+
+class Node(NamedTuple):
+    """A server: its configuration (0: it has no data), promise, entries, and how far its snapshots reach."""
+
+    configuration: int
+    promise: tuple[int, int]
+    log: tuple[int, ...]
+    snapshots: tuple[int, ...] = ()
+
+
+class Coordinator(NamedTuple):
+    """One that may own the log.
+
+    Attributes:
+        mode: `idle`, `prepare` or `own`.
+        view: number of its list of nodes in `Model.views`.
+        epoch: of its claim.
+        nonce: of its claim.
+        seen: while it prepares: pairs of node and the log there.
+        log: what it takes the log to be.
+        known: per node, the offset up to which that one confirmed.
+        done: offset up to which it acknowledged.
+    """
+
+    mode: str = "idle"
+    view: int = 0
+    epoch: int = 0
+    nonce: int = -1
+    seen: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    log: tuple[int, ...] = ()
+    known: tuple[int, ...] = ()
+    done: int = 0
+
+
+class Message(NamedTuple):
+    """A write under way to a node."""
+
+    node: int
+    configuration: int
+    promise: tuple[int, int]
+    expected: tuple[int, ...]
+    log: tuple[int, ...]
+
+
+class State(NamedTuple):
+    """Everything. `acknowledged` is the last acknowledged entry; what it is chained to is so, too."""
+
+    nodes: tuple[Node, ...]
+    coordinators: tuple[Coordinator, ...]
+    acknowledged: int
+    forked: bool
+    late: tuple[Message, ...]
+    left: tuple[int, ...]
+    decided: tuple[int, ...] = ()
+
+
+class View(NamedTuple):
+    """A list of nodes that a coordinator counts majorities of."""
+
+    configuration: int
+    nodes: tuple[int, ...]
+    majority: int
+
+
+def without(*names: str) -> Rules:
+    """All rules but these."""
+    return replace(Rules(), **dict.fromkeys(names, False))
