@@ -6,10 +6,13 @@ that is no row, such a test does not pass, or a script differs in a way that has
 
     ./x conformance                 the table, counts per group, the scripts, one line of totals
     ./x conformance --brief         the same without the table
-    ./x conformance --traces FILE   only the scripts of a file
+    ./x conformance --traces FILE   only the scripts of a file, in virtual time
+    ./x conformance --traces FILE --grpc [N]
+                                    besides, N of them (or all that can be) over real gRPC on processes
 """
 
 import argparse
+import asyncio
 import sys
 import tomllib
 from collections import Counter, defaultdict
@@ -17,8 +20,16 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conformance.traces import Script
+    from conformance.traces_judge import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -149,20 +160,38 @@ def _columns(counts: Counter[str]) -> str:
 
 def run_traces(path: Path | None) -> tuple[int, int, list[str]]:
     """Plays scripts; returns how many there are, how many needed a named difference, and what differs."""
-    from conformance import traces
+    from conformance import traces, traces_judge
 
-    scripts = traces.load() if path is None else traces.load(path)
-    verdicts = [(script, traces.judge(script)) for script in scripts]
-    print(f"\n{traces.summary([verdict for _, verdict in verdicts])}")
+    scripts = traces.load(path)
+    verdicts = [traces_judge.judge(script) for script in scripts]
+    print(f"\nin virtual time: {traces_judge.summary(verdicts)}")
+    named = sum(verdict.matches and bool(verdict.needed) for verdict in verdicts)
+    return len(scripts), named, _differences(scripts, verdicts)
+
+
+def run_traces_on_processes(path: Path | None, count: int | None) -> list[str]:
+    """Plays so many scripts over real gRPC on processes, or the usual sample; returns what differs."""
+    from conformance import traces, traces_grpc, traces_judge
+
+    chosen, passed_over = traces_grpc.sample(traces.load(path), count or traces_grpc.SAMPLE)
+    with TemporaryDirectory() as folder:
+        played = asyncio.run(traces_grpc.play_on_processes(Path(folder), chosen))
     faults = []
-    for script, verdict in verdicts:
-        if verdict.step is not None:
-            faults.append(
-                f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}):\n"
-                f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
-            )
-    named = sum(verdict.matches and bool(verdict.needed) for _, verdict in verdicts)
-    return len(scripts), named, faults
+    for way, verdicts in played.items():
+        print(f"\non processes, by {way}: {traces_judge.summary(verdicts)}")
+        faults += _differences([each.script for each in chosen], verdicts, f", by {way}")
+    for reason, number in passed_over.items():
+        print(f"  {number:4} passed over: {reason}")
+    return faults
+
+
+def _differences(scripts: "Sequence[Script]", verdicts: "Sequence[Verdict]", where: str = "") -> list[str]:
+    return [
+        f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}){where}:\n"
+        f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
+        for script, verdict in zip(scripts, verdicts, strict=True)
+        if verdict.step is not None
+    ]
 
 
 def run_tests() -> RowTests:
@@ -177,6 +206,14 @@ def main() -> int:
     """Prints the report; returns the exit code."""
     parser = argparse.ArgumentParser(prog="./x conformance", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--traces", type=Path, metavar="FILE", help="only play the scripts of this file")
+    parser.add_argument(
+        "--grpc",
+        type=int,
+        nargs="?",
+        const=sys.maxsize,
+        metavar="N",
+        help="play N of the scripts on processes too, by unary calls and on a session stream; without N: all",
+    )
     parser.add_argument("--brief", action="store_true", help="leave the table of rows out")
     arguments = parser.parse_args()
     sys.path[0] = str(TESTS)  # in place of this folder, where this file hides the tests' folder of its name
@@ -191,6 +228,8 @@ def main() -> int:
             faults += judge_rows(rows, ran)
         count, named, different = run_traces(arguments.traces)
         faults += different
+        if arguments.grpc is not None or arguments.traces is None:
+            faults += run_traces_on_processes(arguments.traces, arguments.grpc)
     except (OSError, ValueError) as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2

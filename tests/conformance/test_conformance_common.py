@@ -284,6 +284,7 @@ def test_counts_of_supporters_follow_the_members() -> None:
         who.protocols = tuple((protocol, b"") for protocol in protocols)
         group.add(who)
     group.protocol_type = "consumer"
+    group.become(GroupState.PREPARING_REBALANCE, 0)
     assert not group.accepts_protocols("consumer", (("x", b""),))
     assert group.accepts_protocols("consumer", (("y", b""),))
     second = group.members["b"]

@@ -73,6 +73,22 @@ def test_protocols_must_fit(name: str, changes: dict[str, Any], empty_group: boo
     )
 
 
+@pytest.mark.row("JG-43")
+def test_a_group_keeps_its_kind_while_a_pending_id_holds_its_join_phase_open() -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    pending = acts.member(cluster, "b")
+    pending.member_id = acts.ask_join(pending).member_id
+    who.protocols = [("range", b"changed")]
+    who.join()
+    who.leave()
+    assert cluster.state() == "PreparingRebalance"
+    assert acts.ask_join(pending, protocol_type="other").error_code == 23
+    assert acts.ask_join(acts.member(cluster, "c"), protocol_type="other").error_code == 23
+    assert acts.ask_join(acts.member(cluster, "c")).error_code == 79
+    assert cluster.describe().protocol_type == "consumer"
+
+
 @pytest.mark.row("JG-20")
 @pytest.mark.row("SM-25")
 @pytest.mark.parametrize("name", ["a", "a=i"])
@@ -91,7 +107,8 @@ def test_a_pending_id_does_not_become_static() -> None:
     cluster = acts.shard()
     who = acts.member(cluster, "a")
     pending = acts.ask_join(who).member_id
-    assert acts.ask_join(who, member_id=pending, group_instance_id="i").error_code == -1
+    refused = acts.ask_join(who, member_id=pending, group_instance_id="i")
+    assert (refused.error_code, refused.member_id) == (-1, "")
     assert cluster.is_parked(cluster.send(acts.join_of(who, member_id=pending))), "the id is still good"
 
 

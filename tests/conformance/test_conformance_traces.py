@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conformance import traces
+from conformance import traces, traces_judge
 from conformance.traces import Script, Step
 
 SCRIPTS = traces.load()
@@ -11,7 +11,7 @@ SCRIPTS = traces.load()
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])
 def test_answers_as_kafka_does(script: Script) -> None:
-    verdict = traces.judge(script)
+    verdict = traces_judge.judge(script)
     assert verdict.matches, f"step {verdict.step}: Kafka {verdict.expected}, Muster {verdict.got}"
 
 
@@ -43,8 +43,8 @@ TOLD = _joined(error=79, generation=-1, protocol="", leader="", members=[])
 def test_the_judge_sees_what_is_different(wrong: traces.Answers) -> None:
     steps = [_join(), _join(), Step("heartbeat", "a", {})]
     right = Script("right", steps, [{0: TOLD}, {1: _joined()}, {2: {"error": 0}}])
-    assert traces.judge(right).matches
-    verdict = traces.judge(Script("wrong", steps, [right.answers[0], wrong, right.answers[2]]))
+    assert traces_judge.judge(right).matches
+    verdict = traces_judge.judge(Script("wrong", steps, [right.answers[0], wrong, right.answers[2]]))
     assert verdict.step == 1
     assert not verdict.matches
 

@@ -32,6 +32,7 @@ def commit(**partition: Any) -> pb.OffsetCommitRequest:
         pb.HeartbeatRequest(group_id="g", generation=-5),
         pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m")]),
         commit(offset=0, leader_epoch=-1, metadata="m" * 5_000),
+        pb.OffsetCommitRequest(group_id="g", generation=-5),
         pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="")]),
         pb.OffsetDeleteRequest(group_id="g"),
         pb.DescribeGroupsRequest(group_ids=["g"]),

@@ -149,8 +149,6 @@ def _topic(report: Report, field: str, name: str) -> None:
 def _commit(request: pb.OffsetCommitRequest, report: Report) -> None:
     _identity(report, request)
     _range(report, "retention_ms", request.retention_ms, 0, RETENTION_MAX_MS)
-    if request.generation < -1:
-        report("generation", "must be -1 or more")
     total = sum(max(1, len(topic.partitions)) for topic in request.topics)
     if total > PARTITIONS_MAX:
         report("topics", f"must have at most {PARTITIONS_MAX:,} partitions in all")

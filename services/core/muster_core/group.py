@@ -223,10 +223,8 @@ class Group:
 
     def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43)."""
-        if not protocol_type or not protocols:
-            return False
-        if not self.members:
-            return True
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
         everybody = len(self.members)

@@ -6,6 +6,7 @@ from typing import Any
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse
 
@@ -46,8 +47,9 @@ class _Common:
 
 
 def _join(request: pb.JoinGroupRequest, code: ErrorCode, common: _Common) -> pb.JoinGroupResponse:
+    echoed = "" if code == error_code.UNKNOWN_SERVER_ERROR else request.member_id  # as Kafka does (JG-21)
     response: pb.JoinGroupResponse = common.on(
-        pb.JoinGroupResponse(error_code=code, generation=-1, member_id=request.member_id)
+        pb.JoinGroupResponse(error_code=code, generation=-1, member_id=echoed)
     )
     return response
 
