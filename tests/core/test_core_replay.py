@@ -34,7 +34,7 @@ def test_a_replaced_member_without_the_groups_protocol_ends_no_load_of_foreign_m
     built.claim()
     built.generation(1, "a", "b=static")
     built.assignment(1, a=[0], b=[1])
-    built.replaced(1, "b", "c", "static")
+    built.replaced(1, "b", "c", "static", protocol="")
     group = replayed(built)
     assert group.members["c"].protocols == ()
     assert group.subscribed_topics is None

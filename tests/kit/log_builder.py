@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from muster_core import causes
 from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.member import Member
 from muster_core.position import NOWHERE, Position
 from muster_core.replay import Entry
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -11,10 +13,17 @@ from muster_protos.muster.v1 import common_pb2
 
 @dataclass
 class LogBuilder:
-    """Writes a log as an owner does; `change` entries afterwards to damage it."""
+    """Writes a log as an owner does; `change` entries afterwards to damage it.
+
+    Each record is written 100 ms after the one before; members have a session of 6 s.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     epoch: int = 0
+    shard: int = 3
+    shard_count: int = 50
+    cluster_id: str = "c"
+    now_ms: int = 1_700_000_000_000
 
     @property
     def end(self) -> Position:
@@ -24,13 +33,17 @@ class LogBuilder:
         self, record: log.Record | bytes, *, epoch: int | None = None, skip: int = 0, nonce: int = 0
     ) -> None:
         position = Position(self.epoch if epoch is None else epoch, self.end.offset + 1 + skip)
+        self.now_ms += 100
+        if isinstance(record, log.Record):
+            record.written_at_ms = self.now_ms
         data = record if isinstance(record, bytes) else record.SerializeToString()
         word = (nonce or position.offset + 1000).to_bytes(16, "big")
         before = self.entries[-1].hash if self.entries else BEFORE_GENESIS
         self.entries.append(Entry(position, data, word, chain_hash(before, position, word, data)))
 
     def genesis(self) -> None:
-        self.add(log.Record(genesis=log.Genesis(cluster_id="c", shard_count=50, shard=3)))
+        genesis = log.Genesis(cluster_id=self.cluster_id, shard_count=self.shard_count, shard=self.shard)
+        self.add(log.Record(genesis=genesis))
 
     def claim(
         self, node: str = "coordinator-1", previous: Position | None = None, epoch: int | None = None
@@ -48,8 +61,11 @@ class LogBuilder:
         started.protocol_name = protocol if members else ""
         for member in members:
             name, _, static = member.partition("=")
-            row = started.members.add(member_id=name, group_instance_id=static)
-            row.protocols.add(name="range")
+            row = started.members.add(
+                member_id=name, group_instance_id=static, session_timeout_ms=6_000, disconnect_grace_ms=3_000
+            )
+            subscription = common_pb2.Subscription(version=1, topics=["t"])
+            row.protocols.add(name="range", metadata=subscription.SerializeToString())
         if members:
             started.leader = leader or members[0].partition("=")[0]
         self.add(record)
@@ -64,31 +80,50 @@ class LogBuilder:
             committed.members.add(member_id=member, assignment=message.SerializeToString())
         self.add(record)
 
-    def keep(self, number: int, member: str, partition: int, since: Position) -> None:
+    def keep(self, number: int, member: str, partition: int, since: Position, leader: str = "a") -> None:
         record = log.Record()
         committed = record.assignment_committed
-        committed.group_id, committed.generation, committed.leader = "g", number, "a"
+        committed.group_id, committed.generation, committed.leader = "g", number, leader
         message = common_pb2.Assignment(version=1)
         message.partitions.add(topic="t", partitions=[partition])
         row = committed.members.add(member_id=member, assignment=message.SerializeToString())
         row.kept_tokens.add(topic="t", partition=partition, position=since.to_proto())
         self.add(record)
 
-    def left(self, number: int, member: str) -> None:
-        self.add(log.Record(member_left=log.MemberLeft(group_id="g", generation=number, member_id=member)))
+    def left(self, number: int, member: str, kind: int = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT) -> None:
+        left = log.MemberLeft(group_id="g", generation=number, member_id=member)
+        known = Member(member)
+        known.session_timeout_ms = 6_000
+        cause = causes.by_member(kind, known, self.now_ms)  # type: ignore[arg-type]
+        left.cause.CopyFrom(cause)
+        self.add(log.Record(member_left=left))
 
-    def replaced(self, number: int, old: str, new: str, static: str) -> None:
-        member = log.Member(member_id=new, group_instance_id=static)
+    def replaced(self, number: int, old: str, new: str, static: str, protocol: str = "range") -> None:
+        member = log.Member(member_id=new, group_instance_id=static, session_timeout_ms=6_000)
+        subscription = common_pb2.Subscription(version=1, topics=["t"])
+        if protocol:
+            member.protocols.add(name=protocol, metadata=subscription.SerializeToString())
         message = log.MemberReplaced(group_id="g", generation=number, old_member_id=old, member=member)
         self.add(log.Record(member_replaced=message))
 
-    def commit(self, number: int, member: str, seq: int = 0) -> None:
+    def commit(self, number: int, member: str, seq: int = 0, metadata: str = "") -> None:
         message = log.OffsetCommitted(group_id="g", generation=number, member_id=member, member_seq=seq)
-        message.offsets.add(topic="t", partition=0, offset=seq)
+        message.offsets.add(topic="t", partition=0, offset=seq, metadata=metadata)
         self.add(log.Record(offset_committed=message))
 
-    def tombstone(self) -> None:
-        self.add(log.Record(group_tombstone=log.GroupTombstone(group_id="g", reason="deleted")))
+    def tombstone(self, last_generation: int) -> None:
+        gone = log.GroupTombstone(group_id="g", reason="deleted", last_generation=last_generation)
+        self.add(log.Record(group_tombstone=gone))
+
+    def expire(self, topic: str = "t") -> None:
+        gone = log.OffsetTombstone(group_id="g", reason="expired")
+        gone.topics.add(topic=topic, partitions=[0])
+        self.add(log.Record(offset_tombstone=gone))
+
+    def snapshot(self, upto: Position) -> None:
+        entry = next(entry for entry in self.entries if entry.position == upto)
+        marker = log.Snapshot(upto=upto.to_proto(), hash=entry.hash)
+        self.add(log.Record(snapshot=marker))
 
     def handoff(self, node: str = "coordinator-1") -> None:
         self.add(log.Record(handoff=log.Handoff(node_id=node)))
@@ -97,26 +132,34 @@ class LogBuilder:
         self.entries[index] = self.entries[index]._replace(**values)  # type: ignore[arg-type]
 
 
-def healthy() -> LogBuilder:
-    """Two owners, a static take-over, a member that leaves, commits, a deletion."""
-    built = LogBuilder()
+def healthy(built: LogBuilder | None = None) -> LogBuilder:
+    """Two owners, a static take-over, a silent member, kept partitions, commits, expiry, a deletion.
+
+    Args:
+        built: an empty log to write to; absent: a new one.
+    """
+    built = LogBuilder() if built is None else built
     built.genesis()
     built.claim()
+    built.commit(-1, "")
     built.generation(1, "a", "b=static")
     built.assignment(1, a=[0, 1], b=[2])
     built.commit(1, "a", 1)
     built.commit(1, "b", 1)
-    built.commit(-1, "")
+    given = Position(1, 5)
     built.replaced(1, "b", "c", "static")
     built.commit(1, "c", 1)
     built.handoff()
     built.claim("coordinator-2")
     built.commit(1, "a", 2)
-    built.left(1, "c")
+    built.now_ms += 10_000
+    built.left(1, "c", common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED)
     built.generation(2, "a")
-    built.assignment(2, a=[0, 1, 2])
+    built.keep(2, "a", 0, given)
+    built.expire("another topic")
     built.left(2, "a")
     built.generation(3)
-    built.tombstone()
+    built.expire()
+    built.tombstone(3)
     built.generation(1, "z")
     return built

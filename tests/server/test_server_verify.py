@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from kit.log_builder import LogBuilder, healthy
+from kit.damaged_logs import DAMAGES, fits_a_stream
+from kit.log_builder import LogBuilder
+from kit.log_builder import healthy as healthy_log
 from muster_core.position import GENESIS, Position
 from muster_core.replay import Entry
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -19,7 +21,16 @@ from typer import Typer
 from typer.testing import CliRunner
 
 SHARDS = 2
+CLUSTER = "cluster-of-the-tests"
 LOG, ACKNOWLEDGED = "muster:{1}:log", "muster:{1}:acknowledged"
+
+
+def empty() -> LogBuilder:
+    return LogBuilder(shard=1, shard_count=SHARDS, cluster_id=CLUSTER)
+
+
+def healthy() -> LogBuilder:
+    return healthy_log(empty())
 
 
 def store(node: RedisNode, entries: list[Entry], acknowledged: Position) -> None:
@@ -37,7 +48,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     """Three initialised nodes with a healthy log of shard 1."""
     nodes = RedisNodes(tmp_path, 3, fsync="no")
     await nodes.start()
-    await initialise_log(nodes.url, SHARDS)
+    await initialise_log(nodes.url, SHARDS, CLUSTER)
     built = healthy()
     for node in nodes:
         store(node, built.entries, built.end)
@@ -75,7 +86,7 @@ async def test_an_entry_that_differs_on_one_node(nodes: RedisNodes) -> None:
     report = verify(nodes.url)
     assert report.broken["L6n"] == 1
     assert report.evidence[0].violation.position == entry.position
-    assert verify(nodes.url, compare_nodes=False).clean
+    assert verify(nodes.url, all_nodes=False).clean
 
 
 async def test_a_hole_in_one_node(nodes: RedisNodes) -> None:
@@ -94,7 +105,7 @@ async def test_a_key_of_another_kind_is_damage_and_no_crash(nodes: RedisNodes) -
         connection.set(ACKNOWLEDGED, "garbage")
     report = verify(nodes.url)
     told = [e.violation.detail for e in report.evidence]
-    assert report.broken["L6n"] == 2
+    assert report.broken["L6n"] == 2, report.evidence
     assert any(f"{LOG} on node 3: WRONGTYPE" in text for text in told)
     assert f"{ACKNOWLEDGED} on node 3: it holds no position" in told
 
@@ -111,7 +122,7 @@ async def test_an_acknowledged_entry_that_nobody_has(nodes: RedisNodes) -> None:
     built = healthy()
     for node in nodes:
         store(node, built.entries[:-1], built.end)
-    assert "no node has that entry" in verify(nodes.url, compare_nodes=False).evidence[0].violation.detail
+    assert "no node has that entry" in verify(nodes.url, all_nodes=False).evidence[0].violation.detail
 
 
 async def test_a_missing_entry_in_the_middle_is_shown_with_its_surroundings(nodes: RedisNodes) -> None:
@@ -128,13 +139,27 @@ async def test_a_missing_entry_in_the_middle_is_shown_with_its_surroundings(node
 
 
 async def test_a_log_that_contradicts_itself_cannot_be_replayed(nodes: RedisNodes) -> None:
-    built = LogBuilder()
+    built = empty()
     built.genesis()
     built.claim()
     built.assignment(4, a=[0])
     for node in nodes:
         store(node, built.entries, built.end)
     assert verify(nodes.url).broken["G12"] == 1
+
+
+async def test_every_damage_is_found_out(nodes: RedisNodes) -> None:
+    missed = []
+    for damage in DAMAGES:
+        built = healthy()
+        damage.make(built)
+        if not fits_a_stream(built):
+            continue
+        for node in nodes:
+            store(node, built.entries, built.entries[-1].position)
+        if damage.invariant not in verify(nodes.url).broken:
+            missed.append(damage.name)
+    assert not missed
 
 
 async def test_a_dead_minority_is_named_and_a_dead_majority_is_no_answer(nodes: RedisNodes) -> None:

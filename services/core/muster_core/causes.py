@@ -1,5 +1,6 @@
 """Why a rebalance was started: the typed cause and a sentence that a person understands."""
 
+import re
 from typing import TypeAlias
 
 from muster_protos.muster.v1 import common_pb2
@@ -32,6 +33,7 @@ _SENTENCES: dict[Kind, str] = {
     ADMIN: "{who} was removed by an operator.",
     OVER_CAPACITY: "{who} was removed because the group is larger than its limit.",
 }
+_SILENCE = re.compile(r"(?:for its session timeout of|come back within) ([0-9.e+]+) s")
 
 
 def by_member(
@@ -64,6 +66,15 @@ def by_member(
         sentence=sentence,
         at_ms=at_ms,
     )
+
+
+def silence_ms(cause: common_pb2.RebalanceCause) -> int | None:
+    """How long a removed member had to be silent for this cause, as its sentence says; None: it says nothing.
+
+    The time-outs of a member may have changed since its last record, so the records do not tell.
+    """
+    found = _SILENCE.search(cause.sentence)
+    return round(float(found[1]) * 1000) if found and cause.kind in (SESSION_EXPIRED, DISCONNECTED) else None
 
 
 def topics_changed(topics: list[str], at_ms: int) -> common_pb2.RebalanceCause:

@@ -1,12 +1,24 @@
-"""What a log must never show: the promises that can be checked from its entries alone.
+"""What a log must never show: the promises that can be checked from what stands on the nodes.
 
-Ids are those of the safety specification (docs/safety.md). `LogChecker` and `GroupChecker` make the checks.
+`LogChecker` and `GroupChecker` make most of the checks; `muster verify` and the audit share the rest.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from muster_core.position import Position
+
+
+class Severity(StrEnum):
+    """How bad a broken promise is."""
+
+    CRITICAL = "critical"
+    """Acknowledged data may be lost, or a piece of work may have had two owners."""
+    SERIOUS = "serious"
+    """A member or a worker was told something wrong."""
+    MINOR = "minor"
+    """A limit or a time was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +29,15 @@ class Invariant:
         id: short name in reports.
         promise: one sentence that holds for every log.
         counted: what a check counts, in the plural.
+        severity: how bad a break is.
+        computed: how it is computed, in words.
     """
 
     id: str
     promise: str
     counted: str
+    severity: Severity
+    computed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,52 +58,233 @@ class Violation:
 INVARIANTS: dict[str, Invariant] = {
     row.id: row
     for row in (
-        Invariant("L1", "Offsets of a log are dense: each is one more than the one before.", "entries"),
-        Invariant("L2", "Epochs never decrease along a log.", "entries"),
+        Invariant(
+            "L1",
+            "Offsets of a log are dense: each is one more than the one before.",
+            "entries",
+            Severity.CRITICAL,
+            "Each entry's offset against the one before it.",
+        ),
+        Invariant(
+            "L2",
+            "Epochs never decrease along a log.",
+            "entries",
+            Severity.CRITICAL,
+            "Each entry's epoch against the one before it.",
+        ),
         Invariant(
             "L3",
             "The epoch changes only at a Claim, grows there, and the Claim names the entry before it.",
             "claims",
+            Severity.CRITICAL,
+            "Each Claim, and each change of the epoch, against the entry before it.",
         ),
-        Invariant("L4", "Only the owner of an epoch writes in it, and nothing after its Handoff.", "records"),
         Invariant(
-            "L6", "An entry is never changed: the chain of hashes over all entries is unbroken.", "hashes"
+            "L4",
+            "Only the owner of an epoch writes in it, and nothing after its Handoff.",
+            "records",
+            Severity.CRITICAL,
+            "Each record against the Claim and the Handoff of its epoch.",
         ),
-        Invariant("L7", "No nonce appears twice: a repeated append is applied once.", "nonces"),
-        Invariant("L8", "A log begins with the Genesis that `init` wrote, or at a Snapshot's reach.", "logs"),
-        Invariant("L10", "Every record can be decoded and is of a kind that this version knows.", "records"),
+        Invariant(
+            "L5",
+            "A majority of the nodes has every acknowledged entry.",
+            "entries",
+            Severity.CRITICAL,
+            "The nodes' entries up to the acknowledged position, counted; and every exported "
+            "acknowledgement of such an entry looked up in the log.",
+        ),
+        Invariant(
+            "L6",
+            "An entry is never changed: the chain of hashes over all entries is unbroken.",
+            "hashes",
+            Severity.CRITICAL,
+            "SHA-256 over the hash before, place, nonce and record of each entry, against its stored hash.",
+        ),
+        Invariant(
+            "L6n",
+            "At or below the acknowledged position no two nodes hold different entries, and none has a hole.",
+            "entries of nodes",
+            Severity.CRITICAL,
+            "The entries of all nodes side by side.",
+        ),
+        Invariant(
+            "L7",
+            "No nonce appears twice: a repeated append is applied once.",
+            "nonces",
+            Severity.CRITICAL,
+            "Each nonce against all before it in its log.",
+        ),
+        Invariant(
+            "L8",
+            "A log begins with the Genesis that `init` wrote for it, and has no other.",
+            "logs",
+            Severity.CRITICAL,
+            "The first entry against the cluster's identity; a trimmed log must hold a snapshot marker.",
+        ),
+        Invariant(
+            "L9",
+            "Trimming removes nothing that no snapshot covers.",
+            "snapshots",
+            Severity.CRITICAL,
+            "The first entry that is left against the reach of the snapshots named in the log; each "
+            "marker against its own place.",
+        ),
+        Invariant(
+            "L10",
+            "Every record can be decoded and is of a kind that this version knows.",
+            "records",
+            Severity.SERIOUS,
+            "Each record decoded; an unknown kind is broken only where it is marked critical.",
+        ),
+        Invariant(
+            "E3",
+            "Nothing of an older epoch is stored behind a newer Claim.",
+            "claims",
+            Severity.CRITICAL,
+            "The epoch of every record behind a Claim against the Claim's.",
+        ),
         Invariant(
             "G1",
             "A group's generation grows by one and is never used twice while the group lives.",
             "generations",
+            Severity.CRITICAL,
+            "Each GenerationStarted against the one before it of its group, over all epochs.",
         ),
         Invariant(
-            "G2", "A generation has at most one assignment, and it comes after its start.", "assignments"
+            "G2",
+            "A generation has at most one assignment, and it comes after its start.",
+            "assignments",
+            Severity.CRITICAL,
+            "Each AssignmentCommitted against the group's generation.",
         ),
-        Invariant("G3", "An assignment names only members of its generation.", "assignments"),
         Invariant(
-            "G5", "A generation has one leader, a member of it, and only the leader assigns.", "generations"
+            "G3",
+            "An assignment names only members of its generation.",
+            "assignments",
+            Severity.SERIOUS,
+            "Its member ids against those of its GenerationStarted.",
         ),
-        Invariant("G6", "The chosen protocol is supported by every member of the generation.", "generations"),
-        Invariant("G7", "Records of a group come only in states that allow them.", "records"),
-        Invariant("G9", "No partition is given to two members of one generation.", "partitions"),
-        Invariant("G10", "A static id belongs to one member at a time.", "generations"),
+        Invariant(
+            "G4",
+            "A stored assignment is never followed by other bytes for its generation.",
+            "assignments",
+            Severity.CRITICAL,
+            "A second assignment of a generation against the first one, member by member.",
+        ),
+        Invariant(
+            "G5",
+            "A generation has one leader, a member of it, and only the leader assigns.",
+            "generations",
+            Severity.SERIOUS,
+            "The leader against the members; an assignment's author against the leader.",
+        ),
+        Invariant(
+            "G6",
+            "The chosen protocol is supported by every member of the generation.",
+            "generations",
+            Severity.SERIOUS,
+            "The protocol against each member's list.",
+        ),
+        Invariant(
+            "G7",
+            "Records of a group come only in states that allow them.",
+            "records",
+            Severity.SERIOUS,
+            "Departures, assignments and removals against the members of the generation.",
+        ),
+        Invariant(
+            "G9",
+            "No partition is given to two members of one generation.",
+            "partitions",
+            Severity.CRITICAL,
+            "The partitions of each published assignment, each once.",
+        ),
+        Invariant(
+            "G10",
+            "A static id belongs to one member at a time.",
+            "generations",
+            Severity.SERIOUS,
+            "The static ids of each generation, each once; each take-over against the holder.",
+        ),
+        Invariant(
+            "G11",
+            "A group never exceeds its limits.",
+            "generations",
+            Severity.MINOR,
+            "Members, bytes of the record and bytes of commit metadata against the limits.",
+        ),
+        Invariant(
+            "G12",
+            "The records replay into a state as a coordinator's load does, and each stored snapshot is "
+            "that state.",
+            "logs",
+            Severity.CRITICAL,
+            "The coordinator's own replay; the bytes of each snapshot against a snapshot made from the "
+            "replay at its place.",
+        ),
         Invariant(
             "G13",
-            "Tokens of a group only grow: a kept token is older than the record that keeps it.",
+            "A removed group stays removed, and tokens of a group only grow.",
             "tokens",
+            Severity.CRITICAL,
+            "What follows a tombstone; each kept token against the record that gave it and against "
+            "earlier lives of the group.",
         ),
-        Invariant("M4", "A member that left is in no later generation under that id.", "generations"),
         Invariant(
-            "O2", "A commit moves only forward in the member's own count: none is applied twice.", "commits"
+            "M3",
+            "A member is removed for its silence only after its time-out.",
+            "removals",
+            Severity.SERIOUS,
+            "The time between a removal and the last record that shows the member, within one owner; "
+            "100 ms are allowed for.",
+        ),
+        Invariant(
+            "M4",
+            "A member that left is in no later generation under that id.",
+            "generations",
+            Severity.SERIOUS,
+            "The members of each generation against all that left.",
+        ),
+        Invariant(
+            "M5",
+            "Nobody is a member without an id.",
+            "generations",
+            Severity.SERIOUS,
+            "The member ids of each generation and take-over.",
+        ),
+        Invariant(
+            "O2",
+            "Offsets change only by commits and tombstones: a snapshot holds those that the records give.",
+            "snapshots",
+            Severity.CRITICAL,
+            "The committed offsets in each stored snapshot against those of the replay at its place.",
         ),
         Invariant(
             "O3",
-            "A commit comes from a member of the group's current generation, or from outside.",
+            "A commit comes from a member of the group's current generation, or from outside while "
+            "there is none.",
             "commits",
+            Severity.CRITICAL,
+            "Each commit against the generation and its members at its place.",
+        ),
+        Invariant(
+            "O4",
+            "A commit is in the log once: the number that a member gives its commits only grows.",
+            "commits",
+            Severity.CRITICAL,
+            "The number of each commit against the last one of its member.",
+        ),
+        Invariant(
+            "O6",
+            "Offsets expire only where nobody uses them.",
+            "expiries",
+            Severity.SERIOUS,
+            "The topics of each expiry against the subscriptions of the members.",
         ),
     )
 }
+"""All promises that are checked on logs, by id."""
 
 
 @dataclass(slots=True)

@@ -1,84 +1,222 @@
 """Checks a log, entry by entry, against the promises about logs."""
 
+import struct
 from collections import Counter
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.config import GroupConfig
 from muster_core.group_checker import GroupChecker
 from muster_core.invariants import Findings
+from muster_core.nonces import NonceBook, NonceSet
+from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.replay import Entry
 
+_OF_THE_LOG = frozenset({"genesis", "claim", "handoff", "snapshot", ""})
+_PLACE = struct.Struct(">QQ").pack
+
+Follow = Callable[[Position, str, records_pb2.Record], None]
+"""Takes each record that could be decoded: its place, its kind (empty: unknown), and itself."""
+
 
 class LogChecker:
-    """Checks one log, entry by entry, in order.
+    """Checks one log in order.
 
-    It goes on after a violation, taking each entry as it stands, so that one break is reported once.
+    It goes on after a violation, taking each entry as it stands, so that one break is reported once. `finish`
+    says what can only be known at the end.
 
     Args:
         shard: number of the log.
-        anchor: where the entries begin when the log was trimmed: place and hash of the entry before the
-            first one; None: the log begins with its Genesis.
+        anchor: where the entries begin when it is known what was before: place and hash of the entry before
+            the first one. Without it a log that does not begin with its Genesis must hold a Snapshot that
+            reaches its beginning.
         limit: violations kept per invariant; all are counted.
+        cluster: what a Genesis of the cluster must say; None: not known.
+        limits: what a group may be (invariant G11).
+        nonces: remembers nonces; absent: in memory.
+        groups: whether the records of groups are checked, too.
+        follow: told of each record, after its checks.
     """
 
-    def __init__(self, shard: int, anchor: tuple[Position, bytes] | None = None, limit: int = 20) -> None:
+    def __init__(
+        self,
+        shard: int,
+        anchor: tuple[Position, bytes] | None = None,
+        limit: int = 20,
+        *,
+        cluster: records_pb2.Genesis | None = None,
+        limits: GroupConfig | None = None,
+        nonces: NonceBook | None = None,
+        groups: bool = True,
+        follow: Follow | None = None,
+    ) -> None:
         self.shard = shard
         self.findings = Findings(limit)
         self.kinds: Counter[str] = Counter()
         self.entries = 0
+        self.first = NOWHERE
         self.end = NOWHERE if anchor is None else anchor[0]
+        self.groups = GroupChecker(self.findings, trimmed=anchor is not None, limits=limits)
         self._hash = BEFORE_GENESIS if anchor is None else anchor[1]
-        self._trimmed = anchor is not None
-        self._nonces: set[bytes] = set()
-        self._groups = GroupChecker(self.findings, trimmed=self._trimmed)
+        self._anchored = anchor is not None
+        self._cluster = cluster
+        self._nonces = NonceSet() if nonces is None else nonces
+        self._check_groups = groups
+        self._follow = follow
         self._owner: tuple[str, str] | None = None
         self._handed_off = False
+        self._covered = NOWHERE
+
+    @property
+    def begins_trimmed(self) -> bool:
+        """Whether the beginning of the log is missing and nothing was said of what was before."""
+        return self.first not in (NOWHERE, GENESIS) and not self._anchored
+
+    @property
+    def end_hash(self) -> bytes:
+        """Chain hash of the last entry."""
+        return self._hash
 
     def add(self, entry: Entry) -> None:
         """Takes the next entry."""
-        record = self._decoded(entry)
-        kind = record.WhichOneof("kind") or "" if record is not None else ""
-        self._check_place(entry.position, kind)
-        self._check_chain(entry)
-        if record is not None:
-            self.kinds[kind or "unknown"] += 1
-            self._check_owner(entry.position, record, kind)
-            self._groups.add(entry.position, record)
-        self.entries += 1
-        self.end = entry.position
-        self._hash = entry.hash
+        self._add(entry, self._decoded(entry.position, entry.record))
 
-    # -- the log ------------------------------------------------------------------------------------
+    def add_page(self, page: Page) -> None:
+        """Takes the next entries: what `add` does, at a third of the cost where nothing is wrong."""
+        if not page:
+            return
+        records = self._decode_all(page)
+        kinds = ["" if record is None else record.WhichOneof("kind") or "" for record in records]
+        if not self._add_plain(page, kinds):
+            for entry, record in zip(page.entries(), records, strict=True):
+                self._add(entry, record)
+            return
+        if not self._check_groups and self._follow is None:
+            return
+        first, groups, follow = page.first, self.groups, self._follow
+        for index, (kind, record) in enumerate(zip(kinds, records, strict=True)):
+            position = Position(first.epoch, first.offset + index)
+            assert record is not None
+            if self._check_groups:
+                groups.add(position, record)
+            if follow is not None:
+                follow(position, kind, record)
 
-    def _decoded(self, entry: Entry) -> records_pb2.Record | None:
+    def finish(self) -> Findings:
+        """Checks what can only be known at the end."""
+        for position, nonce in self._nonces.late():
+            self.findings.expect("L7", False, position, f"nonce {nonce.hex()} stands further up, too")
+        if self.begins_trimmed:
+            first = self.first.stream_id
+            if self._covered == NOWHERE:
+                text = (
+                    f"the log begins at {first}, not with its Genesis, and no snapshot says what was before"
+                )
+                self.findings.expect("L8", False, self.first, text)
+            else:
+                self.findings.expect(
+                    "L9",
+                    self._covered.offset >= self.first.offset - 1,
+                    self.first,
+                    f"the log begins at {first}; the newest snapshot reaches only {self._covered.stream_id}",
+                )
+        return self.findings
+
+    # -- pages on which nothing is wrong ------------------------------------------------------------
+
+    def _decode_all(self, page: Page) -> list[records_pb2.Record | None]:
         try:
-            record = records_pb2.Record.FromString(entry.record)
+            return list(map(records_pb2.Record.FromString, page.records))
         except DecodeError:
+            return [self._decoded(page.position(index), record) for index, record in enumerate(page.records)]
+
+    def _add_plain(self, page: Page, kinds: Sequence[str]) -> bool:
+        """Takes a page of an owner's plain records, if it is one and breaks no promise about logs."""
+        end = self.end
+        if (
+            not page.dense
+            or self.entries == 0
+            or self._handed_off
+            or page.first != (end.epoch, end.offset + 1)
+            or not _OF_THE_LOG.isdisjoint(kinds)
+        ):
+            return False
+        epoch, offset = page.first
+        previous = self._hash
+        for record, nonce, hash_ in zip(page.records, page.nonces, page.hashes, strict=True):
+            if sha256(previous + _PLACE(epoch, offset) + nonce + record).digest() != hash_:
+                return False
+            previous = hash_
+            offset += 1
+        if not self._nonces.add_all(page.nonces, page.first):
+            return False
+        count = len(page)
+        for invariant in ("L1", "L2", "L4", "L6", "L7", "L10"):
+            self.findings.checked[invariant] += count
+        self.kinds.update(kinds)
+        self.entries += count
+        self.end = page.last
+        self._hash = previous
+        return True
+
+    # -- one entry ----------------------------------------------------------------------------------
+
+    def _add(self, entry: Entry, record: records_pb2.Record | None) -> None:
+        position = entry.position
+        kind = record.WhichOneof("kind") or "" if record is not None else ""
+        if self.entries == 0:
+            self.first = position
+        if self.begins_trimmed and self.entries == 0:
+            self._begin_in_the_middle(entry)
+        else:
+            self._check_place(position, kind)
+            self._check_chain(entry)
+        if record is not None:
             self.findings.expect(
-                "L10", False, entry.position, f"its {len(entry.record)} bytes are not a record"
+                "L10",
+                bool(kind) or not record.critical,
+                position,
+                "a critical record of a kind that this version does not know",
             )
+            self.kinds[kind or "unknown"] += 1
+            self._check_owner(position, record, kind)
+        self.entries += 1
+        self.end = position
+        self._hash = entry.hash
+        if record is not None:
+            if self._check_groups:
+                self.groups.add(position, record)
+            if self._follow is not None:
+                self._follow(position, kind, record)
+
+    def _decoded(self, position: Position, data: bytes) -> records_pb2.Record | None:
+        try:
+            return records_pb2.Record.FromString(data)
+        except DecodeError:
+            self.findings.expect("L10", False, position, f"its {len(data)} bytes are not a record")
             return None
-        known = record.WhichOneof("kind") is not None
-        self.findings.expect(
-            "L10", known or not record.critical, entry.position, "a critical record of an unknown kind"
-        )
-        return record
+
+    def _begin_in_the_middle(self, entry: Entry) -> None:
+        """The first entry of a trimmed log: it is believed, and the chain goes on from its hash."""
+        self.groups.trimmed = True
+        self._nonces.add(entry.nonce, entry.position)
+        self.findings.checked["L8"] += 1
 
     def _check_place(self, position: Position, kind: str) -> None:
         before = self.end
-        if self.entries == 0:
-            first = position == GENESIS and kind == "genesis"
+        if before == NOWHERE:
             self.findings.expect(
                 "L8",
-                first or self._trimmed,
+                position == GENESIS and kind == "genesis",
                 position,
-                f"the log begins with {kind or 'no record'} and no snapshot reaches there",
+                f"the log begins with {kind or 'no record'}",
             )
-            if not self._trimmed:
-                return
+            return
         self.findings.expect(
             "L1",
             position.offset == before.offset + 1,
@@ -88,6 +226,9 @@ class LogChecker:
         self.findings.expect(
             "L2", position.epoch >= before.epoch, position, f"epoch {position.epoch} follows {before.epoch}"
         )
+        if position.epoch < before.epoch:
+            text = f"a record of epoch {position.epoch} is stored behind the Claim of epoch {before.epoch}"
+            self.findings.expect("E3", False, position, text)
 
     def _check_chain(self, entry: Entry) -> None:
         expected = chain_hash(self._hash, entry.position, entry.nonce, entry.record)
@@ -97,37 +238,22 @@ class LogChecker:
             entry.position,
             f"its hash is {entry.hash.hex()[:16]}…, the entries up to it give {expected.hex()[:16]}…",
         )
-        repeated = entry.nonce in self._nonces
         self.findings.expect(
-            "L7", not repeated, entry.position, f"nonce {entry.nonce.hex()} stands further up, too"
+            "L7",
+            self._nonces.add(entry.nonce, entry.position),
+            entry.position,
+            f"nonce {entry.nonce.hex()} stands further up, too",
         )
-        self._nonces.add(entry.nonce)
 
     def _check_owner(self, position: Position, record: records_pb2.Record, kind: str) -> None:
-        new_epoch = position.epoch != self.end.epoch and self.end != NOWHERE
         if kind == "claim":
-            claim = record.claim
-            self.findings.expect(
-                "L3",
-                position.epoch > self.end.epoch,
-                position,
-                f"a Claim by {claim.node_id} in epoch {position.epoch}, which was claimed before",
-            )
-            previous = Position.from_proto(claim.previous)
-            self.findings.expect(
-                "L3",
-                previous == self.end,
-                position,
-                f"the Claim names {previous.stream_id} as the entry before it, which is {self.end.stream_id}",
-            )
-            self._owner = (claim.node_id, claim.session)
-            self._handed_off = False
+            self._check_claim(position, record.claim)
+            self.groups.claimed(record.written_at_ms)
             return
         if kind == "genesis":
-            if position != GENESIS:
-                self.findings.expect("L8", False, position, "a Genesis inside the log")
+            self._check_genesis(position, record.genesis)
             return
-        if new_epoch:
+        if position.epoch != self.end.epoch and self.end != NOWHERE:
             self.findings.expect(
                 "L3", False, position, f"epoch {position.epoch} begins with {kind}, not with a Claim"
             )
@@ -141,3 +267,50 @@ class LogChecker:
                 position,
                 f"a Handoff by {record.handoff.node_id} in the epoch of {owner[0] if owner else 'nobody'}",
             )
+        elif kind == "snapshot":
+            self._check_snapshot(position, record.snapshot)
+
+    def _check_claim(self, position: Position, claim: records_pb2.Claim) -> None:
+        begins = self.end == NOWHERE or (self.begins_trimmed and self.entries == 0)
+        if not begins:
+            self.findings.expect(
+                "L3",
+                position.epoch > self.end.epoch,
+                position,
+                f"a Claim by {claim.node_id} in epoch {position.epoch}, which was claimed before",
+            )
+            previous = Position.from_proto(claim.previous)
+            self.findings.expect(
+                "L3",
+                previous == self.end,
+                position,
+                f"the Claim names {previous.stream_id} as the entry before it, which is {self.end.stream_id}",
+            )
+            self.findings.checked["E3"] += 1
+        self._owner = (claim.node_id, claim.session)
+        self._handed_off = False
+
+    def _check_genesis(self, position: Position, genesis: records_pb2.Genesis) -> None:
+        if position != GENESIS:
+            self.findings.expect("L8", False, position, "a Genesis inside the log")
+        cluster = self._cluster
+        if cluster is None:
+            return
+        told = (genesis.cluster_id, genesis.shard_count, genesis.shard)
+        if told != (cluster.cluster_id, cluster.shard_count, self.shard):
+            text = (
+                f"the Genesis is that of log {genesis.shard} of {genesis.shard_count} in cluster "
+                f"{genesis.cluster_id}, not of log {self.shard} of {cluster.shard_count} in "
+                f"{cluster.cluster_id}"
+            )
+            self.findings.expect("L8", False, position, text)
+
+    def _check_snapshot(self, position: Position, snapshot: records_pb2.Snapshot) -> None:
+        upto = Position.from_proto(snapshot.upto)
+        self.findings.expect(
+            "L9",
+            upto < position,
+            position,
+            f"a Snapshot that reaches {upto.stream_id}, which is not before it",
+        )
+        self._covered = max(self._covered, upto)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster_core.invariants import INVARIANTS
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from muster_server.dev.cluster import Description
 from muster_server.verify.reader import LogUnreadableError
-from muster_server.verify.verifier import ALL, Evidence, Report
+from muster_server.verify.verifier import Evidence, Report
 from muster_server.verify.verifier import verify as verify_log
 
 EXIT_BROKEN = 1
@@ -34,7 +35,7 @@ def verify(
         if value not in known:
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     try:
-        report = verify_log(url or _dev_url(data), compare_nodes=nodes == "all")
+        report = verify_log(url or _dev_url(data), all_nodes=nodes == "all")
     except LogUnreadableError as error:
         _fail(str(error))
     if output == "json":
@@ -64,7 +65,7 @@ def show(report: Report, console: Console) -> None:
     table = Table(title="What the log shows", title_justify="left")
     for column in ("id", "promise", "looked at", "verdict"):
         table.add_column(column, justify="right" if column == "looked at" else "left")
-    for row in ALL.values():
+    for row in INVARIANTS.values():
         broken = report.broken[row.id]
         looked = report.checked[row.id]
         verdict = (
@@ -112,7 +113,7 @@ def as_json(report: Report) -> str:
             "records": dict(report.kinds),
             "invariants": [
                 {**asdict(row), "looked_at": report.checked[row.id], "broken": report.broken[row.id]}
-                for row in ALL.values()
+                for row in INVARIANTS.values()
             ],
             "violations": [
                 {

@@ -1,19 +1,29 @@
 """Reads logs straight from the nodes. Nothing is ever written."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
+from muster_core.log_audit import Snapshots
+from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
+from muster_core.record_text import surroundings
 from muster_core.replay import Entry
 from muster_metadata.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-_PAGE = 2_000
+PAGE_ENTRIES = 1_000
+"""Entries that are asked for at a time: more only make the server slow for others."""
+
+_FIELDS = 6
+_PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
+_HASH_BYTES = 32
+_AROUND = 2
 _CATALOG = 0  # of no shards: the catalog's log is the one whose number is the shard count
 _TIMEOUT_SECONDS = 5.0
 
@@ -36,6 +46,26 @@ def split_url(url: str) -> list[str]:
         urlunsplit((parts.scheme, f"{login}{at}{host}", parts.path, parts.query, ""))
         for host in hosts.split(",")
     ]
+
+
+class LogTrimmedError(LogUnreadableError):
+    """A log was trimmed while it was read; reading it again will do."""
+
+
+def _page(rows: list[list[Any]]) -> Page:
+    """A page of what XRANGE answers: id, and the fields `r`, `n` and `h` of each entry in this order."""
+    ids, records, nonces, hashes = [], [], [], []
+    for id_, fields in rows:
+        ids.append(id_)
+        if len(fields) == _FIELDS:
+            _, record, _, nonce, _, hash_ = fields
+        else:
+            named = dict(zip(fields[::2], fields[1::2], strict=False))
+            record, nonce, hash_ = (named.get(name, b"") for name in (b"r", b"n", b"h"))
+        records.append(record)
+        nonces.append(nonce)
+        hashes.append(hash_)
+    return Page.of_stream(ids, records, nonces, hashes)
 
 
 class NodeReader:
@@ -94,18 +124,77 @@ class NodeReader:
         found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
 
-    def entries(self, shard: int, shard_count: int, upto: Position) -> Iterator[Entry]:
-        """Entries in order, up to a position."""
+    def pages(
+        self,
+        shard: int,
+        shard_count: int,
+        upto: Position,
+        behind: Position = NOWHERE,
+        count: int = PAGE_ENTRIES,
+    ) -> Iterator[Page]:
+        """Entries in order; the next page is on its way while this one is worked on.
+
+        Args:
+            shard: number of the log.
+            shard_count: of the cluster.
+            upto: last place wanted.
+            behind: the place before the first one wanted.
+            count: entries of a page.
+
+        Raises:
+            LogTrimmedError: the log was trimmed under the reader, which has to begin again.
+        """
         key = log_keys(shard, shard_count).log
-        start = "-"
-        while True:
-            page = self._read(key, self._redis.xrange, key, start, upto.stream_id, count=_PAGE) or []
-            for raw_id, fields in page:
-                place = Position.parse(raw_id.decode())
-                yield Entry(place, fields.get(b"r", b""), fields.get(b"n", b""), fields.get(b"h", b""))
-            if len(page) < _PAGE:
-                return
-            start = f"({page[-1][0].decode()}"
+        connection = self._redis.connection_pool.get_connection()
+        try:
+            connection.send_command("XRANGE", key, f"({behind.stream_id}", upto.stream_id, "COUNT", count)
+            last = behind
+            while rows := self._read(key, connection.read_response):
+                if len(rows) == count:
+                    start = f"({rows[-1][0].decode()}"
+                    connection.send_command("XRANGE", key, start, upto.stream_id, "COUNT", count)
+                page = _page(rows)
+                if last != NOWHERE and page.first.offset != last.offset + 1:
+                    self._check_not_trimmed(key, last)
+                yield page
+                if len(rows) < count:
+                    return
+                last = page.last
+        except GeneratorExit:
+            connection.disconnect()  # an answer may be on its way
+            raise
+        finally:
+            self._redis.connection_pool.release(connection)
+
+    def _check_not_trimmed(self, key: str, last: Position) -> None:
+        first = self._read(key, self._redis.xrange, key, count=1)
+        if first and Position.parse(first[0][0].decode()).offset > last.offset:
+            raise LogTrimmedError(f"{key} on node {self.index} was trimmed beyond {last.stream_id} meanwhile")
+
+    def around(self, shard: int, shard_count: int, position: Position, each_side: int) -> list[Entry]:
+        """The entries before and after a place, and the one at it."""
+        key, place = log_keys(shard, shard_count).log, position.stream_id
+        before = self._read(key, self._redis.xrevrange, key, f"({place}", "-", count=each_side) or []
+        after = self._read(key, self._redis.xrange, key, place, "+", count=each_side + 1) or []
+        rows = [
+            [id_, [word for pair in fields.items() for word in pair]] for id_, fields in before[::-1] + after
+        ]
+        return list(_page(rows).entries())
+
+    def snapshots(self, shard: int, shard_count: int) -> dict[Position, Callable[[], list[bytes]]]:
+        """The stored snapshots that have a marker: where each ends → what reads its parts."""
+        keys = log_keys(shard, shard_count)
+        index = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
+        return {
+            Position.parse(upto.decode()): partial(self._parts, keys.snapshot(upto.decode()))
+            for upto, marker in index.items()
+            if marker
+        }
+
+    def _parts(self, key: str) -> list[bytes]:
+        found = self._read(key, self._redis.hgetall, key) or {}
+        count = len(found.get(_PART_HASHES, b"")) // _HASH_BYTES
+        return [found[b"%d" % number] for number in range(count) if b"%d" % number in found]
 
     def _read(self, key: str, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """What a command answers; None, and noted as damage, where the key is not of its kind."""
@@ -129,7 +218,9 @@ class LogReader:
     Attributes:
         nodes: those that answer.
         problems: of the others, by index.
+        genesis: of the catalog's log: what each Genesis of the cluster says, but for the shard.
         shard_count: of the cluster.
+        cluster_id: its identity.
 
     Raises:
         LogUnreadableError: not even a majority answers, or there is no log.
@@ -147,8 +238,9 @@ class LogReader:
         geneses = [genesis for node in self.nodes if (genesis := node.genesis()) is not None]
         if not geneses:
             raise LogUnreadableError("no node has a log: it was never initialised")
-        self.shard_count: int = geneses[0].shard_count
-        self.cluster_id: str = geneses[0].cluster_id
+        self.genesis: records_pb2.Genesis = geneses[0]
+        self.shard_count: int = self.genesis.shard_count
+        self.cluster_id: str = self.genesis.cluster_id
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +270,18 @@ class LogReader:
         """The node whose log goes furthest."""
         return max(self.nodes, key=lambda node: node.end(shard, self.shard_count))
 
-    def entries(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Entry]:
+    def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
         """Entries of a log as one node has them, up to a position."""
-        return node.entries(shard, self.shard_count, upto)
+        return node.pages(shard, self.shard_count, upto)
+
+    def around(self, shard: int, position: Position) -> Iterator[str]:
+        """The entries around a place, and the one at it, as text; nothing where none stands there."""
+        node = self.best(shard)
+        yield from surroundings(node.around(shard, self.shard_count, position, _AROUND), position)
+
+    def snapshots(self, shard: int) -> Snapshots:
+        """The stored snapshots of a log, each from a node that has it."""
+        found: dict[Position, Callable[[], list[bytes]]] = {}
+        for node in self.nodes:
+            found |= node.snapshots(shard, self.shard_count)
+        return found

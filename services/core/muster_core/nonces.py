@@ -1,0 +1,60 @@
+"""Remembers nonces: whether one was seen before."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from muster_core.position import Position
+
+
+class Repeat(NamedTuple):
+    """A nonce that stands twice: the later place and the nonce."""
+
+    position: Position
+    nonce: bytes
+
+
+class NonceBook(Protocol):
+    """What a checker asks about nonces. It may tell of a repeat late, but never misses one."""
+
+    def add(self, nonce: bytes, position: Position) -> bool:
+        """Takes a nonce; False: it is known to have been taken before."""
+        ...
+
+    def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
+        """Takes the nonces of entries that follow each other.
+
+        False: one of them may stand twice, and none was taken; they must be given one by one.
+        """
+        ...
+
+    def late(self) -> Iterable[Repeat]:
+        """Repeats that `add` and `add_all` did not tell; asked once, at the end."""
+        ...
+
+
+class NonceSet:
+    """Keeps all nonces in memory: about 100 bytes each."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, nonce: bytes, position: Position) -> bool:
+        """Takes a nonce; False: it was taken before."""
+        if nonce in self._seen:
+            return False
+        self._seen.add(nonce)
+        return True
+
+    def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
+        """Takes nonces if none of them stands twice."""
+        if len(set(nonces)) < len(nonces) or not self._seen.isdisjoint(nonces):
+            return False
+        self._seen.update(nonces)
+        return True
+
+    def late(self) -> Iterator[Repeat]:
+        """Nothing: `add` told it all."""
+        return iter(())

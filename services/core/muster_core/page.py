@@ -1,0 +1,74 @@
+"""A run of entries of a log in columns: what is checked a page at a time costs a third."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from muster_core.position import NOWHERE, Position
+from muster_core.replay import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries that follow each other in a log.
+
+    Attributes:
+        first: place of the first entry.
+        records: bytes of each entry's record.
+        nonces: its nonce.
+        hashes: its chain hash.
+        positions: place of each entry; None: all are of one epoch and their offsets have no gap.
+    """
+
+    first: Position
+    records: Sequence[bytes]
+    nonces: Sequence[bytes]
+    hashes: Sequence[bytes]
+    positions: Sequence[Position] | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def dense(self) -> bool:
+        """Whether all entries are of one epoch and their offsets have no gap."""
+        return self.positions is None
+
+    @property
+    def last(self) -> Position:
+        """Place of the last entry; the page is not empty."""
+        return self.position(len(self) - 1)
+
+    def position(self, index: int) -> Position:
+        """Place of an entry."""
+        return self.first.after(index) if self.positions is None else self.positions[index]
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries one by one."""
+        for index, (record, nonce, hash_) in enumerate(
+            zip(self.records, self.nonces, self.hashes, strict=True)
+        ):
+            yield Entry(self.position(index), record, nonce, hash_)
+
+    @classmethod
+    def of_stream(
+        cls, ids: Sequence[bytes], records: list[bytes], nonces: list[bytes], hashes: list[bytes]
+    ) -> "Page":
+        """A page from ids of a Redis stream, `<epoch>-<offset>` each."""
+        if not ids:
+            return cls(NOWHERE, records, nonces, hashes)
+        epoch, offset = first = Position.parse(ids[0].decode())
+        if list(ids) == [b"%d-%d" % (epoch, number) for number in range(offset, offset + len(ids))]:
+            return cls(first, records, nonces, hashes)
+        return cls(first, records, nonces, hashes, [Position.parse(one.decode()) for one in ids])
+
+    @classmethod
+    def of_entries(cls, entries: Iterable[Entry]) -> "Page":
+        """A page of entries."""
+        rows = list(entries)
+        return cls(
+            rows[0].position if rows else NOWHERE,
+            [row.record for row in rows],
+            [row.nonce for row in rows],
+            [row.hash for row in rows],
+            [row.position for row in rows],
+        )
