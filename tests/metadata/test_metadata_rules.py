@@ -13,6 +13,7 @@ from kit.metadata_instances import FAST, MetadataCluster, Writer, eventually, me
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher
 from muster_metadata.entries import End, Entry, arguments, chain
+from muster_metadata.keys import NODE, Identity
 from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, LIVE
 from muster_metadata.node import Node
@@ -256,3 +257,32 @@ async def test_a_copy_that_is_not_complete_is_not_put_in_place(tmp_path: Path) -
         assert (await node.stage(*held, rest, entries[-1:])).status is Status.OK
         assert (await node.install(*held, *whole)).status is Status.OK
         assert (await node.inspect(0)).status is Status.OK
+
+
+async def test_nothing_of_a_snapshot_is_changed(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, writer, node):
+        mine, deposed = (0, 1, writer.nonce), (0, 1, secrets.token_bytes(16))
+        assert (await node.keep(*deposed, "1-2", "0", b"part")).status is Status.FENCED
+        assert (await node.keep(*mine, "1-2", "0", b"part")).status is Status.OK
+        assert (await node.keep(*mine, "1-2", "0", b"part")).status is Status.DUP
+        assert (await node.keep(*mine, "1-2", "0", b"other")).status is Status.MISMATCH
+        assert (await node.snapshot_field(0, "1-2", "0")).values[0] == b"part"
+
+
+async def test_a_node_never_goes_back_to_an_earlier_configuration(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        first = Identity.parse(node.identity)
+        assert first is not None
+
+        async def configure(number: int) -> Status:
+            text = str(first._replace(configuration=number))
+            begins = text.rpartition("/")[0] + "/"
+            return (await node.table("configure", (NODE,), begins, number, text, "a")).status
+
+        assert await configure(3) is Status.OK
+        assert await configure(2) is Status.MOVED
+        assert await configure(3) is Status.DUP
+        # Who still counts majorities of the configuration before finds no log.
+        assert (await node.check(0, 1, writer.nonce)).status is Status.MOVED
+        async with cluster.client(0) as client:
+            assert await client.hget(NODE, "identity") == str(first._replace(configuration=3)).encode()
