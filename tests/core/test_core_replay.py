@@ -29,7 +29,7 @@ def test_a_healthy_log_is_replayed() -> None:
 
 
 def test_a_replaced_member_without_the_groups_protocol_ends_no_load_of_foreign_metadata() -> None:
-    built = LogBuilder()
+    built = LogBuilder(metadata=b"")
     built.genesis()
     built.claim()
     built.generation(1, "a", "b=static")

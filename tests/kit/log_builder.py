@@ -24,6 +24,7 @@ class LogBuilder:
     shard_count: int = 50
     cluster_id: str = "c"
     now_ms: int = 1_700_000_000_000
+    metadata: bytes = common_pb2.Subscription(version=1, topics=["t"]).SerializeToString()
 
     @property
     def end(self) -> Position:
@@ -64,8 +65,7 @@ class LogBuilder:
             row = started.members.add(
                 member_id=name, group_instance_id=static, session_timeout_ms=6_000, disconnect_grace_ms=3_000
             )
-            subscription = common_pb2.Subscription(version=1, topics=["t"])
-            row.protocols.add(name="range", metadata=subscription.SerializeToString())
+            row.protocols.add(name="range", metadata=self.metadata)
         if members:
             started.leader = leader or members[0].partition("=")[0]
         self.add(record)
@@ -100,9 +100,8 @@ class LogBuilder:
 
     def replaced(self, number: int, old: str, new: str, static: str, protocol: str = "range") -> None:
         member = log.Member(member_id=new, group_instance_id=static, session_timeout_ms=6_000)
-        subscription = common_pb2.Subscription(version=1, topics=["t"])
         if protocol:
-            member.protocols.add(name=protocol, metadata=subscription.SerializeToString())
+            member.protocols.add(name=protocol, metadata=self.metadata)
         message = log.MemberReplaced(group_id="g", generation=number, old_member_id=old, member=member)
         self.add(log.Record(member_replaced=message))
 
