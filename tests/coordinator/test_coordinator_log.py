@@ -158,6 +158,14 @@ async def test_the_next_instance_takes_over_when_one_answers_nothing(bench: Benc
     assert bench.entries(0) == [b"x"]
 
 
+async def test_the_next_instance_takes_over_when_one_never_knows_an_outcome(bench: Bench) -> None:
+    log = await bench.claim(0)
+    bench.used.cut_off = True
+    log.append(0, [b"x"])
+    await until(lambda: len(bench.done) == 1)
+    assert bench.entries(0) == [b"x"]
+
+
 async def test_goes_on_when_the_log_answers_again(bench: Bench) -> None:
     log = await bench.claim(0)
     bench.store.stopped = True

@@ -184,11 +184,13 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
 
     Attributes:
         silent: it takes steps and leases and answers none.
+        cut_off: it reaches no majority of the nodes: it knows the outcome of no step.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.silent = False
+        self.cut_off = False
         self.port = 0
         self.log_streams = 0
         self._server: grpc.aio.Server | None = None
@@ -220,6 +222,10 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
             if self.silent:
                 continue
             self.store.requests.append(len(request.calls))
+            if self.cut_off:
+                unknown = pb.LOG_OUTCOME_UNKNOWN
+                yield pb.LogResponse(results=[self.store.result(call, unknown) for call in request.calls])
+                continue
             yield pb.LogResponse(results=[self.store.step(call) for call in request.calls])
 
     async def Lease(

@@ -60,6 +60,8 @@ class Pace:
     Attributes:
         stall_ms: an open append or check is not answered for so long: go on with the next instance.
         claim_stall_ms: the same for a claim, which takes several rounds.
+        fruitless_ms: an instance answers, but for so long knows the outcome of nothing: the same. It may be
+            cut off from nodes that the next one reaches.
         repeat_first_ms: pause before a step of unknown outcome is sent again.
         repeat_max_ms: longest such pause; it doubles from one repetition to the next.
         connect_first_ms: pause after a stream broke; the first instance after a good one is tried at once.
@@ -68,6 +70,7 @@ class Pace:
 
     stall_ms: int = 2_000
     claim_stall_ms: int = 6_000
+    fruitless_ms: int = 250
     repeat_first_ms: int = 20
     repeat_max_ms: int = 500
     connect_first_ms: int = 50
@@ -93,6 +96,7 @@ class _Stream:
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     answered: bool = False
+    fruitless_since: float | None = None
 
 
 class LogClient:
@@ -185,7 +189,7 @@ class LogClient:
         call = rpc.MetadataServiceStub(channel).Log()
         parts = [
             asyncio.ensure_future(part)
-            for part in (self._write(call, stream), self._read(call, stream), self._watch())
+            for part in (self._write(call, stream), self._read(call, stream), self._watch(stream))
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -250,9 +254,13 @@ class LogClient:
                 return f"{code.name}: the stream was ended"
             stream.answered = True
             for result in response.results:
-                self._settle(result)
+                self._settle(result, stream)
 
-    def _settle(self, result: pb.LogResult) -> None:
+    def _settle(self, result: pb.LogResult, stream: _Stream) -> None:
+        if result.outcome in _FINAL:
+            stream.fruitless_since = None
+        elif result.outcome == pb.LOG_OUTCOME_UNKNOWN and stream.fruitless_since is None:
+            stream.fruitless_since = asyncio.get_running_loop().time()
         entry = self._open.pop(result.call_id, None)
         if entry is None or entry.future.done():
             return
@@ -280,13 +288,16 @@ class LogClient:
         timer = asyncio.get_running_loop().call_later(pause_ms / 1000, again)
         self._timers.add(timer)
 
-    async def _watch(self) -> str:
-        """Gives up on an instance that takes steps and answers none."""
+    async def _watch(self, stream: _Stream) -> str:
+        """Gives up on an instance that takes steps and answers none, or never knows their outcome."""
         loop = asyncio.get_running_loop()
         pace = self._pace
         while True:
             await asyncio.sleep(pace.stall_ms / 8_000)
             now = loop.time()
+            since = stream.fruitless_since
+            if len(self._targets) > 1 and since is not None and (now - since) * 1_000 > pace.fruitless_ms:
+                return f"no outcome was known for {pace.fruitless_ms} ms"
             for call_id, entry in tuple(self._open.items()):
                 limit_ms = pace.claim_stall_ms if isinstance(entry.step, pb.ClaimStep) else pace.stall_ms
                 if entry.future.done():
