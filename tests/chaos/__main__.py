@@ -12,10 +12,11 @@ from pathlib import Path
 import chaos.coordinators
 import chaos.members
 import chaos.network
-import chaos.nodes  # noqa: F401 - they add themselves to the list
+import chaos.nodes
+import chaos.snapshots  # noqa: F401 - they add themselves to the list
 from chaos.arena import Size
 from chaos.run import Result, run
-from chaos.scenario import SCENARIOS, Scenario
+from chaos.scenario import CLUSTER_SETTINGS, SCENARIOS, Scenario
 
 SMALL = Size(groups=6, members=4, processes=2)
 
@@ -31,22 +32,32 @@ def chosen(only: str) -> list[Scenario]:
     Raises:
         SystemExit: a number is unknown.
     """
+    everything = sorted(SCENARIOS.values(), key=_place)
     if not only:
-        return list(SCENARIOS.values())
+        return everything
     wanted = [number.strip() for number in only.split(",")]
     unknown = [number for number in wanted if number not in SCENARIOS]
     if unknown:
         raise SystemExit(f"chaos: there is no scenario {unknown[0]!r}; `./x chaos --list` shows all")
-    return [SCENARIOS[number] for number in SCENARIOS if number in wanted]
+    return [scenario for scenario in everything if scenario.number in wanted]
+
+
+def _place(scenario: Scenario) -> tuple[int, str]:
+    """Numbers first."""
+    digits = "".join(filter(str.isdigit, scenario.number))
+    return (int(digits) if digits else 1_000, scenario.number)
 
 
 async def run_all(scenarios: list[Scenario], folder: Path, size: Size, per_cluster: int) -> list[Result]:
     """A new cluster after so many scenarios, so that a log is checked while it is short."""
+    parts = []
+    for kind in CLUSTER_SETTINGS:
+        of_kind = [scenario for scenario in scenarios if scenario.cluster == kind]
+        parts += [of_kind[first : first + per_cluster] for first in range(0, len(of_kind), per_cluster)]
     results = []
-    for first in range(0, len(scenarios), per_cluster):
-        part = scenarios[first : first + per_cluster]
-        say(f"cluster {first // per_cluster + 1}: scenarios {', '.join(one.number for one in part)}")
-        results.append(await run(part, folder / f"cluster-{first // per_cluster + 1}", size, say))
+    for number, part in enumerate(parts, 1):
+        say(f"cluster {number}, {part[0].cluster}: scenarios {', '.join(one.number for one in part)}")
+        results.append(await run(part, folder / f"cluster-{number}", size, say))
     return results
 
 
@@ -60,7 +71,7 @@ def main() -> int:
     parser.add_argument("--per-cluster", type=int, default=10, metavar="N", help="a new cluster after N")
     arguments = parser.parse_args()
     if arguments.list:
-        for scenario in SCENARIOS.values():
+        for scenario in chosen(""):
             say(f"{scenario.number:>3}  {scenario.what}")
         return 0
     scenarios = chosen(arguments.only)

@@ -76,7 +76,7 @@ class Arena:
         size: of the load.
         say: prints progress.
         settings: further variables for the cluster's processes.
-        fsync: of the Redis nodes.
+        trimmed: logs are trimmed, so that old commits stand there no more.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Arena:
         say: Callable[[str], None],
         *,
         settings: dict[str, str] | None = None,
-        fsync: str = "everysec",
+        trimmed: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.say = say
-        self.cluster = LinkedCluster(folder, settings=settings, fsync=fsync)
+        self.cluster = LinkedCluster(folder, settings=settings)
+        self._trimmed = trimmed
         self.load = Load(
             self.cluster, folder, groups=size.groups, members=size.members, processes=size.processes
         )
@@ -428,7 +429,7 @@ class Arena:
         violations = list(self.violations)
         commits = self._checkers[0]
         logged = await self.logs.commits([*self.load.groups, *PROBED])
-        violations += check_log(commits.acknowledged, logged)
+        violations += check_log(commits.acknowledged, logged, trimmed=self._trimmed)
         violations += check_sink(await asyncio.to_thread(lambda: list(accepted(self.load.sink.url))))
         report = await asyncio.to_thread(verify, self.cluster.redis_url)
         violations += [

@@ -23,7 +23,7 @@ class Logs:
         self.majority = len(cluster.nodes) // 2 + 1
         self.nodes: list[Any] = [
             redis.asyncio.Redis.from_url(
-                node.url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
+                node.url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 1)
             )
             for node in cluster.nodes
         ]

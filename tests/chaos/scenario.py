@@ -12,6 +12,14 @@ Far above the bars, which `bench/failover.py` measures on a quiet machine: here 
 everything else, and a limit that only noise breaks would be worth nothing.
 """
 
+PLAIN, TRIMMING = "plain", "trimming"
+"""Kinds of clusters: the default settings; snapshots after 100 records and a retention of 5 s."""
+
+CLUSTER_SETTINGS: dict[str, dict[str, str]] = {
+    PLAIN: {},
+    TRIMMING: {"MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": "100", "MUSTER_SHARD_LOG_RETENTION_MS": "5000"},
+}
+
 Run = Callable[[Arena], Awaitable[str]]
 
 
@@ -26,6 +34,7 @@ class Scenario:
         within_ms: how long a commit of the load may take.
         rebalances: the most generations of the load's groups that may begin.
         tries: how often it is tried when its state was not hit.
+        cluster: kind of the cluster that it takes place on.
     """
 
     number: str
@@ -34,18 +43,19 @@ class Scenario:
     within_ms: int
     rebalances: int = 0
     tries: int = 1
+    cluster: str = PLAIN
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    number: str, what: str, within_ms: int, *, rebalances: int = 0, tries: int = 1
+    number: str, what: str, within_ms: int, *, rebalances: int = 0, tries: int = 1, cluster: str = PLAIN
 ) -> Callable[[Run], Run]:
     """Adds one to the list."""
 
     def add(run: Run) -> Run:
-        SCENARIOS[number] = Scenario(number, what, run, within_ms, rebalances, tries)
+        SCENARIOS[number] = Scenario(number, what, run, within_ms, rebalances, tries, cluster)
         return run
 
     return add

@@ -14,6 +14,8 @@ from muster_server.dev.role_process import RoleProcess, start_all
 from muster_server.initialise import initialise_log
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
+INSIDE = Path(__file__).resolve().parent / "inside"
+
 
 def link_name(source: str, target: str) -> str:
     """What the link between two processes is called, e.g. `metadata-1 redis-2`."""
@@ -105,27 +107,29 @@ class LinkedCluster:
         }
         port = {name: next(ports) for some in names.values() for name in some}
         for name in names[METADATA]:
-            hosts = [
-                await self._linked(name, f"redis-{index}", node.port)
+            # All instances name a node by the same address, as the log's configuration wants it.
+            routes = [
+                f"{LOOPBACK}:{node.port}={await self.links.add(link_name(name, f'redis-{index}'), node.port)}"
                 for index, node in enumerate(self.nodes, 1)
             ]
             self.metadata.append(
-                self._process(METADATA, name, port[name], REDIS_URL="redis://" + ",".join(hosts))
+                self._process(METADATA, name, port[name], ",".join(routes), REDIS_URL=self.redis_url)
             )
         for role, processes in ((DISCOVERY, self.discovery), (COORDINATOR, self.coordinators)):
             for name in names[role]:
-                hosts = [await self._linked(name, instance, port[instance]) for instance in names[METADATA]]
+                hosts = [
+                    f"{LOOPBACK}:{await self.links.add(link_name(name, instance), port[instance])}"
+                    for instance in names[METADATA]
+                ]
                 own = {"NODE_ID": name} if role == COORDINATOR else {}
-                processes.append(self._process(role, name, port[name], METADATA=",".join(hosts), **own))
+                processes.append(self._process(role, name, port[name], "", METADATA=",".join(hosts), **own))
         await start_all(list(self.roles))
 
-    async def _linked(self, source: str, target: str, port: int) -> str:
-        return f"{LOOPBACK}:{await self.links.add(link_name(source, target), port)}"
-
-    def _process(self, role: str, name: str, port: int, **own: str) -> RoleProcess:
+    def _process(self, role: str, name: str, port: int, routes: str, **own: str) -> RoleProcess:
         prefix = f"MUSTER_{role.upper()}_"
         settings = {prefix + key: value for key, value in own.items()}
         settings[f"{prefix}LISTEN"] = f"{LOOPBACK}:{port}"
+        settings |= {"PYTHONPATH": str(INSIDE), "LINKED_ROUTES": routes}
         return RoleProcess(name, role, port, self.folder / "logs", {**self._settings, **settings})
 
     async def stop(self) -> None:
