@@ -1,15 +1,18 @@
 """The planted bugs: which rule each breaks, where, and which tests must see it."""
 
 import ast
+import dataclasses
 import functools
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from model.state import Rules as ModelRules
 from planted.rules import ROOT, Rule
 
 FOLDER = Path(__file__).resolve().parent
 LIST = FOLDER / "list.toml"
+MODEL = FOLDER / "model.toml"
 
 LAYERS = {
     "core": "core in virtual time",
@@ -93,10 +96,17 @@ class BadPlants(Exception):
 
 @dataclass
 class Plants:
-    """All plants by id, and the list."""
+    """All plants by id, and the lists.
+
+    Attributes:
+        plants: the bugs.
+        listed: in which others found such systems wanting.
+        model: rule of the model of the log → the rules that it stands for.
+    """
 
     plants: dict[str, Plant] = field(default_factory=dict)
     listed: list[Listed] = field(default_factory=list)
+    model: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def layer_of(test: str) -> str:
@@ -112,7 +122,7 @@ def read_plants(folder: Path = FOLDER) -> Plants:
     """
     found = Plants()
     for path in sorted(folder.glob("*.toml")):
-        if path.name == LIST.name:
+        if path.name in (LIST.name, MODEL.name):
             continue
         for table in tomllib.loads(path.read_text("utf-8"))["plant"]:
             name = f"{path.name}: {table.get('id')}"
@@ -136,6 +146,10 @@ def read_plants(folder: Path = FOLDER) -> Plants:
             found.listed.append(
                 Listed(table["name"], tuple(table.get("plants", ())), table.get("fell_away", ""))
             )
+    path = folder / MODEL.name
+    if path.exists():
+        rules = tomllib.loads(path.read_text("utf-8"))["rules"]
+        found.model = {name: tuple(ids) for name, ids in rules.items()}
     return found
 
 
@@ -180,6 +194,19 @@ def faults(found: Plants, rules: dict[str, Rule], root: Path = ROOT) -> list[str
             for name in bug.plants
             if name not in found.plants
         ]
+    if found.model:
+        names = {rule.name for rule in dataclasses.fields(ModelRules)}
+        wrong += [
+            f"the model has the rule {name}, and nothing says what it is"
+            for name in names - found.model.keys()
+        ]
+        wrong += [f"the model has no rule {name}" for name in found.model.keys() - names]
+    wrong += [
+        f"the rule {name} of the model names {rule}, which is no rule"
+        for name, ids in found.model.items()
+        for rule in ids
+        if rule not in rules
+    ]
     return wrong
 
 

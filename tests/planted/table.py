@@ -21,6 +21,15 @@ Bugs in which other systems of this kind were found wanting, as far as a log on 
 | bug | here |
 |---|---|
 """
+_MODEL_HEAD = """
+## In the model
+
+`./x model` walks a model of the log in every order, and drops each of its rules in turn: without any of them
+something breaks there.
+
+| rule of the model | rules |
+|---|---|
+"""
 _ROW = re.compile(r"\| .* \| .* `([a-z0-9-]+)` \| .* \| `(.+?)` \|")
 
 
@@ -46,6 +55,8 @@ def page(rules: Mapping[str, Rule], found: Plants, caught: Mapping[str, str]) ->
     for bug in found.listed:
         here = bug.fell_away or ", ".join(f"`{name}`" for name in bug.plants)
         lines.append(f"| {bug.name} | {here} |")
+    lines.append(_MODEL_HEAD.rstrip("\n"))
+    lines += [f"| `{name}` | {', '.join(ids)} |" for name, ids in found.model.items()]
     return "\n".join(lines) + "\n"
 
 
