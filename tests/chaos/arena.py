@@ -104,7 +104,7 @@ class Arena:
         self._open: dict[str, Event] = {}
         self._took: list[tuple[int, int]] = []
         self._ok_ns: list[int] = []
-        self._at_begin: dict[str, int] = {}
+        self._at_begin: dict[str, int] = dict.fromkeys(self.load.groups, -1)
         self._begin_ns = 0
         self._seen = Seen()
 
@@ -170,7 +170,7 @@ class Arena:
                 self.violations += checker.violations[before:]
 
     def _follow(self, event: Event) -> None:
-        if event["e"] == "invoke" and event["f"] == "commit" and "s" in event:
+        if event["e"] == "invoke" and event["f"] == "commit" and event["g"] in self._at_begin:
             self._open[event["op"]] = event
         elif event["e"] in ("ok", "info", "fail") and event["op"] in self._open:
             begun = self._open.pop(event["op"])
@@ -181,7 +181,7 @@ class Arena:
                 self._seen.commits += event["e"] == "ok"
                 self._seen.unknown += event["e"] == "info"
         elif event["e"] == "note" and event["f"] == "assigned" and event["t"] >= self._begin_ns:
-            if event["gen"] > self._at_begin.get(event["g"], event["gen"]):
+            if event["gen"] > self._at_begin.get(event["g"], event["gen"]) >= 0:
                 self._seen.rebalances += 1
                 self.timeline.append((event["t"], f"{event['g']} is in generation {event['gen']}"))
                 self._at_begin[event["g"]] = event["gen"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from chaos.history import Event
@@ -45,35 +46,34 @@ class Load:
     async def __aenter__(self) -> "Load":
         await self.sink.start()
         for number in range(self._count):
-            await self._spawn(
-                f"worker-{number}",
-                "chaos.worker",
-                f"worker-{number}",
-                self._cluster.servers,
-                self.sink.url,
-                str(self.histories),
-                str(number),
-                str(self._count),
-                str(self.members),
-                *self.groups,
+            self.processes.append(
+                await self.worker(f"worker-{number}", number, self._count, self.members, self.groups)
             )
         addresses = [f"{process.name}={process.address}" for process in self._cluster.coordinators]
-        await self._spawn("prober", "chaos.prober", str(self.histories), *PROBED, "--", *addresses)
+        self.processes.append(
+            await self._spawn("prober", "chaos.prober", str(self.histories), *PROBED, "--", *addresses)
+        )
         return self
 
-    async def _spawn(self, name: str, module: str, *arguments: str) -> None:
+    async def worker(
+        self, name: str, number: int, count: int, members: int, groups: Sequence[str]
+    ) -> asyncio.subprocess.Process:
+        """Starts a process with some members of these groups; see `chaos.worker`."""
+        places = [self._cluster.servers, self.sink.url, str(self.histories)]
+        numbers = [str(number), str(count), str(members)]
+        return await self._spawn(name, "chaos.worker", name, *places, *numbers, *groups)
+
+    async def _spawn(self, name: str, module: str, *arguments: str) -> asyncio.subprocess.Process:
         with (self._folder / f"{name}.log").open("ab") as output:
-            self.processes.append(
-                await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    module,
-                    *arguments,
-                    cwd=TESTS,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                )
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                *arguments,
+                cwd=TESTS,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
             )
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,21 +83,26 @@ class Load:
     async def end(self) -> None:
         """The members leave and their processes end; the sink stays."""
         processes, self.processes = self.processes, []
-        for process in processes:
-            if process.stdin is not None:
-                process.stdin.close()
-        for process in processes:
-            try:
-                await asyncio.wait_for(process.wait(), 20)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        await end(processes)
 
     def see(self, event: Event) -> None:
         """Takes note of when members commit."""
-        if event["e"] == "invoke" and event["f"] == "commit" and "s" in event:
+        if event["e"] == "invoke" and event["f"] == "commit" and event.get("s") in self.last_ok_ns:
             self._slot_of[event["op"]] = event["s"]
         elif event["e"] in ("ok", "info") and event["op"] in self._slot_of:
             slot = self._slot_of.pop(event["op"])
             if event["e"] == "ok":
                 self.last_ok_ns[slot] = event["t"]
+
+
+async def end(processes: Sequence[asyncio.subprocess.Process]) -> None:
+    """Ends processes of members in order."""
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
+    for process in processes:
+        try:
+            await asyncio.wait_for(process.wait(), 20)
+        except TimeoutError:
+            process.kill()
+            await process.wait()

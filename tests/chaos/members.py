@@ -1,15 +1,17 @@
 """Scenarios about members."""
 
 import asyncio
+import signal
 import time
 from typing import Any
 
 import grpc
-from chaos.arena import Arena
+from chaos.arena import Arena, NotHit
 from chaos.coordinators import leader_of, new_group
 from chaos.history import with_ends
+from chaos.load import end
 from chaos.raw import REBALANCING, RawMember, all_joined, assignments_for
-from chaos.scenario import KILLED_MS, scenario
+from chaos.scenario import KILLED_MS, NODE_MS, scenario
 from muster._frames import call_frame, messages, response_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -169,6 +171,43 @@ async def crowd(arena: Arena) -> str:
         f"all in one generation of {len(generations)} after {joined_s:.1f} s; "
         f"p99 of {len(took_ms)} heartbeats of other groups {p99_ms:.0f} ms"
     )
+
+
+@scenario("Z", "a process of members stopped until others own its partitions, then woken", NODE_MS, tries=3)
+async def zombies(arena: Arena) -> str:
+    group, count = new_group("zombies"), 10
+    await arena.client.ensure_topic(group, count)
+    names = (f"{group}-stopped", f"{group}-heirs")
+    first, second = [await arena.load.worker(name, n, 2, count, [group]) for n, name in enumerate(names)]
+    try:
+        newest: dict[str, tuple[int, int]] = {}
+
+        def owned_by_heirs() -> int:
+            arena.follow()
+            for event in arena.recent:
+                if event.get("f") == "assigned" and event["g"] == group:
+                    newest[event["s"]] = (event["gen"], len(event["tokens"]))
+            last = max((generation for generation, _ in newest.values()), default=0)
+            heirs = [f"{group}/{number}" for number in range(1, count, 2)]
+            return sum(newest[s][1] for s in heirs if s in newest and newest[s][0] == last)
+
+        await arena.until(lambda: owned_by_heirs() == count // 2, "both processes own a half")
+        await asyncio.sleep(2)
+        arena.note(f"SIGSTOP {names[0]}")
+        first.send_signal(signal.SIGSTOP)
+        await arena.until(lambda: owned_by_heirs() == count, "the heirs own all", 90)
+        await asyncio.sleep(2)
+        arena.note(f"SIGCONT {names[0]}")
+        first.send_signal(signal.SIGCONT)
+        await asyncio.sleep(3)
+        arena.follow()
+        refused = [event for event in arena.recent if event.get("f") == "refused" and event["g"] == group]
+    finally:
+        first.send_signal(signal.SIGCONT)
+        await end([first, second])
+    if not refused:
+        raise NotHit("none of them was between its token and its write when it was stopped")
+    return f"{len(refused)} writes of the woken process were refused"
 
 
 @scenario("45", "two static members with one instance id, a fail-over in between", KILLED_MS)

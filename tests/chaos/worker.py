@@ -16,7 +16,7 @@ import uvloop
 from chaos.history import Recorder
 from chaos.sink import Sink
 
-COMMIT_SECONDS = 1.0
+COMMIT_SECONDS, WORK_SECONDS = 1.0, 0.3
 
 
 class Worker:
@@ -66,6 +66,9 @@ class Worker:
                 known = token, await self._read(partition)
             value = known[1] + 1
             self._values[partition] = (token, value)
+            await asyncio.sleep(
+                WORK_SECONDS
+            )  # between the token and the write: here a process becomes a zombie
             if not await self._sink.write(self._group, partition.number, token, member_id, value):
                 self._tell("refused", p=partition.number, token=token)
                 return
