@@ -181,7 +181,7 @@ class Arena:
                 self._seen.commits += event["e"] == "ok"
                 self._seen.unknown += event["e"] == "info"
         elif event["e"] == "note" and event["f"] == "assigned" and event["t"] >= self._begin_ns:
-            if event["gen"] > self._at_begin.get(event["g"], event["gen"]) >= 0:
+            if 0 <= self._at_begin.get(event["g"], -1) < event["gen"]:
                 self._seen.rebalances += 1
                 self.timeline.append((event["t"], f"{event['g']} is in generation {event['gen']}"))
                 self._at_begin[event["g"]] = event["gen"]
