@@ -282,7 +282,42 @@ async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> Non
             await client.xdel("muster:{0}:log", "1-5", "1-4")
         result = await writer.send(cluster[0], writer.batch(b"w:x"))
         assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
-        assert result.message
+        missing = "acknowledged up to 1-5, and the last 2 are missing; the best copy that answers ends at 1-3"
+        assert missing in result.message
+
+
+async def test_log_that_lost_what_was_acknowledged_is_not_claimed(tmp_path: Path) -> None:
+    """Its last owner is gone; the position that is stored beside the log says what it had."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 3)
+        async with cluster.client(0) as client:
+
+            async def stored() -> bool:
+                return bool(await client.get("muster:{0}:acknowledged") == b"1-5")
+
+            await eventually(stored, "the acknowledged position is stored")
+            await client.xdel("muster:{0}:log", "1-5", "1-4")
+        result = await Writer(0, "c-2").claim(cluster[0])
+        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+        assert "the last 2 are missing" in result.message
+
+
+async def test_promise_to_a_claimant_that_died_is_told_once(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await eventually(lambda: cluster.level(0), "level")
+        with capture_logs() as logs:
+            async with node_of(cluster, 2) as node:
+                assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
+            await write(cluster, writer, 3)
+            event = "log_nodes_promised_to_another"
+            await eventually(lambda: any(line["event"] == event for line in logs), "it is told")
+            await write(cluster, writer, 3)
+        told = [line for line in logs if line["event"] == event]
+        assert [(line["nodes"], line["shard"], line["epoch"]) for line in told] == [("3", 0, 1)]
 
 
 async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) -> None:

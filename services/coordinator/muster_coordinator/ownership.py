@@ -273,7 +273,10 @@ class Ownership:
         try:
             await work
         except LogStopped as error:
-            log.warning("claim_lost", shard=number, reason=str(error))
+            if error.fenced:
+                log.warning("claim_lost", shard=number, reason=str(error))
+            else:
+                log.error("log_damaged", shard=number, reason=str(error), alarm=True)  # noqa: TRY400
         except LoadFailed:
             pass  # the shard stays, as FAILED
         except Exception:

@@ -9,7 +9,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata import steps
-from muster_metadata.entries import End, Entry, arguments, chain
+from muster_metadata.entries import End, Entry, arguments, chain, parse_id
 from muster_metadata.node import Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.repair import Held, Inspected, Repaired, Repairer
@@ -140,6 +140,12 @@ class Claimer:
             if reply is not None and reply.status is Status.OK
         }
         best = max(promised.values(), key=lambda end: end.position)
+        acknowledged = max(
+            parse_id(reply.values[2]) for reply in replies if reply is not None and reply.status is Status.OK
+        )
+        if acknowledged > best.position:
+            # A node stores that position only beside the entry: somebody removed what was acknowledged.
+            return Claimed(steps.truncated(best.position, acknowledged))
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
         verdict, replies = await self._quorum.ask(

@@ -35,13 +35,27 @@ NO_LOG = Verdict(
     pb.LOG_OUTCOME_NO_LOG,
     message="a majority of the nodes does not have this log: never initialised, or lost",
 )
-TRUNCATED = Verdict(
-    pb.LOG_OUTCOME_TRUNCATED,
-    message="the log ends before what was acknowledged: records are missing on a majority of the nodes",
-)
 NEVER_THERE = Verdict(
     pb.LOG_OUTCOME_INVALID, message="the log goes on behind that end with other records, or never ended there"
 )
+
+
+def truncated(end: Position | None, acknowledged: Position) -> Verdict:
+    """The verdict on a log that lost records: says what is missing.
+
+    Args:
+        end: where the best copy that answered ends; None: the nodes do not tell.
+        acknowledged: where it ended before.
+    """
+    missing = "records are missing"
+    if end is not None:
+        lost = acknowledged.offset - end.offset
+        missing = f"the last {lost} are missing; the best copy that answers ends at {end.stream_id}"
+    return Verdict(
+        pb.LOG_OUTCOME_TRUNCATED,
+        message=f"the log was acknowledged up to {acknowledged.stream_id}, and {missing}. Bring back the "
+        "nodes that have them",
+    )
 
 
 def count(replies: Replies, *statuses: Status) -> int:
@@ -103,7 +117,12 @@ def appended(
             return verdict
         if not count(replies, Status.OK, Status.DUP):
             if sum(reply is not None and _behind(reply, expected) for reply in replies) >= majority:
-                return TRUNCATED
+                ends = [
+                    reply.end.position
+                    for reply in replies
+                    if reply is not None and reply.status is Status.MISMATCH
+                ]
+                return truncated(max(ends, default=None), expected)
             if sum(reply is not None and _elsewhere(reply, expected) for reply in replies) >= majority:
                 return NEVER_THERE
             written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)

@@ -20,6 +20,7 @@ log = structlog.get_logger()
 _TICK_S = 0.1
 _QUIET_S = 0.3
 _RECHECK_S = 5.0
+_FENCED_S = 1.0
 _COMPLAINT_S = 60.0
 _REPAIRS_PER_NODE = 4
 _REFUSING = (Status.REFUSED, Status.BROKEN)
@@ -35,6 +36,8 @@ class _Written:
     acknowledged: bool = False
     changed_s: float = 0.0
     checked_s: float = 0.0
+    fenced_s: float = 0.0
+    fenced_told: bool = False
     behind: set[Node] = field(default_factory=set)
     fenced: set[Node] = field(default_factory=set)
 
@@ -140,6 +143,8 @@ class Upkeep:
             self._wake.set()
 
     def _fenced(self, known: _Written, node: Node) -> None:
+        if not known.fenced:
+            known.fenced_s = self._now_s()
         known.fenced.add(node)
         known.behind.discard(node)
         current = self._logs.get(known.held.shard) is known
@@ -166,8 +171,21 @@ class Upkeep:
             if quiet and (not known.acknowledged or now_s - known.checked_s >= _RECHECK_S):
                 known.acknowledged, known.checked_s = True, now_s
                 self._send_acknowledged(known)
+            if known.fenced and not known.fenced_told and now_s - known.fenced_s > _FENCED_S:
+                self._tell_fenced(known)
             for node in sorted(known.behind, key=lambda node: node.index):
                 self._begin_repair(known, node, now_s)
+
+    def _tell_fenced(self, known: _Written) -> None:
+        """The claim still stands without these nodes: most often they promised to a claimant that died."""
+        known.fenced_told = True
+        log.warning(
+            "log_nodes_promised_to_another",
+            nodes=",".join(str(node.index) for node in sorted(known.fenced, key=lambda node: node.index)),
+            shard=known.held.shard,
+            epoch=known.held.epoch,
+            until="the shard is claimed again",
+        )
 
     def _send_acknowledged(self, known: _Written) -> None:
         held, end = known.held, known.end

@@ -1,0 +1,272 @@
+"""Nodes that cannot write, lose a key, hold changed bytes or restart; instances that are killed."""
+
+import asyncio
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.metadata_instances import MetadataCluster, Writer, eventually, metadata_cluster, records
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.verify.verifier import verify
+
+LIMITED = """
+import os, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+async def write(cluster: MetadataCluster, writer: Writer, count: int, size: int = 0) -> None:
+    for _ in range(count):
+        record = b"w:%d:" % len(writer.acknowledged) + b"x" * size
+        assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+
+
+def problem_of(cluster: MetadataCluster, index: int) -> str:
+    """What this instance tells of a node."""
+    return cluster[0].server.metadata.view.cluster.log_nodes[index].problem
+
+
+async def set_config(cluster: MetadataCluster, index: int, name: str, value: str) -> None:
+    async with cluster.client(index) as client:
+        await client.config_set(name, value)
+
+
+class NodesWithFullDisk(RedisNodes):
+    """The last node cannot write a file beyond a size: the kernel answers as a full disk does.
+
+    Args:
+        folder: as `RedisNodes`.
+        limit_bytes: the size.
+        full: how many of the last nodes have it.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, full: int = 1) -> None:
+        super().__init__(folder, 3)
+        for node in self[-full:]:
+            arguments = node.process._arguments
+            node.process._arguments = [sys.executable, "-c", LIMITED, str(limit_bytes), *arguments]
+
+    def make_room(self, index: int) -> None:
+        """More space, in the running process."""
+        import resource
+
+        pid = self[index].process.pid
+        assert pid is not None
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit(2), which Linux has")
+async def test_full_disk_of_one_node_is_told_and_delays_nobody(tmp_path: Path) -> None:
+    nodes = NodesWithFullDisk(tmp_path, 200_000)
+    async with metadata_cluster(tmp_path, 3, nodes=nodes) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 60, size=5_000)
+        # The server notices that its file cannot grow, and refuses what comes after.
+        await eventually(lambda: "cannot write to its disk" in problem_of(cluster, 2), "the node is told of")
+        await write(cluster, writer, 60, size=5_000)
+        assert problem_of(cluster, 0) == problem_of(cluster, 1) == ""
+        nodes.make_room(2)
+        await eventually(lambda: cluster.level(0), "the node has what it missed")
+        await eventually(lambda: not problem_of(cluster, 2), "the node is well again")
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit(2), which Linux has")
+async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
+    nodes = NodesWithFullDisk(tmp_path, 200_000, full=2)
+    async with metadata_cluster(tmp_path, 3, nodes=nodes) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 20, size=5_000)
+
+        async def stuck() -> bool:
+            batch = writer.batch(b"w:%d:" % len(writer.acknowledged) + b"x" * 5_000)
+            return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+
+        await eventually(stuck, "no majority can write")
+        for index in (1, 2):
+            nodes.make_room(index)
+        successor = Writer(0, "c-2")
+
+        async def claimed() -> bool:
+            return (await successor.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+
+        await eventually(claimed, "the log goes on when there is room")
+        found = records(await cluster[0].read(0, successor))
+        assert found[: len(writer.acknowledged)] == writer.acknowledged
+
+
+async def test_node_that_is_out_of_memory_is_told_and_catches_up(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await set_config(cluster, 1, "maxmemory", "1")
+        await write(cluster, writer, 10)
+        await eventually(lambda: "out of memory" in problem_of(cluster, 1), "the node is told of")
+        # The others do not: a majority without memory is refused, or not known, and nothing is lost.
+        await set_config(cluster, 2, "maxmemory", "1")
+        batch = writer.batch(b"w:x")
+        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        for index in (1, 2):
+            await set_config(cluster, index, "maxmemory", "0")
+
+        async def known() -> bool:
+            return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+
+        await eventually(known, "the repeated batch is acknowledged")
+        await eventually(lambda: cluster.level(0), "the node has what it missed")
+        await eventually(lambda: not problem_of(cluster, 1), "the node is well again")
+
+
+async def test_deleted_log_of_one_shard_is_rebuilt_and_others_are_not_touched(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writers = [Writer(shard) for shard in range(2)]
+        for writer in writers:
+            await writer.claim(cluster[0])
+            await write(cluster, writer, 5)
+        async with cluster.client(1) as client:
+            await client.delete("muster:{0}:log")
+        for writer in writers:
+            await write(cluster, writer, 5)
+        await eventually(lambda: cluster.level(0), "the log is there again")
+        assert await cluster.level(1)
+        await cluster.nodes[2].kill()
+        for writer in writers:
+            await write(cluster, writer, 1)
+            assert records(await cluster[0].read(writer.shard, writer)) == writer.acknowledged
+
+
+async def test_deleted_log_of_a_majority_stops_that_shard_alone(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writers = [Writer(shard) for shard in range(2)]
+        for writer in writers:
+            await writer.claim(cluster[0])
+            await write(cluster, writer, 5)
+        for index in (0, 1):
+            async with cluster.client(index) as client:
+                await client.delete("muster:{0}:log")
+        result = await writers[0].send(cluster[0], writers[0].batch(b"w:x"))
+        assert result.outcome == pb.LOG_OUTCOME_NO_LOG
+        assert (await Writer(0, "c-2").claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+        await write(cluster, writers[1], 5)
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["changed_byte", "removed_entry"])
+@pytest.mark.parametrize("where", [(1,), (0, 1)], ids=["one_node", "majority"])
+async def test_damaged_entry_is_found_and_named(
+    tmp_path: Path, where: tuple[int, ...], removed: bool
+) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 5)
+        await eventually(lambda: cluster.level(0), "level")
+        for index in where:
+            await damage(cluster, index, removed=removed)
+        report = await asyncio.to_thread(verify, cluster.nodes.url)
+        assert report.broken["L6n"]
+        named = " ".join(one.violation.detail for one in report.evidence if one.violation.invariant == "L6n")
+        places = {one.violation.position.stream_id for one in report.evidence}
+        assert "1-4" in places
+        assert "nodes" in named
+
+
+async def damage(cluster: MetadataCluster, index: int, *, removed: bool) -> None:
+    """Entry 1-4 of the first shard: removed, or with another byte in it, all else as it was."""
+    key = "muster:{0}:log"
+    async with cluster.client(index) as client:
+        if removed:
+            await client.xdel(key, "1-4")
+            return
+        entries: Any = await client.xrange(key)
+        await client.delete(key)
+        for id_, fields in entries:
+            record = fields[b"r"]
+            changed = record[:-1] + b"!" if id_ == b"1-4" else record
+            await client.xadd(key, {b"r": changed, b"n": fields[b"n"], b"h": fields[b"h"]}, id=id_)
+
+
+async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        stop = asyncio.Event()
+
+        async def go_on() -> None:
+            while not stop.is_set():
+                await write(cluster, writer, 1)
+                await asyncio.sleep(0.002)
+
+        writing = asyncio.create_task(go_on())
+        for index in range(3):
+            before = len(writer.acknowledged)
+            await cluster.nodes[index].stop()
+            await eventually(lambda before=before: len(writer.acknowledged) > before + 10, "appends go on")
+            await cluster.nodes[index].start()
+            await eventually(lambda: cluster_complete(cluster, writer), "the node has what it missed")
+        stop.set()
+        await writing
+        await eventually(lambda: cluster.level(0), "all have everything")
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+async def cluster_complete(cluster: MetadataCluster, writer: Writer) -> bool:
+    """Whether every node has what was acknowledged up to now."""
+    upto = writer.end.position.offset
+    return all(count >= upto for count, _ in await cluster.ends(0))
+
+
+SERVE = """
+import asyncio, sys
+from muster_metadata import MetadataServer, MetadataSettings
+from muster_runtime.settings import load
+
+async def main():
+    server = MetadataServer(load(MetadataSettings, redis_url=sys.argv[1], listen="127.0.0.1:0"))
+    port = await server.start()
+    await server.metadata.ready.wait()
+    print("port", port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_path: Path) -> None:
+    """Its answer is lost; the other instance finds the batch there."""
+    import grpc
+    from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SERVE, cluster.nodes.url, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        while not (line := await process.stdout.readline()).startswith(b"port "):
+            assert line, "the instance did not start"
+        port = int(line.split()[1])
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        batch = writer.batch(b"w:1", b"w:2")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = metadata_pb2_grpc.MetadataServiceStub(channel).Log()
+            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=1, claim=writer.claim_step())]))
+            await call.read()
+            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=2, shard=0, append=batch)]))
+
+            async def carried_out() -> bool:
+                return (await cluster.ends(0))[0][0] == 4
+
+            await eventually(carried_out, "the script ran")
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+        assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
+        assert secrets.compare_digest(writer.end.hash, (await cluster.ends(0))[0][1])
