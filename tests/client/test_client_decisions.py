@@ -178,6 +178,8 @@ def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
 
 def test_the_grace_counts_only_with_a_stream() -> None:
     assert muster.MemberConfig().grace_ms == 3_000
+    assert muster.MemberConfig(group_instance_id="blue").grace_ms == 0
+    assert muster.MemberConfig(group_instance_id="blue", disconnect_grace_ms=20_000).grace_ms == 20_000
     assert muster.MemberConfig(session=False, disconnect_grace_ms=100).grace_ms == 0
     assert muster.MemberConfig(disconnect_grace_ms=1_500).grace_ms == 1_500
     assert muster.MemberConfig(disconnect_grace_ms=0, beat_interval_ms=10_000).grace_ms == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import muster
 from kit.server_cluster import running
+from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
@@ -22,6 +23,7 @@ async def main():
             group_id=sys.argv[2],
             topics=sys.argv[3],
             client_id="worker",
+            group_instance_id=sys.argv[4],
             on_partitions_assigned=lambda owned: print(len(owned), flush=True),
         ) as member:
             await member.wait()
@@ -38,9 +40,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def worker(servers: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker(servers: str, instance: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, servers, GROUP, TOPIC, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", WORKER, servers, GROUP, TOPIC, instance, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -75,3 +77,24 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
             assert [g.generation for g in history][-2:] == [generation, generation + 1]
             assert history[-1].cause.kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
             assert history[-1].cause.member_id.startswith("worker")
+
+
+async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, redis_nodes=1, coordinators=1) as servers,
+        muster.Cluster(servers.servers) as cluster,
+        muster.Member(cluster, group_id=GROUP, topics=TOPIC) as member,
+    ):
+        await cluster.ensure_topic(TOPIC, PARTITIONS)
+        async with worker(servers.servers, "blue") as process:
+            await until(lambda: len(member.partitions) == 3)
+            generation = member.generation
+            process.kill()
+            await process.wait()
+        # That nothing happens can only be seen by waiting.
+        await asyncio.sleep(DISCONNECT_GRACE_MS / 1_000 + 0.5)
+        async with worker(servers.servers, "blue") as again:
+            assert again.stdout is not None
+            assert await asyncio.wait_for(again.stdout.readline(), 30) == b"3\n"
+            assert (member.generation, len(member.partitions)) == (generation, 3)
+            assert (await cluster.group_history(GROUP))[-1].generation == generation

@@ -10,6 +10,8 @@ from muster.assignors import RANGE, Assignor, resolve
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC = _INSTANCE_ID
 LONGEST_TIMEOUT_MS = 1_800_000
+DISCONNECT_GRACE_MS = 3_000
+"""Of a dynamic member that does not say another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class MemberConfig:
             `disconnect_grace_ms`. The shortest of a stream's members counts, and a session below three beats
             makes them more frequent.
         disconnect_grace_ms: how long the member may be away after its stream broke, e.g. because its process
-            was killed, before its partitions go to others; a static member too. 0: its whole session.
+            was killed, before its partitions go to others. 0: its whole session. None: 3,000, and 0 for a
+            static member, which is one so that a restart moves nothing. Reads as what it came to.
         heartbeat_interval_ms: without a stream, how often it says that it lives; at most a third of the
             session is wise.
         rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again.
@@ -43,7 +46,7 @@ class MemberConfig:
     session_timeout_ms: int = 45_000
     session: bool = True
     beat_interval_ms: int = 500
-    disconnect_grace_ms: int = 3_000
+    disconnect_grace_ms: int | None = None
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     request_timeout_ms: int = 30_000
@@ -51,17 +54,20 @@ class MemberConfig:
     assignors: Sequence[str | Assignor] = field(default=(RANGE,))
 
     def __post_init__(self) -> None:
+        grace_ms = self.disconnect_grace_ms
+        if grace_ms is None:
+            grace_ms = 0 if self.group_instance_id else DISCONNECT_GRACE_MS
+            object.__setattr__(self, "disconnect_grace_ms", grace_ms)
         _between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
         _between("beat_interval_ms", self.beat_interval_ms, 100, 60_000)
-        _between("disconnect_grace_ms", self.disconnect_grace_ms, 0, LONGEST_TIMEOUT_MS)
+        _between("disconnect_grace_ms", grace_ms, 0, LONGEST_TIMEOUT_MS)
         if not isinstance(self.session, bool):
             raise SettingsError("session", f"must be True or False, not {self.session!r}")
-        if self.session and 0 < self.disconnect_grace_ms < 3 * self.beat_interval_ms:
+        if self.session and 0 < grace_ms < 3 * self.beat_interval_ms:
             raise SettingsError(
                 "disconnect_grace_ms",
-                f"{self.disconnect_grace_ms} must be 0 or at least three times beat_interval_ms "
-                f"({self.beat_interval_ms})",
+                f"{grace_ms} must be 0 or at least three times beat_interval_ms ({self.beat_interval_ms})",
             )
         _between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
@@ -81,7 +87,7 @@ class MemberConfig:
     @property
     def grace_ms(self) -> int:
         """`disconnect_grace_ms` if there are streams to break, else 0."""
-        return self.disconnect_grace_ms if self.session else 0
+        return (self.disconnect_grace_ms or 0) if self.session else 0
 
     @property
     def resolved_assignors(self) -> tuple[Assignor, ...]:

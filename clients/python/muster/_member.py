@@ -47,7 +47,7 @@ class MemberSettings(TypedDict, total=False):
     session_timeout_ms: int
     session: bool
     beat_interval_ms: int
-    disconnect_grace_ms: int
+    disconnect_grace_ms: int | None
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
     request_timeout_ms: int
