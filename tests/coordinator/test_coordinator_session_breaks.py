@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from coordinator.coordinator_cluster import SHARDS, MemoryCluster, group_of, owns
+from coordinator.coordinator_cluster import group_of, owns
+from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, stable
 from muster_coordinator import SessionSettings
 from muster_coordinator.session_breaks import Breaks
@@ -120,14 +121,14 @@ def test_settings_have_bounds(fields: dict[str, Any]) -> None:
         SessionSettings(**fields)
 
 
-async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
+async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real: RealCluster) -> None:
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller, group = cluster.caller(coordinator), group_of(2)
+    caller, group = real.caller(coordinator), group_of(2, 0, SHARDS)
     joined = await stable(caller, group)
     session = await Session(caller.channel).hello()
     assert (await session.attach(group, joined)).shard_epoch == 1
-    cluster.store.fence(2)
+    await real.claim(2)
     await caller.commit(group, 1, joined)
     moved = (await session.until(lambda: session.said("coordinator_moved")))[0]
     assert (moved.member_id, moved.coordinator.node_id) == (joined.member_id, "")
@@ -144,10 +145,10 @@ async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(clust
     await session.close()
 
 
-async def test_members_of_a_failed_shard_are_unheard(cluster: MemoryCluster) -> None:
-    coordinator = await cluster.add("a")
+async def test_members_of_a_failed_shard_are_unheard(real: RealCluster) -> None:
+    coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
-    caller, groups = cluster.caller(coordinator), [group_of(1), group_of(2)]
+    caller, groups = real.caller(coordinator), [group_of(1, 0, SHARDS), group_of(2, 0, SHARDS)]
     session = await Session(caller.channel).hello()
     for group in groups:
         await session.attach(group, await stable(caller, group))

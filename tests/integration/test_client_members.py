@@ -1,13 +1,15 @@
-"""Members of the client library on real coordinators and real discovery; only the log is in memory."""
+"""Members of the client library on real services and a real log, in one process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import muster
 import pytest
-from coordinator.coordinator_cluster import MemoryCluster, owns
+from coordinator.coordinator_cluster import owns
+from coordinator.real_cluster import SHARDS, RealCluster
 from muster import MemberState, TopicPartition
 from muster_coordinator import Coordinator
 from muster_core.sharding import shard_of
@@ -29,7 +31,7 @@ class World:
     """A cluster with two coordinators, and members that come and go."""
 
     def __init__(
-        self, cluster: MemoryCluster, discovery: Discovery, connection: muster.Cluster, *, session: bool
+        self, cluster: RealCluster, discovery: Discovery, connection: muster.Cluster, *, session: bool
     ) -> None:
         self.session = session
         self.cluster = cluster
@@ -68,7 +70,7 @@ class World:
         return check
 
     def owner(self) -> Coordinator:
-        shard = shard_of("crawlers", 4)
+        shard = shard_of("crawlers", SHARDS)
         return next(c for c in self.cluster.running if shard in c.serving)
 
 
@@ -79,18 +81,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def world(*, session: bool) -> AsyncIterator[World]:
-    cluster = MemoryCluster()
+async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
+    cluster = RealCluster(folder)
     await cluster.start()
-    cluster.store.catalog.topics.append(discovery_pb2.Topic(name="sites", partitions=12))
-    cluster.store.catalog.version.CopyFrom(common_pb2.Position(epoch=1, offset=3))
-    target = parse_address(cluster.instances[0].target)
-    discovery = Discovery(DiscoverySettings(listen=Address("127.0.0.1", 0), metadata=(target,)))
+    await cluster.change_topic(create=discovery_pb2.Topic(name="sites", partitions=12))
+    metadata = tuple(map(parse_address, cluster.metadata))
+    discovery = Discovery(DiscoverySettings(listen=Address("127.0.0.1", 0), metadata=metadata))
     await discovery.start()
     made = World(cluster, discovery, muster.Cluster(f"127.0.0.1:{discovery.port}"), session=session)
     try:
         first = await cluster.add("a")
-        await owns(first, 4)
+        await owns(first, SHARDS)
         await asyncio.wait_for(discovery.ready(), 20)
         yield made
     finally:
@@ -102,8 +103,8 @@ async def world(*, session: bool) -> AsyncIterator[World]:
 
 
 @pytest.fixture(params=[True, False], ids=["session", "unary"])
-async def running(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with world(session=request.param) as made:
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(tmp_path, session=request.param) as made:
         yield made
 
 
@@ -133,9 +134,8 @@ async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> N
     running.cluster.running.remove(owner)
     committing = asyncio.create_task(one.commit({mine: 42}))
     await owner.abort()
-    running.cluster.store.dead(owner.node_id)
     await asyncio.wait_for(committing, 30)
-    await owns(spare, 4)
+    await owns(spare, SHARDS)
     await asyncio.wait_for(two.commit({two.partitions[0]: 7}), 30)
     assert await one.committed([mine]) == {mine: muster.Committed(42)}
     assert running.told == before
@@ -174,8 +174,8 @@ async def test_members_without_a_common_assignor_are_told_so(running: World) -> 
     assert one.state is MemberState.STABLE
 
 
-async def test_a_member_of_a_stream_hears_of_a_rebalance_without_asking() -> None:
-    async with world(session=True) as running:
+async def test_a_member_of_a_stream_hears_of_a_rebalance_without_asking(tmp_path: Path) -> None:
+    async with world(tmp_path, session=True) as running:
         slow = {"heartbeat_interval_ms": 9_000, "beat_interval_ms": 1_000}
         one = await running.add(**slow)
         await until(running.shared(one))
@@ -193,7 +193,7 @@ async def test_a_drained_coordinator_is_no_rebalance(running: World) -> None:
     spare = await running.cluster.add("b")
     running.cluster.running.remove(owner)
     await owner.drain_and_stop()
-    await owns(spare, 4)
+    await owns(spare, SHARDS)
     await asyncio.wait_for(one.commit({one.partitions[0]: 1}), 30)
     await asyncio.wait_for(two.commit({two.partitions[0]: 1}), 30)
     assert running.told == before
