@@ -17,8 +17,11 @@ Kafka (three brokers) is measured when Java 17 and Maven are found.
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -235,16 +238,20 @@ FIGURES = {
 }
 
 
-def kafka(signal: str) -> float:
+def kafka(number: str) -> float:
     """The worst member's gap after a signal to the coordinator of the Kafka beside us, ms."""
     subprocess.run([HERE / "peers/kafka/up"], check=True, stdout=subprocess.DEVNULL)
     output = subprocess.run(
-        [HERE / "peers/kafka/measure", "failover", "classic", signal],
+        [HERE / "peers/kafka/measure", "failover", "classic", number],
         check=True,
         capture_output=True,
         text=True,
         timeout=600,
     ).stdout
+    run = Path(os.environ.get("KAFKA_PEER_RUN", f"{tempfile.gettempdir()}/muster-kafka-peer"))
+    for pid in run.glob("*/pid"):  # a stopped broker goes on; `up` starts those that are gone
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid.read_text()), signal.SIGCONT)
     return float(max(json.loads(output.splitlines()[-1])["gap_ms"]))
 
 
@@ -298,8 +305,8 @@ def main() -> int:
     if beside:
         try:
             for name in arguments.only:
-                if signal := FIGURES[name].kafka:
-                    gaps_ms = [kafka(signal) for _ in range(max(1, arguments.runs // 10))]
+                if number := FIGURES[name].kafka:
+                    gaps_ms = [kafka(number) for _ in range(max(1, arguments.runs // 10))]
                     peers[name] = statistics.median(gaps_ms)
         finally:
             subprocess.run([HERE / "peers/kafka/down"], check=True)
