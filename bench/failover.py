@@ -18,6 +18,7 @@ Kafka (three brokers) is measured when Java 17 and Maven are found.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -97,7 +98,7 @@ class Fleet:
         for times in self.commits.values():
             first = max((index for index, at in enumerate(times) if at <= since_ns), default=0)
             window = times[first:]
-            gaps.append(max((b - a for a, b in zip(window, window[1:], strict=False)), default=0) / 1e6)
+            gaps.append(max((b - a for a, b in itertools.pairwise(window)), default=0) / 1e6)
         return gaps
 
     async def committed_since(self, at_ns: int, count: int) -> None:
@@ -261,7 +262,8 @@ def show(figure: Figure, gaps_ms: list[float], rebalances: int, peer_ms: float |
     good = median <= figure.bar_ms and rebalances == 0
     line = (
         f"{figure.what:<22} {median:7.0f} ms  (best {min(gaps_ms):.0f}, worst {max(gaps_ms):.0f}, "
-        f"{len(gaps_ms)} runs)  rebalances {rebalances}  bar {figure.bar_ms} ms: {'met' if good else 'MISSED'}"
+        f"{len(gaps_ms)} runs)  rebalances {rebalances}  "
+        f"bar {figure.bar_ms} ms: {'met' if good else 'MISSED'}"
     )
     if peer_ms is not None:
         line += f"  Kafka {peer_ms:.0f} ms, {median / peer_ms:.3f} of Kafka's"
