@@ -121,52 +121,6 @@ def test_a_group_without_members_loads_empty() -> None:
     assert acts.ask_heartbeat(who) == 25
 
 
-@pytest.mark.row("RF-03")
-@pytest.mark.row("LD-04")
-def test_offsets_alone_make_a_simple_group() -> None:
-    cluster = acts.shard()
-    acts.commit(cluster, offset=7)
-    assert cluster.kinds() == ["offset_committed"]
-    after = cluster.reloaded()
-    described = after.describe()
-    assert (after.state(), described.protocol_type, described.generation) == ("Empty", "", 0)
-    assert acts.fetch(after) == {("t", 0): 7}
-
-
-@pytest.mark.row("LD-19")
-def test_metadata_that_cannot_be_read_loads_and_counts_as_subscribed() -> None:
-    cluster = acts.shard()
-    who = acts.member(cluster, "a", protocols=[("range", b"foreign")])
-    acts.stable(cluster, who)
-    acts.commit(cluster, who)
-    after = cluster.reloaded()
-    assert (after.state(), after.shard.groups["g"].subscribed_topics) == ("Stable", None)
-    assert acts.delete_offsets(after, "t") == (0, [86])
-
-
-@pytest.mark.row("LD-06")
-@pytest.mark.row("LD-08")
-def test_the_last_record_of_an_offset_counts() -> None:
-    cluster = acts.shard()
-    acts.commit(cluster, partitions={0: 1, 1: 1})
-    acts.commit(cluster, partitions={1: 2})
-    acts.commit(cluster, topic="u")
-    acts.delete_offsets(cluster, "u")
-    after = cluster.reloaded().reloaded()
-    assert acts.fetch(after) == {("t", 0): 1, ("t", 1): 2}
-
-
-@pytest.mark.row("LD-07")
-def test_a_deleted_group_may_be_followed_by_another() -> None:
-    cluster = acts.shard()
-    acts.in_state(cluster, "Empty")
-    acts.delete_groups(cluster, "g")
-    assert cluster.reloaded().state() == "Dead"
-    acts.commit(cluster, offset=3)
-    after = cluster.reloaded()
-    assert (after.state(), after.describe().protocol_type, acts.fetch(after)) == ("Empty", "", {("t", 0): 3})
-
-
 @pytest.mark.row("LD-17")
 @pytest.mark.parametrize("topic", ["t", "u"])
 def test_subscriptions_are_read_again(topic: str) -> None:
