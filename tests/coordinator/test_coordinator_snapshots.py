@@ -125,6 +125,14 @@ async def with_snapshots(
             return bool(await client.hget(INDEX, upto.stream_id))
 
         await eventually(marked, "the nodes know which snapshot counts")
+    if settings is TRIM:
+
+        async def trimmed() -> bool:
+            shard_log = first.shards[SHARD].kept
+            assert shard_log is not None
+            return await on_all(cluster, oldest) == [shard_log.newest.previous_upto] * 3
+
+        await eventually(trimmed, "all nodes have trimmed their logs")
     await first.abort()
     return before, upto
 

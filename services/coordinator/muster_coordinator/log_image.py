@@ -85,9 +85,9 @@ class LogImage:
         first = Position(columns.epoch, columns.first_offset)
         datas = list(columns.records)
         records = _decoded(run, first, datas)
-        self.chain.read_run(first, datas, columns.nonces, columns.hashes, records)
+        kinds = self.chain.read_run(first, datas, columns.nonces, columns.hashes, records)
         try:
-            self.core.replay_run(first, records, datas)
+            self.core.replay_run(first, kinds, records, datas)
         except Exception as error:
             raise LoadFailed(
                 f"a record from {first.stream_id} to {self.chain.end.stream_id} cannot be replayed: {error!r}"

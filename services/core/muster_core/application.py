@@ -65,11 +65,18 @@ class Application:
         elif (applier := self._appliers.get(kind)) is not None:
             applier(position, record.written_at_ms, getattr(record, kind))
 
-    def apply_run(self, first: Position, records: Sequence[log.Record], datas: Sequence[bytes]) -> None:
+    def apply_run(
+        self,
+        first: Position,
+        kinds: Sequence[str | None],
+        records: Sequence[log.Record],
+        datas: Sequence[bytes],
+    ) -> None:
         """Carries out the records of one epoch, one after the other, as `apply` does each.
 
         Args:
             first: place of the first one.
+            kinds: of the records.
             records: they, decoded together.
             datas: their bytes. Parts of what was decoded together keep all of it alive, so records of which
                 the state keeps parts are decoded once more, alone.
@@ -79,8 +86,7 @@ class Application:
             IllegalTransition, KeyError: it contradicts the records before it.
         """
         commit = self._offset_committed
-        for index, record in enumerate(records):
-            kind = record.WhichOneof("kind")
+        for index, (kind, record) in enumerate(zip(kinds, records, strict=True)):
             if kind == "offset_committed":
                 commit(first, record.written_at_ms, record.offset_committed)
             elif kind not in _WITHOUT_EFFECT:
@@ -211,8 +217,8 @@ class Application:
         group = self._groups.get(group_id) or self.group(group_id, wall_ms)
         group.offsets.store(record, wall_ms)
         member = group.members.get(record.member_id)
-        if member is not None:
-            member.commit_seq = max(member.commit_seq, record.member_seq)
+        if member is not None and record.member_seq > member.commit_seq:
+            member.commit_seq = record.member_seq
 
     def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id)

@@ -12,7 +12,7 @@ from muster_core.nonces import NonceBook
 from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.shard import Shard
-from muster_core.snapshot import SnapshotReader, SnapshotUnusable, parts
+from muster_core.snapshot import SnapshotReader, SnapshotUnusable, digest_of, part_hash, parts
 
 Snapshots = Mapping[Position, Callable[[], Iterable[bytes]]]
 """Stored snapshots: the last position each covers → its parts."""
@@ -54,6 +54,7 @@ class LogAudit:
         self._watch = watch
         self._state: Shard | None = Shard(shard, self._limits) if replay else None
         self._replaying = False
+        self._markers: dict[Position, tuple[Position, records_pb2.Snapshot]] = {}
         self.checker = LogChecker(
             shard,
             limit=limit,
@@ -78,6 +79,33 @@ class LogAudit:
         """Takes the next entries."""
         self.checker.add_page(page)
 
+    def check_copies(self, copies: Mapping[int, Snapshots]) -> None:
+        """Checks the stored snapshots against their markers, after the last page.
+
+        Args:
+            copies: number of a node → what it has.
+        """
+        right: set[Position] = set()
+        for node, stored in copies.items():
+            for upto, read in stored.items():
+                if upto not in self._markers:
+                    continue
+                place, marker = self._markers[upto]
+                hashes = [part_hash(part) for part in read()]
+                same = len(hashes) == marker.parts and digest_of(hashes) == marker.digest
+                if same:
+                    right.add(upto)
+                text = f"node {node} holds other bytes than the marker says for the snapshot up to"
+                self.findings.expect("L9", same, place, f"{text} {upto.stream_id}")
+        if self.checker.begins_trimmed:
+            first = self.checker.first
+            self.findings.expect(
+                "L9",
+                any(upto.offset >= first.offset - 1 for upto in right),
+                first,
+                f"the log begins at {first.stream_id}, and no node has a right snapshot that reaches there",
+            )
+
     def finish(self, acknowledged: Position) -> Findings:
         """Checks what can only be known at the end.
 
@@ -98,6 +126,8 @@ class LogAudit:
     def _follow(self, position: Position, kind: str, record: records_pb2.Record) -> None:
         if self._watch is not None:
             self._watch(position, kind, record)
+        if kind == "snapshot":
+            self._markers[Position.from_proto(record.snapshot.upto)] = (position, record.snapshot)
         state = self._state
         if state is None:
             return

@@ -46,10 +46,10 @@ class OffsetStore:
 
     def store(self, record: records_pb2.OffsetCommitted, written_at_ms: int) -> None:
         """Takes over an acknowledged commit."""
-        expire_at_ms = record.expire_at_ms
-        for entry in record.offsets:
-            self._offsets[entry.topic, entry.partition] = CommittedOffset(
-                entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, expire_at_ms
+        offsets, make, expire_at_ms = self._offsets, CommittedOffset._make, record.expire_at_ms
+        for entry in record.offsets[:]:  # a list: iterating the field itself takes twice as long
+            offsets[entry.topic, entry.partition] = make(
+                (entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, expire_at_ms)
             )
 
     def restore(self, partition: TopicPartition, offset: CommittedOffset) -> None:

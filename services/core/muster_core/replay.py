@@ -91,7 +91,7 @@ class ChainReader:
         nonces: bytes,
         hashes: bytes,
         records: Sequence[records_pb2.Record],
-    ) -> None:
+    ) -> list[str | None]:
         """Checks the next entries, all of one epoch: the same as `read` of each, in a fraction of the time.
 
         Args:
@@ -101,6 +101,9 @@ class ChainReader:
             hashes: their chain hashes, 32 bytes each.
             records: their records, decoded.
 
+        Returns:
+            The kind of each record.
+
         Raises:
             LogDamaged: one of them does not follow; nothing was taken then.
         """
@@ -109,22 +112,24 @@ class ChainReader:
         epoch, offset = first
         pack, previous, chain = HEAD.pack, self.end_hash, []
         for index, data in enumerate(datas):
+            place = pack(epoch, offset + index)
             nonce = nonces[index * 16 : index * 16 + 16]
-            previous = sha256(previous + pack(epoch, offset + index) + nonce + data).digest()
+            previous = sha256(previous + place + nonce + data).digest()
             chain.append(previous)
         if b"".join(chain) != hashes:
             wrong = next(i for i, found in enumerate(chain) if found != hashes[i * 32 : i * 32 + 32])
             raise LogDamaged(Position(epoch, offset + wrong), _OTHER_HASH)
         self._check_epoch(first, records[0])
-        noted = [(i, record) for i, record in enumerate(records) if record.WhichOneof("kind") in _NOTED]
-        for index, record in noted:
-            if index and not record.HasField("snapshot"):
-                kind = record.WhichOneof("kind")
-                raise LogDamaged(Position(epoch, offset + index), f"a {kind} stands inside an epoch")
-        for index, record in noted:
+        kinds: list[str | None] = [record.WhichOneof("kind") for record in records]
+        noted = [index for index, kind in enumerate(kinds) if kind in _NOTED]
+        for index in noted:
+            if index and kinds[index] != "snapshot":
+                raise LogDamaged(Position(epoch, offset + index), f"a {kinds[index]} stands inside an epoch")
+        for index in noted:
             nonce = nonces[index * 16 : index * 16 + 16]
-            self._note(Position(epoch, offset + index), nonce, chain[index], record)
+            self._note(Position(epoch, offset + index), nonce, chain[index], records[index])
         self.end, self.end_hash = Position(epoch, offset + len(datas) - 1), previous
+        return kinds
 
     def _note(self, position: Position, nonce: bytes, hash_: bytes, record: records_pb2.Record) -> None:
         if record.HasField("claim"):

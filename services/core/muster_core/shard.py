@@ -132,14 +132,18 @@ class Shard:
         self._context.application.apply(position, record)
 
     def replay_run(
-        self, first: Position, records: Sequence[records_pb2.Record], datas: Sequence[bytes]
+        self,
+        first: Position,
+        kinds: Sequence[str | None],
+        records: Sequence[records_pb2.Record],
+        datas: Sequence[bytes],
     ) -> None:
-        """The same for many records of one epoch, with their bytes.
+        """The same for many records of one epoch, with their kinds and their bytes.
 
         Raises:
             UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
         """
-        self._context.application.apply_run(first, records, datas)
+        self._context.application.apply_run(first, kinds, records, datas)
 
     def loaded(self, epoch: int, now: Now) -> Effects:
         """Begins to serve: full sessions for everybody, and what the last owner had begun is finished.

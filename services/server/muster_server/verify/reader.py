@@ -7,6 +7,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
+from google.protobuf.message import DecodeError
 from muster_core.log_audit import Snapshots
 from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
@@ -68,6 +69,13 @@ def _page(rows: list[list[Any]]) -> Page:
     return Page.of_stream(ids, records, nonces, hashes)
 
 
+def _written_at_ms(record: bytes) -> int:
+    try:
+        return records_pb2.Record.FromString(record).written_at_ms
+    except DecodeError:
+        return 0
+
+
 class NodeReader:
     """One node of the log.
 
@@ -123,6 +131,32 @@ class NodeReader:
         key = log_keys(shard, shard_count).log
         found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
+
+    def length(self, shard: int, shard_count: int) -> int:
+        """Number of entries."""
+        key = log_keys(shard, shard_count).log
+        return int(self._read(key, self._redis.xlen, key) or 0)
+
+    def place_of(self, shard: int, shard_count: int, offset: int) -> Position | None:
+        """The place of the entry with an offset; None: there is none."""
+        key = log_keys(shard, shard_count).log
+        low, high = 0, self.end(shard, shard_count).epoch
+        while low < high:  # the last epoch that begins at or before the offset
+            middle = (low + high + 1) // 2
+            found = self._read(key, self._redis.xrange, key, f"{middle}-0", count=1)
+            if found and Position.parse(found[0][0].decode()).offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        place = Position(low, offset)
+        return place if self._read(key, self._redis.xrange, key, place.stream_id, place.stream_id) else None
+
+    def times_ms(self, shard: int, shard_count: int) -> tuple[int, int]:
+        """When the first and the last entry were written, by their writers' clocks; 0: not known."""
+        key = log_keys(shard, shard_count).log
+        ends = [self._read(key, read, key, count=1) for read in (self._redis.xrange, self._redis.xrevrange)]
+        first, last = (_written_at_ms(found[0][1].get(b"r", b"")) if found else 0 for found in ends)
+        return first, last
 
     def pages(
         self,
@@ -278,6 +312,10 @@ class LogReader:
         """The entries around a place, and the one at it, as text; nothing where none stands there."""
         node = self.best(shard)
         yield from surroundings(node.around(shard, self.shard_count, position, _AROUND), position)
+
+    def copies(self, shard: int) -> dict[int, Snapshots]:
+        """The stored snapshots of a log, by the number of the node that has them."""
+        return {node.index: node.snapshots(shard, self.shard_count) for node in self.nodes}
 
     def snapshots(self, shard: int) -> Snapshots:
         """The stored snapshots of a log, each from a node that has it."""

@@ -93,6 +93,7 @@ def _checked(reader: LogReader, shard: int, *, compare: bool) -> LogAudit:
     )
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
+    audit.check_copies(reader.copies(shard))
     findings = audit.finish(acknowledged)
     if compare:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
