@@ -151,6 +151,21 @@ def test_a_deleted_group_stays_deleted_and_tokens_of_its_successor_are_higher() 
     assert tokens == sorted(set(tokens))
 
 
+def test_offsets_that_were_removed_stay_removed() -> None:
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    assert member.commit(7) == 0
+    member.leave()
+    request = pb.OffsetDeleteRequest(group_id="g")
+    request.topics.add(topic="t", partitions=[0])
+    answer = cluster.ask(request)
+    assert isinstance(answer, pb.OffsetDeleteResponse)
+    assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
+    assert cluster.kinds()[-1] == "offset_tombstone"
+    assert fetched(cluster) == -1
+    assert fetched(cluster.reloaded()) == -1
+
+
 def test_tokens_sort_as_text() -> None:
     positions = [Position(epoch, offset) for epoch in (1, 9, 10, 99_999) for offset in (2, 9, 10, 10**12)]
     assert [position.token for position in positions] == sorted(position.token for position in positions)
