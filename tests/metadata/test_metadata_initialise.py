@@ -124,12 +124,16 @@ async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
             assert await client.get("muster:{0}:exported") == b"1-2"
 
 
-def test_addresses_of_nodes() -> None:
+def test_addresses_of_nodes(tmp_path: Path) -> None:
     assert split_urls("redis://a") == ["redis://a"]
-    tail = "/0?ssl_ca_certs=ca.pem"
+    authority = tmp_path / "ca.pem"
+    authority.touch()
+    tail = f"/0?ssl_ca_certs={authority}"
     assert split_urls(f"rediss://u:p@a:1,b:2,c{tail}") == [
         f"rediss://u:p@a:1{tail}", f"rediss://u:p@b:2{tail}", f"rediss://u:p@c{tail}",
     ]  # fmt: skip
+    tail = f"?ssl_ca_certs={authority}"
+    assert split_urls(f"rediss://a,b,c{tail}") == [f"rediss://{place}{tail}" for place in "abc"]
     assert place_of("rediss://u:p@C/0?ssl_ca_certs=ca.pem") == "c:6379"
     assert at("rediss://u:p@c/0?x=y", "d:7") == "rediss://u:p@d:7/0?x=y"
 
@@ -149,6 +153,7 @@ def test_addresses_of_nodes() -> None:
         ("redis://a?ssl_ca_certs=ca.pem", "ssl_ca_certs in the address of the log needs rediss://"),
         ("rediss://a?ssl_certfile=c.pem", "ssl_certfile and ssl_keyfile"),
         ("rediss://a?ssl_cert_reqs=none", "has no option 'ssl_cert_reqs'"),
+        ("rediss://a?ssl_ca_certs=missing.pem", "there is no file missing.pem"),
         ("rediss://a?ssl_check_hostname=maybe", "must be true or false"),
     ],
 )

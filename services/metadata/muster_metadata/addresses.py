@@ -1,5 +1,6 @@
 """Addresses of the nodes of a log."""
 
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 NODE_COUNTS = (1, 3, 5)
@@ -30,13 +31,10 @@ def split_urls(urls: str) -> list[str]:
             "the address of the log names redis:// or rediss:// once, before the first node; it is the "
             "same for all nodes, and so are user, password and what follows the last node"
         )
-    authority, slash, tail = rest.partition("/")
-    if not slash:
-        authority, question, tail = rest.partition("?")
-        tail = question + tail
-    else:
-        tail = slash + tail
-    _check_options(scheme, tail.partition("?")[2])
+    before, question, options = rest.partition("?")
+    authority, slash, path = before.partition("/")
+    tail = slash + path + question + options
+    _check_options(scheme, options)
     user, at_sign, hosts = authority.rpartition("@")
     places = [place.strip() for place in hosts.split(",")]
     if any(not place for place in places):
@@ -65,6 +63,9 @@ def _check_options(scheme: str, query: str) -> None:
             raise BadUrlsError(f"{name} in the address of the log needs rediss://, not {scheme}://")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
         raise BadUrlsError("ssl_certfile and ssl_keyfile in the address of the log need each other")
+    for name in _TLS_OPTIONS[:3]:
+        if name in options and not Path(options[name]).is_file():
+            raise BadUrlsError(f"{name} in the address of the log: there is no file {options[name]}")
     if options.get("ssl_check_hostname", "true").lower() not in ("true", "false"):
         raise BadUrlsError("ssl_check_hostname in the address of the log must be true or false")
 

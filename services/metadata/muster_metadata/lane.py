@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import math
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -210,4 +211,17 @@ def _describe(error: Exception) -> str:
         return "it refuses the credentials"
     if isinstance(error, TimeoutError | RedisTimeoutError):
         return "it does not answer"
-    return "it cannot be reached"
+    return _describe_tls(error) or "it cannot be reached"
+
+
+def _describe_tls(error: BaseException) -> str:
+    """What TLS has to do with it; empty: nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            reason = (cause.reason or "it speaks no TLS").lower().replace("_", " ")
+            return f"it refuses this TLS connection: {reason}"
+        cause = cause.__cause__ or cause.__context__
+    return ""

@@ -1,0 +1,261 @@
+"""Snapshots, trimming and reading from them, step by step over real nodes."""
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.metadata_instances import MetadataCluster, Writer, eventually, metadata_cluster
+from muster_core.position import Position
+from muster_core.snapshot import digest_of, part_hash
+from muster_metadata.entries import End
+from muster_metadata.reading import Wanted
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+
+OK = pb.LOG_OUTCOME_OK
+INVALID = pb.LOG_OUTCOME_INVALID
+PARTS = [b"first part", b"second part"]
+HASHES = [part_hash(part) for part in PARTS]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[MetadataCluster]:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        yield cluster
+
+
+def step(writer: Writer, upto: Position, **fields: Any) -> pb.SnapshotStep:
+    return pb.SnapshotStep(epoch=writer.epoch, claim_nonce=writer.nonce, upto=upto.to_proto(), **fields)
+
+
+async def begin(cluster: MetadataCluster) -> Writer:
+    writer = Writer(0)
+    assert (await writer.claim(cluster[0])).outcome == OK
+    return writer
+
+
+async def fill(cluster: MetadataCluster, writer: Writer, count: int) -> None:
+    """So many records of no kind."""
+    for first in range(0, count, 50):
+        rows = [records_pb2.Record(written_at_ms=5).SerializeToString()] * min(50, count - first)
+        assert (await writer.append(cluster[0], *rows)).outcome == OK
+
+
+async def snapshot(cluster: MetadataCluster, writer: Writer, parts: list[bytes]) -> tuple[Position, End]:
+    """A snapshot of everything up to now, with its marker."""
+    upto = writer.end
+    for number, part in enumerate(parts):
+        stored = await cluster[0].step(0, snapshot=step(writer, upto.position, part=number, data=part))
+        assert stored.outcome == OK
+    hashes = [part_hash(part) for part in parts]
+    last = step(writer, upto.position, part_hashes=b"".join(hashes))
+    assert (await cluster[0].step(0, snapshot=last)).outcome == OK
+    record = records_pb2.Record(
+        snapshot=records_pb2.Snapshot(
+            upto=upto.position.to_proto(), hash=upto.hash, parts=len(parts), digest=digest_of(hashes)
+        )
+    )
+    assert (await writer.append(cluster[0], record.SerializeToString())).outcome == OK
+    return upto.position, writer.end
+
+
+async def trim(
+    cluster: MetadataCluster, writer: Writer, upto: Position, marker: End, **fields: Any
+) -> pb.LogResult:
+    return await cluster[0].step(
+        0,
+        trim=pb.TrimStep(
+            epoch=writer.epoch,
+            claim_nonce=writer.nonce,
+            marker=marker.to_proto(),
+            upto=upto.to_proto(),
+            **fields,
+        ),
+    )
+
+
+async def read(cluster: MetadataCluster, **fields: Any) -> tuple[list[bytes], list[int], int]:
+    """Parts, offsets of entries, and the last outcome."""
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    outcome = int(OK)
+    request = pb.ReadLogRequest(shard=0, packed=True, **fields)
+    async for message in cluster[0].stub.ReadLog(request):
+        outcome = message.outcome
+        if message.snapshot_part:
+            parts.append(message.snapshot_part)
+        for data in message.runs:
+            run = pb.EntryRun.FromString(data)
+            offsets += range(run.first_offset, run.first_offset + len(run.records))
+            assert len(run.nonces) == 16 * len(run.records)
+            assert len(run.hashes) == 32 * len(run.records)
+    return parts, offsets, outcome
+
+
+async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Position, End]:
+    writer = await begin(cluster)
+    await fill(cluster, writer, 60)
+    older, marker = await snapshot(cluster, writer, [b"older"])
+    assert (await trim(cluster, writer, older, marker)).outcome == OK
+    await fill(cluster, writer, 60)
+    newer, marker = await snapshot(cluster, writer, PARTS)
+    done = await trim(cluster, writer, newer, marker, previous_upto=older.to_proto(), before=older.to_proto())
+    assert done.outcome == OK
+    await fill(cluster, writer, 5)
+    await eventually(lambda: cluster.level(0), "all nodes are level")
+    return writer, older, newer, marker
+
+
+async def test_a_read_begins_with_the_newest_snapshot_and_goes_on_behind_it(cluster: MetadataCluster) -> None:
+    writer, older, newer, _ = await two_snapshots(cluster)
+    end = writer.end.position.offset
+    mine = {"epoch": writer.epoch, "claim_nonce": writer.nonce}
+    behind = list(range(newer.offset + 1, end + 1))
+    assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
+    older_one = ([b"older"], list(range(older.offset + 1, end + 1)), OK)
+    assert await read(cluster, snapshot=True, without_snapshots=[newer.to_proto()], **mine) == older_one
+    both = [newer.to_proto(), older.to_proto()]
+    parts, offsets, outcome = await read(cluster, snapshot=True, without_snapshots=both, **mine)
+    assert (parts, offsets, outcome) == ([], [], pb.LOG_OUTCOME_DAMAGED)
+
+
+async def test_a_place_that_was_trimmed_is_told_from_one_that_is_missing(cluster: MetadataCluster) -> None:
+    _, older, _, _ = await two_snapshots(cluster)
+    wanted = {"from": Position(older.epoch, older.offset - 1).to_proto()}
+    assert (await read(cluster, **wanted))[2] == pb.LOG_OUTCOME_TRIMMED
+    await_ = {"from": older.to_proto()}
+    assert (await read(cluster, **await_))[1][0] == older.offset
+    for index in range(3):
+        async with cluster.client(index) as client:
+            await client.xdel("muster:{0}:log", f"1-{older.offset + 3}")
+    assert (await read(cluster, **await_))[2] == pb.LOG_OUTCOME_DAMAGED
+
+
+async def test_a_read_that_a_trim_overtakes_says_so(cluster: MetadataCluster) -> None:
+    writer, _, newer, _ = await two_snapshots(cluster)
+    await fill(cluster, writer, 400)
+    third, marker = await snapshot(cluster, writer, [b"third"])
+    await fill(cluster, writer, 5)
+    await eventually(lambda: cluster.level(0), "all nodes are level")
+    reader = cluster[0].server.metadata.reader
+    pages = reader.read(Wanted(0, Position(0, 0), writer.epoch, writer.nonce, page_size=10))
+    first = await anext(pages)
+    assert first.verdict.outcome == OK
+    cut = await trim(cluster, writer, third, marker, previous_upto=newer.to_proto(), before=newer.to_proto())
+    assert cut.outcome == OK
+    outcomes = [page.verdict.outcome async for page in pages]
+    assert outcomes[-1] == pb.LOG_OUTCOME_TRIMMED
+
+
+async def test_only_two_snapshots_are_kept_and_a_late_word_about_an_older_one_changes_nothing(
+    cluster: MetadataCluster,
+) -> None:
+    writer, older, newer, marker = await two_snapshots(cluster)
+    await fill(cluster, writer, 10)
+    third, last = await snapshot(cluster, writer, [b"third"])
+    assert (await trim(cluster, writer, third, last, previous_upto=newer.to_proto())).outcome == OK
+    late = await trim(cluster, writer, newer, marker, previous_upto=older.to_proto())
+    assert late.outcome == OK
+    for index in range(3):
+        async with cluster.client(index) as client:
+            rows: Any = await client.hgetall("muster:{0}:snapshots")
+            assert set(rows) == {newer.stream_id.encode(), third.stream_id.encode()}
+            keys: Any = await client.keys("muster:{0}:snapshot:*")
+            assert len(keys) == 2
+
+
+async def test_a_node_that_missed_a_snapshot_gets_it(cluster: MetadataCluster) -> None:
+    writer = await begin(cluster)
+    await fill(cluster, writer, 20)
+    await cluster.nodes[2].kill()
+    upto, marker = await snapshot(cluster, writer, PARTS)
+    assert (await trim(cluster, writer, upto, marker)).outcome == OK
+    await cluster.nodes[2].start()
+    async with cluster.client(2) as client:
+
+        async def there() -> bool:
+            row: Any = await client.hgetall(f"muster:{{0}}:snapshot:{upto.stream_id}")
+            return bool(row.get(b"hashes") == b"".join(HASHES) and [row.get(b"0"), row.get(b"1")] == PARTS)
+
+        await eventually(there, "the node has the snapshot")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"data": b""}, "data has 1 to"),
+        ({"data": b"x" * ((16 << 20) + 1)}, "data has 1 to"),
+        ({"part": 1 << 20, "data": b"x"}, "part must be below"),
+        ({"part_hashes": b"x" * 31}, "32 bytes per part"),
+        ({"part_hashes": b"x" * 32, "data": b"x"}, "no data beside it"),
+        ({"data": b"x", "epoch": 0}, "epoch"),
+        ({"data": b"x", "claim_nonce": b"x"}, "nonce"),
+        ({"data": b"x", "upto": Position(1, 0).to_proto()}, "upto must be"),
+    ],
+)
+async def test_a_part_that_breaks_a_limit_is_refused(
+    cluster: MetadataCluster, fields: dict[str, Any], words: str
+) -> None:
+    writer = await begin(cluster)
+    message = step(writer, Position(1, 2))
+    for name, value in fields.items():
+        if name == "upto":
+            message.upto.CopyFrom(value)
+        else:
+            setattr(message, name, value)
+    verdict = await cluster[0].server.metadata.snapshots.store(0, message)
+    assert verdict.outcome == INVALID
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"upto": Position(1, 9)}, "behind upto"),
+        ({"hash": b"x"}, "32-byte hash"),
+        ({"previous_upto": Position(1, 4)}, "before upto"),
+        ({"previous_upto": Position(1, 3), "before": Position(1, 4)}, "not be behind previous_upto"),
+        ({"before": Position(1, 2)}, "not be behind previous_upto"),
+    ],
+)
+async def test_a_trim_that_contradicts_itself_is_refused(
+    cluster: MetadataCluster, fields: dict[str, Any], words: str
+) -> None:
+    writer = await begin(cluster)
+    message = pb.TrimStep(
+        epoch=writer.epoch,
+        claim_nonce=writer.nonce,
+        marker=pb.LogEnd(position=Position(1, 9).to_proto(), hash=fields.pop("hash", bytes(32))),
+        upto=fields.pop("upto", Position(1, 4)).to_proto(),
+        **{name: place.to_proto() for name, place in fields.items()},
+    )
+    verdict = await cluster[0].server.metadata.snapshots.trim(0, message)
+    assert verdict.outcome == INVALID
+    assert words in verdict.message
+
+
+async def test_a_marker_that_does_not_stand_in_the_log_marks_nothing(cluster: MetadataCluster) -> None:
+    writer = await begin(cluster)
+    await fill(cluster, writer, 20)
+    upto, marker = await snapshot(cluster, writer, PARTS)
+    wrong = End(marker.position, sha256(b"another").digest())
+    assert (await trim(cluster, writer, upto, wrong)).outcome == INVALID
+    async with cluster.client(0) as client:
+        rows: Any = await client.hgetall("muster:{0}:snapshots")
+        assert rows == {upto.stream_id.encode(): b""}
+
+
+async def test_a_list_of_hashes_without_all_parts_is_no_snapshot(cluster: MetadataCluster) -> None:
+    writer = await begin(cluster)
+    await fill(cluster, writer, 20)
+    upto = writer.end.position
+    one = step(writer, upto, part=0, data=PARTS[0])
+    assert (await cluster[0].step(0, snapshot=one)).outcome == OK
+    assert (await cluster[0].step(0, snapshot=step(writer, upto, part_hashes=bytes(64)))).outcome == OK
+    record = records_pb2.Record(snapshot=records_pb2.Snapshot(upto=upto.to_proto(), parts=2))
+    await writer.append(cluster[0], record.SerializeToString())
+    assert (await trim(cluster, writer, upto, writer.end)).outcome == INVALID
+    parts, offsets, outcome = await read(cluster, snapshot=True, epoch=writer.epoch, claim_nonce=writer.nonce)
+    assert (parts, offsets[0], outcome) == ([], 1, OK)
