@@ -293,37 +293,42 @@ async def two_claimants(arena: Arena) -> str:
         result: metadata_pb2.LogResult = (await stream.read()).results[0]
         return result
 
+    nonces = [os.urandom(16) for _ in channels]
     try:
         streams = [metadata_pb2_grpc.MetadataServiceStub(channel).Log() for channel in channels]
         arena.note(f"two strangers claim shard {shard} above epoch {epoch}")
+        claims = [
+            metadata_pb2.ClaimStep(
+                node_id=f"stranger-{index}", session=str(uuid.uuid4()), nonce=nonce, above_epoch=epoch
+            )
+            for index, nonce in enumerate(nonces)
+        ]
         results = await asyncio.gather(
+            *(step(stream, claim=claim) for stream, claim in zip(streams, claims, strict=True))
+        )
+        checks = await asyncio.gather(
             *(
-                step(
-                    stream,
-                    claim=metadata_pb2.ClaimStep(
-                        node_id=f"stranger-{index}",
-                        session=str(uuid.uuid4()),
-                        nonce=os.urandom(16),
-                        above_epoch=epoch,
-                    ),
-                )
-                for index, stream in enumerate(streams)
+                step(stream, check=metadata_pb2.CheckStep(epoch=result.epoch, claim_nonce=nonce))
+                for stream, result, nonce in zip(streams, results, nonces, strict=True)
             )
         )
     finally:
         for channel in channels:
             await channel.close()
+    holding = sum(check.outcome == metadata_pb2.LOG_OUTCOME_OK for check in checks)
+    arena.expect(holding <= 1, "at most one of them holds the log then")
     outcomes = [metadata_pb2.LogOutcome.Name(result.outcome) for result in results]
-    claims = [
+    claimed = [
         (place, record.claim.node_id)
         for place, record in await arena.logs.records(1, shard)
         if record.WhichOneof("kind") == "claim" and place.epoch > epoch
     ]
-    epochs = [place.epoch for place, _ in claims]
-    arena.expect(len(set(epochs)) == len(epochs), f"one claim for an epoch, not {claims}")
+    epochs = [place.epoch for place, _ in claimed]
+    arena.expect(len(set(epochs)) == len(epochs), f"one claim for an epoch, not {claimed}")
     arena.expect("LOG_OUTCOME_OK" in outcomes, f"one of them won: {outcomes}")
     await arena.all_commit()
-    return f"{', '.join(outcomes)}; then epoch {await arena.epoch(group)} serves"
+    told = ", ".join(outcome.removeprefix("LOG_OUTCOME_") for outcome in outcomes)
+    return f"claims {told}; {holding} held the log then; epoch {await arena.epoch(group)} serves"
 
 
 @scenario("12", "SIGTERM of all coordinators, one after the other", KILLED_MS)

@@ -126,7 +126,7 @@ class Crowd:
         stream: Any = session_pb2_grpc.GroupSessionServiceStub(channel).Session()
         hello = session_pb2.Hello(client_id="crowd", beat_interval_ms=20_000)
         frames = [session_pb2.ClientFrame(hello=hello)]
-        frames += [call_frame(number, request) for number, request in enumerate(requests)]
+        frames += [call_frame(number, request) for number, request in enumerate(requests, 1)]
         for message in messages(iter(frames)):
             await stream.write(message)
         answers: dict[int, Any] = {}
@@ -137,7 +137,7 @@ class Crowd:
                 assert frame.WhichOneof("kind") == "reply", frame
                 answers[frame.reply.call_id] = response_of(frame.reply)
         stream.cancel()
-        return [answers[number] for number in range(len(requests))]
+        return [answers[number] for number in range(1, len(requests) + 1)]
 
 
 @scenario("39", "5,000 members join one group at once, then all leave", KILLED_MS)

@@ -135,9 +135,10 @@ class RawMember:
             self.member_id, self.generation = answer.member_id, answer.generation
             self.leader = answer.leader == answer.member_id
             self.members = tuple(member.member_id for member in answer.members)
-            self._wire.history.note(
-                "joined", g=self.group, gen=self.generation, m=self.member_id, leader=answer.leader
-            )
+            if not self.instance:  # a static member's successor leads the same generation under another id
+                self._wire.history.note(
+                    "joined", g=self.group, gen=self.generation, m=self.member_id, leader=answer.leader
+                )
         return int(answer.error_code)
 
     async def sync(

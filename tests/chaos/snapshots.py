@@ -120,8 +120,6 @@ async def trim_and_load(arena: Arena) -> str:
     if not trimmed:
         raise NotHit("nothing was trimmed meanwhile")
     for group in arena.load.groups:
-        operation = arena.history.invoke("fetch", g=group, ps=list(range(arena.load.members)))
-        found = await arena.client.committed(group)
-        arena.history.end("ok", operation, vs={str(p.number): at.offset for p, at in found.items()})
+        await arena.read_back(group, list(range(arena.load.members)))
     taken = sum(len(arena.said(name, "snapshot_taken")) for name in names)
     return f"{trimmed} logs were trimmed, {taken} snapshots taken; all progress was read back"
