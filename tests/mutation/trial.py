@@ -1,0 +1,180 @@
+"""Runs the tests against changes of muster_core: one forked process for each."""
+
+import ast
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutation.changes import Change, changed
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "services/core/muster_core"
+_SLOWER = ("test_conformance_grpc.py", "test_conformance_server.py", "test_conformance_command.py")
+_BUDGET_S = 6.0  # CPU seconds of tests for one change; those that remain are the slowest
+_MEMORY_BYTES = 4 << 30
+_OUTCOMES = {0: "survived", 1: "failed"}
+
+
+def run(todo: list[Change], jobs: int, note: Callable[[Change, str], None]) -> bool:
+    """Tries the changes; returns False when the tests fail without any."""
+    tests = [str(ROOT / "tests" / folder) for folder in ("core", "conformance")]
+    ignored = [f"--ignore={ROOT}/tests/conformance/{name}" for name in _SLOWER]
+    runner = _Runner(todo, jobs, note)
+    pytest.main(["-q", "-x", f"--rootdir={ROOT}", *tests, *ignored], plugins=[runner])
+    return runner.done
+
+
+class _Runner:
+    """Takes the place of pytest's loop: all tests once, then each change against those that reach it."""
+
+    def __init__(self, todo: list[Change], jobs: int, note: Callable[[Change, str], None]) -> None:
+        self._todo, self._jobs, self._note = todo, jobs, note
+        self._reach: dict[tuple[str, str], list[tuple[float, Any]]] = {}
+        self._failed = False
+        self._session: pytest.Session
+        self.done = False
+
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings
+
+        settings.register_profile("mutation", phases=[Phase.explicit, Phase.generate])  # a failure is enough
+        settings.load_profile("mutation")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._session = session
+        for item in session.items:
+            self._watch(item)
+            if self._failed:
+                print(f"\n{item.nodeid} fails", flush=True)
+                return True
+        print(f"\n{len(session.items)} tests pass; trying {len(self._todo)} changes", flush=True)
+        for tests in self._reach.values():
+            tests.sort(key=lambda entry: entry[0])
+        self._try_all()
+        self.done = True
+        return True
+
+    def _watch(self, item: pytest.Item) -> None:
+        """Runs a test and notes which functions of the package it comes to."""
+        seen: set[types.CodeType] = set()
+
+        def profile(frame: types.FrameType, event: str, _: object) -> None:
+            if event == "call":
+                seen.add(frame.f_code)
+
+        started = time.process_time()
+        sys.setprofile(profile)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        sys.setprofile(None)
+        spent = time.process_time() - started
+        for file, name in {(code.co_filename, _outer(code.co_qualname)) for code in seen}:
+            if file.startswith(str(PACKAGE)):
+                self._reach.setdefault((Path(file).name, name), []).append((spent, item))
+
+    def _try_all(self) -> None:
+        running: dict[int, tuple[int, Change]] = {}
+        waiting, count, began = list(reversed(self._todo)), 0, time.monotonic()
+        while waiting or running:
+            while waiting and len(running) < self._jobs:
+                change = waiting.pop()
+                child = os.fork()
+                if child == 0:
+                    self._try(change)
+                running[os.pidfd_open(child)] = (child, change)
+            for pidfd in select.select(list(running), [], [])[0]:
+                child, change = running.pop(pidfd)
+                os.close(pidfd)
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                outcome = _OUTCOMES.get(status, "time-out" if status == -signal.SIGXCPU else "failed")
+                self._note(change, outcome)
+                count += 1
+                if outcome == "survived" or count % 50 == 0:
+                    spent = time.monotonic() - began
+                    where = f"{change.file}:{change.line} {outcome}"
+                    print(f"{count} of {len(self._todo)}, {spent:.0f} s: {where}", flush=True)
+
+    def _try(self, change: Change) -> None:
+        """In a process of its own: swaps the change in, runs what reaches it, ends with the outcome."""
+        self._session.config.pluginmanager.unregister(name="terminalreporter")
+        limit_s = int(10 + 5 * _BUDGET_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        try:
+            names = swap(PACKAGE / change.file, changed(PACKAGE / change.file, change))
+        except Exception:
+            os._exit(1)  # a file that cannot be loaded is noticed by whoever imports it
+        tests: dict[Any, float] = {}
+        for name in names:
+            for (file, function), reaching in self._reach.items():
+                if file == change.file and name in (function, None):
+                    tests.update({item: spent for spent, item in reaching})
+        left_s = _BUDGET_S
+        for item in sorted(tests, key=lambda test: tests[test]):
+            left_s -= tests[item]
+            if left_s < 0:
+                break
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if self._failed:
+                os._exit(1)
+        os._exit(0)
+
+
+def _outer(qualname: str) -> str:
+    return qualname.partition(".<locals>")[0]
+
+
+def swap(path: Path, source: str) -> set[str | None]:
+    """Puts the functions and constants of a changed source into the loaded module.
+
+    Returns:
+        The functions that are other than before; None stands for a constant of the module.
+    """
+    module = sys.modules[f"muster_core.{path.stem}"]
+    before, after = ast.parse(path.read_text(encoding="utf-8")), ast.parse(source)
+    names: set[str | None] = set()
+    for old, new in zip(before.body, after.body, strict=True):
+        if ast.dump(old) == ast.dump(new):
+            continue
+        if isinstance(new, ast.ClassDef | ast.FunctionDef):
+            code = compile(ast.Module([new], []), str(path), "exec")
+            _swap_code(module, "", code, names)
+        else:
+            exec(compile(ast.Module([new], []), str(path), "exec"), module.__dict__)
+            names.add(None)
+    return names
+
+
+def _swap_code(module: types.ModuleType, prefix: str, code: types.CodeType, names: set[str | None]) -> None:
+    for constant in code.co_consts:
+        if not isinstance(constant, types.CodeType):
+            continue
+        function = _function(module, constant.co_qualname)
+        if function is None:
+            if constant.co_qualname in vars(module):  # a class
+                _swap_code(module, constant.co_qualname, constant, names)
+        elif function.__code__ != constant:
+            function.__code__ = constant
+            names.add(constant.co_qualname)
+
+
+def _function(module: types.ModuleType, qualname: str) -> types.FunctionType | None:
+    owner, _, name = qualname.rpartition(".")
+    place = vars(vars(module)[owner]) if owner else vars(module)
+    found: Any = place.get(name)
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    return found if isinstance(found, types.FunctionType) else None
