@@ -43,8 +43,10 @@ async def fill(cluster: MetadataCluster, writer: Writer, count: int) -> None:
         assert (await writer.append(cluster[0], *rows)).outcome == OK
 
 
-async def snapshot(cluster: MetadataCluster, writer: Writer, parts: list[bytes]) -> tuple[Position, End]:
-    """A snapshot of everything up to now, with its marker."""
+async def snapshot(
+    cluster: MetadataCluster, writer: Writer, parts: list[bytes], *, settle: bool = True
+) -> tuple[Position, End]:
+    """A snapshot of everything up to now, with its marker; settled when all nodes have both."""
     upto = writer.end
     for number, part in enumerate(parts):
         stored = await cluster[0].step(0, snapshot=step(writer, upto.position, part=number, data=part))
@@ -58,6 +60,8 @@ async def snapshot(cluster: MetadataCluster, writer: Writer, parts: list[bytes])
         )
     )
     assert (await writer.append(cluster[0], record.SerializeToString())).outcome == OK
+    if settle:
+        await eventually(lambda: cluster.level(0), "all nodes are level")
     return upto.position, writer.end
 
 
@@ -94,6 +98,15 @@ async def read(cluster: MetadataCluster, **fields: Any) -> tuple[list[bytes], li
     return parts, offsets, outcome
 
 
+async def trimmed(cluster: MetadataCluster, first: Position) -> bool:
+    replicas = []
+    for index in range(3):
+        async with cluster.client(index) as client:
+            rows: Any = await client.xrange("muster:{0}:log", count=1)
+            replicas.append(Position.parse(rows[0][0].decode()))
+    return replicas == [first] * 3
+
+
 async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Position, End]:
     writer = await begin(cluster)
     await fill(cluster, writer, 60)
@@ -104,7 +117,7 @@ async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Pos
     done = await trim(cluster, writer, newer, marker, previous_upto=older.to_proto(), before=older.to_proto())
     assert done.outcome == OK
     await fill(cluster, writer, 5)
-    await eventually(lambda: cluster.level(0), "all nodes are level")
+    await eventually(lambda: trimmed(cluster, older), "all nodes have trimmed their logs")
     return writer, older, newer, marker
 
 
@@ -138,7 +151,6 @@ async def test_a_read_that_a_trim_overtakes_says_so(cluster: MetadataCluster) ->
     await fill(cluster, writer, 400)
     third, marker = await snapshot(cluster, writer, [b"third"])
     await fill(cluster, writer, 5)
-    await eventually(lambda: cluster.level(0), "all nodes are level")
     reader = cluster[0].server.metadata.reader
     pages = reader.read(Wanted(0, Position(0, 0), writer.epoch, writer.nonce, page_size=10))
     first = await anext(pages)
@@ -170,7 +182,7 @@ async def test_a_node_that_missed_a_snapshot_gets_it(cluster: MetadataCluster) -
     writer = await begin(cluster)
     await fill(cluster, writer, 20)
     await cluster.nodes[2].kill()
-    upto, marker = await snapshot(cluster, writer, PARTS)
+    upto, marker = await snapshot(cluster, writer, PARTS, settle=False)
     assert (await trim(cluster, writer, upto, marker)).outcome == OK
     await cluster.nodes[2].start()
     async with cluster.client(2) as client:
