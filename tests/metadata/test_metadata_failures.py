@@ -497,6 +497,23 @@ async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
     assert replies[1] is None
 
 
+async def test_answers_of_two_configurations_are_not_added_up() -> None:
+    answers: list[asyncio.Future[Reply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    given = iter(answers)
+    nodes: list[Any] = [object(), object(), object()]
+    quorum = Quorum(nodes, step_timeout_ms=60_000)
+    asking = asyncio.create_task(quorum.ask(lambda _: next(given), checked(quorum.majority)))
+    await asyncio.sleep(0)
+    answers[0].set_result(Reply(Status.OK))
+    await asyncio.sleep(0)
+    quorum.configuration += 1
+    answers[1].set_result(Reply(Status.OK))
+    verdict, replies = await asking
+    assert verdict is not None
+    assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert replies[1] is None
+
+
 async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])

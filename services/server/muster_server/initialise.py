@@ -1,5 +1,8 @@
 """Initialises the log of a cluster."""
 
+import sys
+from collections.abc import Callable
+
 from muster_metadata.initialise import Initialised, InitialiseError, initialise
 from muster_runtime.errors import StartupError
 
@@ -8,19 +11,27 @@ class InitError(StartupError):
     """The log was not initialised; nothing that existed was changed."""
 
 
-async def initialise_log(url: str, shard_count: int, cluster_id: str = "") -> Initialised:
+def _say(waiting: str) -> None:
+    sys.stderr.write(f"{waiting}\n")
+    sys.stderr.flush()
+
+
+async def initialise_log(
+    url: str, shard_count: int, cluster_id: str = "", waiting: Callable[[str], None] = _say
+) -> Initialised:
     """Writes what is missing of a cluster's log; repeated, it changes nothing.
 
     Args:
         url: `redis://host:port,host:port,…`.
         shard_count: fixed for ever.
         cluster_id: empty: the one that stands there, else a new one.
+        waiting: told each second which nodes do not answer yet; on standard error if absent.
 
     Raises:
         InitError: another cluster or number of shards stands there, or too few nodes answer.
     """
     try:
-        return await initialise(url, shard_count, cluster_id or None)
+        return await initialise(url, shard_count, cluster_id or None, waiting=waiting)
     except (InitialiseError, ValueError) as error:
         raise InitError(str(error)) from error
 
