@@ -21,11 +21,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from planted.ground import Ground, Outcome
-from planted.plants import BadPlants, Plant, Plants, faults, layer_of, read_plants
+from planted.plants import BadPlants, Plant, Plants, faults, is_of, layer_of, read_plants
 from planted.rules import BadRules, Rule, read_rules
 from planted.table import PAGE, page, read_catches
 
-PLANT_LIMIT_S = 240
+PLANT_LIMIT_S = 300
 CHECK_LIMIT_S = 900
 UNPLANTED_LIMIT_S = 1_800
 _REASON_LENGTH = 120
@@ -69,8 +69,8 @@ class Field:
         for number in range(jobs):
             self._free.put(Ground(folder / str(number)))
 
-    def failing_without_bugs(self, plants: Sequence[Plant]) -> dict[str, str]:
-        """Tests that fail although no bug is planted → how."""
+    def failing_without_bugs(self, plants: Sequence[Plant]) -> tuple[list[str], list[str]]:
+        """Tests that fail although no bug is planted; and why not all of them could be run."""
         tests = sorted({test for plant in plants for test in plant.tests})
         files = sorted({test.partition("::")[0] for test in tests})
         parts = [
@@ -79,10 +79,8 @@ class Field:
         ]
         with ThreadPoolExecutor(self._jobs) as threads:
             outcomes = list(threads.map(self._unplanted, filter(None, parts)))
-        failing = {test: "failed" for outcome in outcomes for test in outcome.failed}
-        return failing | {
-            f"({number})": outcome.broken for number, outcome in enumerate(outcomes) if outcome.broken
-        }
+        failing = [test for outcome in outcomes for test in outcome.failed]
+        return failing, [outcome.broken for outcome in outcomes if outcome.broken]
 
     def _unplanted(self, tests: Sequence[str]) -> Outcome:
         ground = self._free.get()
@@ -91,14 +89,23 @@ class Field:
         finally:
             self._free.put(ground)
 
-    def try_all(self, plants: Sequence[Plant], *, all_layers: bool) -> list[Verdict]:
-        """Plants them, and prints each verdict when it is known."""
+    def try_all(self, plants: Sequence[Plant], failing: Sequence[str], *, all_layers: bool) -> list[Verdict]:
+        """Plants them, and prints each verdict when it is known.
+
+        Args:
+            plants: the bugs.
+            failing: tests that fail without any; they catch nothing.
+            all_layers: whether further layers are tried.
+        """
         done = 0
 
         def attempt(plant: Plant) -> Verdict:
             nonlocal done
             began = time.monotonic()
-            verdict = self._try(plant, all_layers=all_layers)
+            if any(is_of(test, named) for test in failing for named in plant.tests):
+                verdict = Verdict(plant, broken="its tests fail without it")
+            else:
+                verdict = self._try(plant, all_layers=all_layers)
             done += 1
             seen = f"caught by {verdict.caught_by}" if verdict.good else "NOT CAUGHT"
             said = verdict.broken or verdict.reason
@@ -218,12 +225,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="muster-planted-") as folder:
         field = Field(Path(folder), max(1, min(arguments.jobs, len(plants))))
         print(f"running the tests of {len(plants)} bugs without any bug", flush=True)
-        failing = field.failing_without_bugs(plants)
-        for test, how in failing.items():
-            print(f"FAULT  without any bug {test} {how}")
-        if failing:
+        failing, problems = field.failing_without_bugs(plants)
+        for test in failing:
+            print(f"FAULT  {test} fails without any bug")
+        for problem in problems:
+            print(f"FAULT  {problem}")
+        if problems:
             return 1
-        verdicts = field.try_all(plants, all_layers=arguments.all_layers)
+        verdicts = field.try_all(plants, failing, all_layers=arguments.all_layers)
     print_totals(plants, verdicts, len({rule for plant in plants for rule in plant.rules}))
     if not all(verdict.good for verdict in verdicts):
         return 1

@@ -23,7 +23,7 @@ _PACKAGES = (
     "protos/src", "clients/python", "services/core", "services/runtime", "services/discovery",
     "services/coordinator", "services/metadata", "services/server", "tests",
 )  # fmt: skip
-_TEST_LIMIT_S = 60
+_TEST_LIMIT_S = 120
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(.+?)(?: - (.*))?$", re.MULTILINE)
 _TESTS_FAILED = 1
 

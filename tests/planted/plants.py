@@ -114,6 +114,11 @@ def layer_of(test: str) -> str:
     return LAYERS[test.partition("/")[0]]
 
 
+def is_of(test: str, named: str) -> bool:
+    """Whether a test is the one that a plant names, or one of those."""
+    return test == named or test.startswith((f"{named}[", f"{named}::"))
+
+
 def read_plants(folder: Path = FOLDER) -> Plants:
     """Reads all files of a folder.
 

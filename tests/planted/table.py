@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from planted.plants import Plant, Plants, layer_of
+from planted.plants import Plant, Plants, is_of, layer_of
 from planted.rules import ROOT, Rule
 
 PAGE = ROOT / "docs" / "planted.md"
@@ -83,10 +83,4 @@ def is_current(text: str, rules: Mapping[str, Rule], found: Plants) -> bool:
     catches = read_catches(text)
     if catches.keys() != found.plants.keys() or page(rules, found, catches) != text:
         return False
-    return all(
-        any(_is_of(catches[plant.id], test) for test in plant.tests) for plant in found.plants.values()
-    )
-
-
-def _is_of(caught_by: str, test: str) -> bool:
-    return caught_by == test or caught_by.startswith((f"{test}[", f"{test}::"))
+    return all(any(is_of(catches[plant.id], test) for test in plant.tests) for plant in found.plants.values())

@@ -4,12 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from planted.command import main
 from planted.ground import Ground
 from planted.plants import BadPlants, Plant, Plants, faults, planted, read_plants
 from planted.rules import ROOT, BadRules, read_rules
 from planted.table import PAGE, is_current, page, read_catches
 
-SAMPLE = ("sync-answered-before-the-log", "life-is-the-session", "promise-goes-back")
+SAMPLE = ("life-is-the-session", "promise-goes-back")
 HARMLESS = Plant(
     id="harmless",
     rules=("TIM-01",),
@@ -44,6 +45,26 @@ def test_a_planted_bug_is_caught(ground: Ground, name: str) -> None:
     assert not outcome.broken
     assert outcome.failed[0].startswith(plant.tests[0])
     assert file.read_text("utf-8") == before, "bugs are planted in a copy"
+
+
+def test_the_command_plants_and_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "sync-answered-before-the-log"
+    monkeypatch.setattr("sys.argv", ["planted", "--only", name, "--no-write", "--jobs", "1"])
+    assert main() == 0
+    told = capsys.readouterr().out
+    assert f"{name}: caught by core/test_core_stories.py::test_the_assignment_is_stored" in told
+    assert told.endswith("1 rules, 1 bugs planted: 1 caught, 0 not caught\n")
+    for arguments, code, words in [
+        (["--only", "nothing"], 2, "there is no plant nothing"),
+        (["--rule", "XXX-99"], 2, "no plant breaks XXX-99"),
+        (["--check"], 0, "0 faults"),
+        (["--list", "--rule", "GRP-02"], 0, "sync-answered-before-the-log: SyncGroup is answered while"),
+    ]:
+        monkeypatch.setattr("sys.argv", ["planted", *arguments])
+        assert main() == code
+        assert words in "".join(capsys.readouterr())
 
 
 def test_a_change_that_breaks_nothing_is_not_caught(ground: Ground) -> None:
