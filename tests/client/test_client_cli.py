@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from client.client_scripted import NONE, ScriptedCluster
@@ -62,6 +63,16 @@ async def test_an_error_is_one_line(
     assert (code, out) == (1, "")
     assert err.startswith(f"muster: {sentence}")
     assert err.count("\n") == 1
+
+
+async def test_a_missing_group_is_said_to_be_missing_once(cluster: ScriptedCluster) -> None:
+    _, _, err = await cli(cluster, "groups", "history", "nobody")
+    assert err.count("no such group") <= 1
+    assert "`muster groups list` shows those that exist" in err
+
+
+async def test_it_says_its_version() -> None:
+    assert await cli(None, "--version") == (0, f"muster {version('muster-client')}\n", "")
 
 
 async def test_nobody_there_is_one_line() -> None:

@@ -32,7 +32,10 @@ HISTORY_MAX = 100
 COMMIT_METADATA_MAX_BYTES = 65_536
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what turns the direction of text: with one of them an id can look
+like another on a terminal and in a log."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 Report = Callable[[str, str], None]

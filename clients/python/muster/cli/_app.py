@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
+from typing import Annotated
 
 import typer
 
@@ -22,12 +23,12 @@ def build(arguments: list[str]) -> typer.Typer:
     """
     app = typer.Typer(
         name="muster",
-        help="Share work among any fleet of workers: groups, topics, the cluster.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(_options)
     app.add_typer(_groups.app, name="groups")
     app.add_typer(_topics.app, name="topics")
     app.command("offsets")(_groups.offsets)
@@ -57,6 +58,20 @@ def invoke(app: typer.Typer) -> None:
         sys.exit(f"muster: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"muster {version('muster-client')}")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Share work among any fleet of workers: groups, topics, the cluster."""
 
 
 def _absent(app: typer.Typer, name: str, why: str) -> None:
