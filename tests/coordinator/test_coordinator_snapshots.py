@@ -4,21 +4,32 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.metadata_instances import eventually
 from muster_coordinator import Coordinator, ShardLogSettings
+from muster_coordinator.kept_snapshots import KeptSnapshots
+from muster_coordinator.loader import Loader
+from muster_coordinator.log_client import Nonces, Step
+from muster_coordinator.log_image import LogImage
+from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.phase import Phase
+from muster_coordinator.shard_log import ShardLog
+from muster_coordinator.snapshot_taker import SnapshotPace, SnapshotTaker
 from muster_core import error_code
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
 from muster_core.position import GENESIS, NOWHERE, Position
+from muster_core.snapshot import Covered, Milestone
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.channels import open_channel, parse_addresses
+from muster_runtime.settings import SettingsError, load
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 from support.metadata_stand_in import until
@@ -29,6 +40,7 @@ GROUP = group_of(SHARD, 0, SHARDS)
 LOG = f"muster:{{{SHARD}}}:log"
 INDEX = f"muster:{{{SHARD}}}:snapshots"
 EVERY = 100
+WALL_MS = 1_700_000_000_000
 
 KEEP = ShardLogSettings(snapshot_records=EVERY, retention_ms=0)
 TRIM = ShardLogSettings(snapshot_records=EVERY, retention_ms=1)
@@ -335,3 +347,105 @@ async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_res
     third = await cluster.add("c", settle_ms=NEVER_MS, shard_log=KEEP)
     await owns(third, SHARDS)
     assert await picture(cluster.caller(third)) == before
+
+
+async def test_a_slow_upload_holds_up_no_call_and_leaves_no_gap(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = 0
+
+    def slow(store: Any) -> Any:
+        async def later(*arguments: Any) -> Any:
+            nonlocal uploads
+            uploads += 1
+            await released.wait()
+            return await store(*arguments)
+
+        return later
+
+    released = asyncio.Event()
+    for server in cluster.servers:
+        snapshots = server.metadata.snapshots
+        monkeypatch.setattr(snapshots, "store", slow(snapshots.store))
+    first = await cluster.add("a", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(first, SHARDS)
+    caller = cluster.caller(first)
+    joined = await joined_group(caller)
+    await commits(caller, joined, EVERY + 5, 1)
+    await until(lambda: uploads > 0, 30)
+    # the first part is on its way, and the log goes on: none of this is in that snapshot
+    await commits(caller, joined, EVERY, 2)
+    shard = first.shards[SHARD]
+    assert shard.kept is not None
+    end = shard.kept.log.end.position.offset
+    released.set()
+    upto = await taken(first)
+    assert upto.offset < end - EVERY // 2
+    before = await picture(caller)
+    await first.abort()
+    second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(second, SHARDS)
+    assert await picture(cluster.caller(second)) == before
+
+
+async def test_retention_pauses_while_the_clocks_disagree() -> None:
+    log = KeptLog()
+    for minutes, trims in ((0, True), (1, True), (2, False), (-2, False), (0, True)):
+        log.steps.clear()
+        log.now = Now(log.now.boot_ms + 61_000, log.now.boot_ms + 61_000 + WALL_MS + minutes * 60_000)
+        await log.taker._look_after(cast(OwnedShard, log))
+        (step,) = log.steps
+        assert step.HasField("before") == trims, minutes
+        log.kept.trimmed = NOWHERE
+
+
+class KeptLog:
+    """A shard with two snapshots, and a log client that says yes."""
+
+    number = 0
+
+    def __init__(self) -> None:
+        self.now = Now(0, WALL_MS)
+        self.steps: list[internal.TrimStep] = []
+        image = LogImage(0, GroupConfig())
+        old, new = Position(1, 500), Position(1, 900)
+        image.base = Covered(0, new, bytes(32), (Milestone(old, 5), Milestone(new, 6)), old)
+        log = ShardLog(0, 1, bytes(16), internal.LogEnd(), self, Nonces(), lambda *_: None, lambda _: None)
+        log.end = internal.LogEnd(position=Position(1, 950).to_proto(), hash=bytes(32))
+        self.kept = KeptSnapshots(log, image)
+        self.kept.marker = internal.LogEnd(position=Position(1, 901).to_proto(), hash=bytes(32))
+        pace = SnapshotPace(retention_ms=1)
+        self.taker = SnapshotTaker(dict, cast(Loader, None), self, lambda: self.now, pace)
+
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[internal.LogResult]":
+        assert isinstance(step, internal.TrimStep)
+        self.steps.append(step)
+        future: asyncio.Future[internal.LogResult] = asyncio.get_running_loop().create_future()
+        future.set_result(internal.LogResult(outcome=internal.LOG_OUTCOME_OK))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"SNAPSHOT_RECORDS": "50"}, "must be 0 or at least 100"),
+        ({"SNAPSHOT_RECORDS": "0"}, "set that to 0 too"),
+        ({"EXPORT": "true", "RETENTION_MS": "0"}, "drop one of them"),
+        ({"SNAPSHOT_BYTES": "1"}, "65536"),
+        ({"RETENTION_MS": "-1"}, "greater than or equal to 0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"MUSTER_SHARD_LOG_{name}", value)
+    with pytest.raises(SettingsError, match=words):
+        load(ShardLogSettings)
+
+
+def test_settings_say_what_is_done() -> None:
+    settings = ShardLogSettings(snapshot_records=500, snapshot_bytes=1 << 20, retention_ms=9, export=True)
+    pace = settings.to_pace()
+    assert (pace.records, pace.size_bytes, pace.retention_ms, pace.only_exported) == (500, 1 << 20, 9, True)
+    assert ShardLogSettings().to_pace().records * 2 <= 20_000  # what a load may replay
