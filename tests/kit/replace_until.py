@@ -1,8 +1,8 @@
-"""Replaces a node of a log and kills itself with SIGKILL after a number of answers to scripts.
+"""Replaces a node of a log and kills itself with SIGKILL after a number of writes that a node confirmed.
 
-    python -m kit.replace_until URLS OLD NEW ANSWERS STEP_TIMEOUT_MS REBUILD_DELAY_MS
+    python -m kit.replace_until URLS OLD NEW WRITES STEP_TIMEOUT_MS REBUILD_DELAY_MS
 
-Answers 0: it is never killed. Prints how many answers there were.
+Writes 0: it is never killed. Prints how many there were.
 """
 
 import asyncio
@@ -14,22 +14,26 @@ from typing import Any
 from muster_metadata.lane import Lane
 from muster_metadata.replacement import Replacement
 from muster_metadata.reply import Reply
+from muster_metadata.scripts import SCRIPTS
 
 
-def kill_after(answers: int) -> list[int]:
-    """Counts the answers to scripts that write; at the given one this process ends."""
+def kill_after(writes: int) -> list[int]:
+    """Counts what nodes say that they wrote, and ends this process at the given one."""
     counted = [0]
     send = Lane.send
+    writing = {script.sha for name, script in SCRIPTS.items() if name not in ("inspect", "check", "hashes")}
 
     def counting(self: Lane, decode: Any, *command: Any) -> "asyncio.Future[Reply]":
         future = send(self, decode, *command)
-        if command[0] == "EVALSHA":
+        if command[0] == "EVALSHA" and command[1] in writing:
             future.add_done_callback(count)
         return future
 
-    def count(_: object) -> None:
+    def count(future: "asyncio.Future[Reply]") -> None:
+        if future.cancelled() or not future.result().done:
+            return
         counted[0] += 1
-        if counted[0] == answers:
+        if counted[0] == writes:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Lane.send = counting  # type: ignore[method-assign]
@@ -47,4 +51,4 @@ async def main(urls: str, old: str, new: str, step_timeout_ms: int, rebuild_dela
 if __name__ == "__main__":
     counted = kill_after(int(sys.argv[4]))
     asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[5]), int(sys.argv[6])))
-    print(f"answers {counted[0]}")
+    print(f"writes {counted[0]}")

@@ -185,7 +185,7 @@ async def test_what_a_server_does_not_accept_is_said(
     assert isinstance(nodes, TlsNodes)
     settings = {"user": f"muster:{nodes.password}", "places": nodes.places} | change
     with pytest.raises(InitialiseError, match=sentence) as refused:
-        await initialise(tls_url(nodes.folder, **settings), 4, connect_timeout_ms=500)
+        await initialise(tls_url(nodes.folder, **settings), 4, connect_timeout_ms=10_000)
     assert nodes.password not in str(refused.value)
     plain = f"redis://muster:{nodes.password}@{split_urls(nodes.url)[0].rpartition('@')[2].partition('?')[0]}"
     server = MetadataServer(load(MetadataSettings, redis_url=plain, listen="127.0.0.1:0", **FAST))

@@ -24,6 +24,8 @@ _Waiting = tuple[float, asyncio.Future[Reply], Decoder]
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
+_CONNECT_S = 1.0
+_TLS_CONNECT_S = 5.0
 
 
 class Lane:
@@ -50,7 +52,7 @@ class Lane:
         self._arguments: dict[str, Any] = dict(parse_url(url))
         self._class = self._arguments.pop("connection_class", Connection)
         self._reply_timeout_s = reply_timeout_ms / 1000
-        self._connect_timeout_s = min(1.0, self._reply_timeout_s)
+        self._connect_timeout_s = self._patience_s()
         self._max_outstanding_bytes = max_outstanding_bytes
         self._on_connect = on_connect
         self._connection: Connection | SSLConnection | None = None
@@ -61,6 +63,10 @@ class Lane:
         self._sizes: collections.deque[int] = collections.deque()
         self._runner: asyncio.Task[None] | None = None
         self.problem = "it was not reached yet"
+
+    def _patience_s(self) -> float:
+        """How long making a connection may take; nobody waits for it. With TLS certificates are checked."""
+        return _TLS_CONNECT_S if self._class is SSLConnection else min(_CONNECT_S, self._reply_timeout_s)
 
     @property
     def connected(self) -> bool:
@@ -84,6 +90,7 @@ class Lane:
         await self.stop()
         self._arguments = dict(parse_url(url))
         self._class = self._arguments.pop("connection_class", Connection)
+        self._connect_timeout_s = self._patience_s()
         self.problem = "it was not reached yet"
         self.start()
 
