@@ -44,7 +44,9 @@ class Joins:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
-        # Columns "join, known id" of the table state × event (conformance, section 3.2).
+        # Rows "join, known id" of the table event × state (conformance, section 3.2), with the same metadata
+        # and with new: 25 | park; update and park | the generation; update and Preparing | the generation
+        # to a follower, Preparing for the leader; update and Preparing.
         self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
             GroupState.EMPTY: self._refuse_unknown,
             GroupState.PREPARING_REBALANCE: self._rejoin,

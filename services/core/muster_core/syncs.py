@@ -36,7 +36,8 @@ class Syncs:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
-        # Rows "sync" of the table state × event (conformance, section 3.2).
+        # Rows "sync" of the table event × state (conformance, section 3.2): Empty has no members, so 25 comes
+        # before | 27 | park, the leader's is written and then answers all | the assignment.
         self._by_state: dict[GroupState, Callable[[Group, Member, Request, SyncGroupRequest], None]] = {
             GroupState.PREPARING_REBALANCE: self._sync_while_preparing,
             GroupState.COMPLETING_REBALANCE: self._sync_while_completing,
@@ -163,7 +164,10 @@ class Syncs:
     # --- Heartbeat
 
     def heartbeat(self, call: Request, request: HeartbeatRequest) -> None:
-        """Answers from what is acknowledged, also while a group record is in flight."""
+        """Answers from what is acknowledged, also while a group record is in flight.
+
+        Row "heartbeat" of the table: 25 | 27 | 0 | 0, and the session starts again.
+        """
         group = self._context.groups.get(request.group_id)
         if group is None:
             code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
