@@ -10,13 +10,12 @@ Results are kept in build/mutation/results.json: a noticed change while its file
 while the tests do too. A run that was interrupted goes on where it was. Changes that nobody could notice are
 listed, each with its reason, in tests/mutation/equivalent.toml, and are not counted.
 
-    ./x mutate [FILES] [--sample N] [--seed S] [--minimum PERCENT] [--jobs N] [--fresh]
+    ./x mutate [FILES] [--sample N] [--seed S] [--minimum PERCENT] [--jobs N] [--quick] [--fresh]
 """
 
 import argparse
 import hashlib
 import json
-import random
 import sys
 import tomllib
 from collections import Counter
@@ -122,24 +121,25 @@ def main() -> int:
     """Runs the command."""
     parser = argparse.ArgumentParser(prog="./x mutate", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*", default=STATE_MACHINE, help="names of muster_core's files")
-    parser.add_argument("--sample", type=int, default=0, help="changes for each file; 0: all")
+    parser.add_argument("--sample", type=int, default=0, help="places to change in each file; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
     parser.add_argument("--minimum", type=float, default=MINIMUM_PERCENT, help="score below which it fails")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--quick", action="store_true", help="without recorded scripts and random lives")
     parser.add_argument("--fresh", action="store_true", help="forget what is known")
     arguments = parser.parse_args()
     chosen: list[Change] = []
     for name in arguments.files:
-        found = changes_of(CORE / f"{Path(name).stem}.py")
-        if arguments.sample and len(found) > arguments.sample:
-            found = sorted(random.Random(arguments.seed).sample(found, arguments.sample))
-            print(f"{Path(name).stem}.py: {arguments.sample} changes drawn with seed {arguments.seed}")
+        found = changes_of(CORE / f"{Path(name).stem}.py", arguments.sample, arguments.seed)
+        print(f"{Path(name).stem}.py: {len(found)} changes", flush=True)
         chosen += found
+    if arguments.sample:
+        print(f"drawn with --sample {arguments.sample} --seed {arguments.seed}")
     results = Results(arguments.fresh)
     todo = [change for change in chosen if not results.known(change)]
     print(f"{len(chosen)} changes, {len(todo)} to try")
-    if todo and not run(todo, arguments.jobs, results.note):
-        print("the tests fail without any change")
+    if todo and not run(todo, arguments.jobs, arguments.quick, results.note):
+        print("the tests cannot be collected")
         return 2
     score = report(chosen, results, equivalents())
     if score < arguments.minimum:

@@ -1,5 +1,6 @@
 """The changes of a file, as cosmic-ray makes them."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,30 +78,35 @@ def changed(path: Path, change: Change) -> str:
     return str(mutate_code(path.read_text(encoding="utf-8"), operator(change.operator), change.occurrence))
 
 
-def changes_of(path: Path) -> list[Change]:
-    """All changes of a file, in order; annotations stay, and equal texts count once."""
+def changes_of(path: Path, sample: int = 0, seed: int = 0) -> list[Change]:
+    """Changes of a file, in order; annotations stay as they are, and equal texts count once.
+
+    Args:
+        path: the file.
+        sample: how many places to draw; 0: all.
+        seed: what decides which.
+    """
     source = path.read_text(encoding="utf-8")
-    tree = get_ast(source)
-    lines = source.splitlines()
-    found: dict[str, Change] = {}
+    nodes = list(ast_nodes(get_ast(source)))
+    places: list[tuple[str, int, int]] = []
     for name in _names():
-        positions = [
-            (node, start) for node in ast_nodes(tree) for start, _ in operator(name).mutation_positions(node)
+        found = [(node, start) for node in nodes for start, _ in operator(name).mutation_positions(node)]
+        places += [
+            (name, occurrence, start[0])
+            for occurrence, (node, start) in enumerate(found)
+            if not _in_annotation(node)
         ]
-        for occurrence, (node, start) in enumerate(positions):
-            if _in_annotation(node):
-                continue
-            text = str(mutate_code(source, operator(name), occurrence))
-            after = text.splitlines()
-            number = next(
-                (i for i, pair in enumerate(zip(lines, after, strict=False)) if pair[0] != pair[1]), None
-            )
-            if number is not None:
-                change = Change(
-                    path.name, start[0], name, occurrence, lines[number].strip(), after[number].strip()
-                )
-                found.setdefault(text, change)
-    return sorted(found.values())
+    if sample and len(places) > sample:
+        places = random.Random(seed).sample(places, sample)
+    changes: dict[str, Change] = {}
+    for name, occurrence, line in sorted(places):
+        text = str(mutate_code(source, operator(name), occurrence))
+        for before, after in zip(source.splitlines(), text.splitlines(), strict=False):
+            if before != after:
+                change = Change(path.name, line, name, occurrence, before.strip(), after.strip())
+                changes.setdefault(text, change)
+                break
+    return sorted(changes.values())
 
 
 def _in_annotation(node: Any) -> bool:
