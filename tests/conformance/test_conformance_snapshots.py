@@ -1,9 +1,9 @@
 """Random lives of a group: a snapshot at any place of their log loses nothing (invariant G12)."""
 
+from conformance.test_conformance_properties import CONFIG, GroupLife
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from kit.snapshots import check_every_cut
-from test_conformance_properties import CONFIG, GroupLife
 
 
 class SnapshotLife(GroupLife):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from core.test_core_golden import Teller
 from kit.log_builder import healthy
 from kit.snapshots import check_every_cut, pictures, through_snapshot
 from kit.story import STORIES, read
@@ -14,7 +15,6 @@ from muster_core.snapshot import Covered, Milestone, SnapshotUnusable, digest_of
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.log.v1 import snapshot_pb2
 from muster_protos.muster.v1 import common_pb2
-from test_core_golden import Teller
 
 UPTO = Position(1, 9)
 

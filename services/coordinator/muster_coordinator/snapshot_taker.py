@@ -32,6 +32,8 @@ class SnapshotPace:
         retention_ms: entries that are older may be trimmed, wall clock; 0: none.
         only_exported: but only those of which the audit said that it has them.
         tick_ms: how often the shards are looked at.
+        retry_ms: pause before a snapshot that came to nothing is tried again.
+        damaged_ms: the same after the log could not be read: an operator has to act first.
         trim_ms: how often a log is looked at that may be trimmed.
     """
 
@@ -40,6 +42,8 @@ class SnapshotPace:
     retention_ms: int = 7 * 86_400_000
     only_exported: bool = False
     tick_ms: int = 500
+    retry_ms: int = 5_000
+    damaged_ms: int = 60_000
     trim_ms: int = 60_000
 
 
@@ -77,7 +81,7 @@ class SnapshotTaker:
         self._pace = pace
         self._clocks = ClockWatch(now())
         self._trim_at_ms: dict[int, int] = {}
-        self._refused: dict[int, Position] = {}
+        self._not_before_ms: dict[int, int] = {}
         self._runner: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -98,11 +102,17 @@ class SnapshotTaker:
                 try:
                     await self._look_after(shard)
                 except (_GivenUp, LogStopped) as reason:
+                    self._pause(shard, self._pace.retry_ms)
                     log.info("snapshot_given_up", shard=shard.number, reason=str(reason))
                 except LoadFailed as error:
+                    self._pause(shard, self._pace.damaged_ms)
                     log.error("log_not_readable", shard=shard.number, reason=str(error), alarm=True)  # noqa: TRY400
                 except Exception:
+                    self._pause(shard, self._pace.retry_ms)
                     log.exception("snapshot_failed", shard=shard.number)
+
+    def _pause(self, shard: OwnedShard, pause_ms: int) -> None:
+        self._not_before_ms[shard.number] = self._now().boot_ms + pause_ms
 
     async def _look_after(self, shard: OwnedShard) -> None:
         kept = shard.kept
@@ -119,7 +129,7 @@ class SnapshotTaker:
         pace = self._pace
         if not pace.records or kept.skips:
             return False  # what this version does not understand it must not sum up
-        if self._refused.get(shard.number) == Position.from_proto(kept.log.end.position):
+        if self._not_before_ms.get(shard.number, 0) > self._now().boot_ms:
             return False
         return kept.records_since >= pace.records or kept.bytes_since >= pace.size_bytes
 
@@ -132,19 +142,15 @@ class SnapshotTaker:
             return  # the nodes have not heard yet how far this owner's log is acknowledged
         upto = image.chain.end
         covered = Covered(shard.number, upto, image.chain.end_hash).behind(image.base, image.written_at_ms)
-        try:
-            hashes = await self._store_parts(shard, kept, image, covered)
-            snapshot = records_pb2.Snapshot(
-                upto=upto.to_proto(),
-                hash=covered.hash,
-                parts=len(hashes),
-                digest=digest_of(hashes),
-                groups=len(image.core.groups),
-            )
-            marker = await shard.store_marker(snapshot)
-        except _GivenUp:
-            self._refused[shard.number] = Position.from_proto(kept.log.end.position)
-            raise
+        hashes = await self._store_parts(shard, kept, image, covered)
+        snapshot = records_pb2.Snapshot(
+            upto=upto.to_proto(),
+            hash=covered.hash,
+            parts=len(hashes),
+            digest=digest_of(hashes),
+            groups=len(image.core.groups),
+        )
+        marker = await shard.store_marker(snapshot)
         if marker is None:
             return  # the shard is given up
         kept.taken(covered, marker, max(0, kept.bytes_since - written_bytes))
