@@ -526,7 +526,12 @@ def test_who_is_not_in_cannot_leave() -> None:
 @pytest.mark.row("LG-06")
 @pytest.mark.row("LG-22")
 @pytest.mark.parametrize(
-    ("reason", "end"), [("", " left the group."), ("scaled down", " left the group: scaled down.")]
+    ("reason", "end"),
+    [
+        ("", " left the group."),
+        ("scaled down", " left the group: scaled down."),
+        ("scaled down.", " left the group: scaled down."),
+    ],
 )
 def test_the_others_learn_that_one_left_and_why(reason: str, end: str) -> None:
     cluster = acts.shard()

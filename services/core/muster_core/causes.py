@@ -25,9 +25,9 @@ _SENTENCES: dict[Kind, str] = {
     JOINED: "{who} joined the group.",
     LEFT: "{who} left the group.",
     SESSION_EXPIRED: "{who} was not heard of for its session timeout of {session} s and was removed.",
-    DISCONNECTED: "{who} lost its connection and did not come back within {grace} s.",
-    REBALANCE_TIMEOUT: "{who} did not fetch its assignment within its rebalance timeout of {rebalance} s.",
-    LEADER_REJOINED: "{who}, the leader, joined again.",
+    DISCONNECTED: "{who} lost its connection, did not come back within {grace} s and was removed.",
+    REBALANCE_TIMEOUT: "{who} did not ask for the assignment within the rebalance timeout of {rebalance} s.",
+    LEADER_REJOINED: "{who}, the leader, asked for a new assignment.",
     METADATA_CHANGED: "{who} changed its subscription or its protocols.",
     STATIC_REPLACED: "{who} was taken over by a new process.",
     ADMIN: "{who} was removed by an operator.",
@@ -55,7 +55,7 @@ def by_member(
         rebalance=_seconds(member.rebalance_timeout_ms),
     )
     if reason:
-        sentence = f"{sentence[:-1]}: {reason}."
+        sentence = f"{sentence[:-1]}: {reason.rstrip(' .')}."
     return common_pb2.RebalanceCause(
         kind=kind,
         member_id=member.member_id,

@@ -1,0 +1,61 @@
+"""The sentences of causes: what an operator reads first."""
+
+import pytest
+from muster_core import causes
+from muster_core.member import Member
+
+WHO = "Member worker-7f3a (instance blue) at 10.0.0.9"
+
+
+@pytest.mark.parametrize(
+    ("kind", "others", "sentence"),
+    [
+        (causes.JOINED, 0, f"{WHO} joined the group."),
+        (causes.LEFT, 0, f"{WHO} left the group."),
+        (
+            causes.SESSION_EXPIRED,
+            0,
+            f"{WHO} was not heard of for its session timeout of 45 s and was removed.",
+        ),
+        (
+            causes.DISCONNECTED,
+            0,
+            f"{WHO} lost its connection, did not come back within 1.5 s and was removed.",
+        ),
+        (
+            causes.REBALANCE_TIMEOUT,
+            0,
+            f"{WHO} did not ask for the assignment within the rebalance timeout of 300 s.",
+        ),
+        (
+            causes.REBALANCE_TIMEOUT,
+            2,
+            f"{WHO} and 2 others did not ask for the assignment within the rebalance timeout of 300 s.",
+        ),
+        (causes.LEADER_REJOINED, 0, f"{WHO}, the leader, asked for a new assignment."),
+        (causes.METADATA_CHANGED, 0, f"{WHO} changed its subscription or its protocols."),
+        (causes.STATIC_REPLACED, 0, f"{WHO} was taken over by a new process."),
+        (causes.ADMIN, 0, f"{WHO} was removed by an operator."),
+        (causes.OVER_CAPACITY, 0, f"{WHO} was removed because the group is larger than its limit."),
+    ],
+)
+def test_a_cause_names_the_member_its_host_and_what_happened(
+    kind: causes.Kind, others: int, sentence: str
+) -> None:
+    member = Member("worker-7f3a", "blue")
+    member.host = "10.0.0.9"
+    member.session_timeout_ms, member.rebalance_timeout_ms = 45_000, 300_000
+    member.disconnect_grace_ms = 1_500
+    cause = causes.by_member(kind, member, 1, others=others)
+    assert cause.sentence == sentence
+    assert (cause.member_id, cause.host) == (member.member_id, member.host)
+    said = causes.by_member(kind, member, 1, "node drained.", others)
+    assert said.sentence == f"{sentence[:-1]}: node drained."
+
+
+def test_the_silence_that_removed_a_member_is_read_back_from_its_sentence() -> None:
+    member = Member("a")
+    member.session_timeout_ms, member.disconnect_grace_ms = 45_000, 1_500
+    assert causes.silence_ms(causes.by_member(causes.SESSION_EXPIRED, member, 1)) == 45_000
+    assert causes.silence_ms(causes.by_member(causes.DISCONNECTED, member, 1)) == 1_500
+    assert causes.silence_ms(causes.by_member(causes.LEFT, member, 1)) is None
