@@ -10,7 +10,8 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster._backoff import Backoff
 from muster._errors import GroupError, RequestRefused
 from muster._reactions import Call, Reaction, reaction_to
-from muster._session import End, How, Session
+from muster._session import Session
+from muster._session_end import End, How
 from muster._standing import Pulse
 from muster._transport import Heartbeats, Route, Vitals
 
@@ -133,7 +134,7 @@ class Attachment:
         finally:
             self._seeker = None
 
-    # What it hears (`muster._session.Passenger`)
+    # What it hears (`muster._session_passengers.Passenger`)
 
     @property
     def attach(self) -> session_pb2.Attach:

@@ -9,7 +9,8 @@ from muster._attachment import Attachment
 from muster._channels import Channels
 from muster._clock import boot_ms
 from muster._frames import fits
-from muster._session import End, How, Session, SessionEnded
+from muster._session import Session
+from muster._session_end import End, How, SessionEnded
 from muster._standing import Pulse
 from muster._transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals
 
@@ -20,7 +21,7 @@ UNSUPPORTED_FOR_MS = 600_000
 REFUSED_FOR_MS = 60_000
 """How long a server that had no room for a stream is not asked again."""
 SHUNNED_FOR_MS = 1_000
-"""A coordinator that went silent is most likely replaced; so long discovery is asked for its successor first."""
+"""A coordinator that went silent is most likely replaced: so long discovery is asked for its successor."""
 
 Response = TypeVar("Response", bound=GroupResponse)
 
