@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, eventually, metadata_cluster, records
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
 
 LIMITED = """
@@ -270,3 +270,48 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
         assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
         assert secrets.compare_digest(writer.end.hash, (await cluster.ends(0))[0][1])
+
+
+class SlowToLoad(RedisNode):
+    """Waits with every command that it reads back at a start, once it is told to."""
+
+    delay_us = 0
+
+    def _configuration(self) -> str:
+        return super()._configuration() + f"key-load-delay {self.delay_us}\n"
+
+
+class NodesSlowToLoad(RedisNodes):
+    def __init__(self, folder: Path, count: int) -> None:
+        self._nodes = [SlowToLoad(folder / f"redis-{index}") for index in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
+    tmp_path: Path, count: int
+) -> None:
+    nodes = NodesSlowToLoad(tmp_path, count)
+    async with metadata_cluster(tmp_path, count, nodes=nodes) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        # While it loads, a server looks at its connections after each thousand commands or so.
+        for _ in range(4):
+            result = await writer.append(cluster[0], *(b"w:%d" % number for number in range(5_000)))
+            assert result.outcome == pb.LOG_OUTCOME_OK
+        await eventually(lambda: cluster.level(0), "level")
+        last = nodes[count - 1]
+        assert isinstance(last, SlowToLoad)
+        await last.stop()
+        last.delay_us = 100
+        last.spawn()
+        node = cluster[0].server.metadata.quorum.nodes[count - 1]
+        await eventually(lambda: "reads its data" in node.steps.problem, "it says what it does")
+        assert problem_of(cluster, count - 1)
+        if count == 3:
+            await write(cluster, writer, 5)
+        else:
+            batch = writer.batch(b"w:during")
+            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+            assert (await writer.append(cluster[0], b"w:after")).outcome == pb.LOG_OUTCOME_OK
+        await eventually(lambda: cluster.level(0), "the node has the log")
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged

@@ -30,7 +30,7 @@ from muster_metadata.steps import appended
 
 STEP_TIMEOUT_MS = 2_000
 REBUILD_DELAY_MS = 4_000
-CONNECT_TIMEOUT_MS = 5_000
+CONNECT_TIMEOUT_MS = 15_000
 
 _PAUSE_S = 0.05
 _CLAIM_AFTER_S = 5.0
