@@ -1,0 +1,384 @@
+"""Makes things go wrong, never more at once than the log promises to survive."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from simulation.cluster import GROUPS, SERVERS, Cluster
+from simulation.ledger import Ledger
+from simulation.redis_node import RedisNode
+from simulation.redis_store import Store, Stream
+from simulation.worker import Worker, settings_for
+
+COORDINATORS = tuple(name for name in SERVERS if name.startswith("coordinator"))
+METADATA = tuple(name for name in SERVERS if name.startswith("metadata"))
+DISCOVERY = tuple(name for name in SERVERS if name.startswith("discovery"))
+
+MEMBERS = 6
+"""Members that a group should have."""
+
+
+class Nemesis:
+    """Draws a set of faults for the run and injects them one after the other.
+
+    Args:
+        cluster: what suffers.
+        ledger: tells which data may be lost.
+        pace_s: of the workers that it hires.
+
+    Attributes:
+        faults: names of the faults of this run.
+        injected: how often each happened.
+    """
+
+    def __init__(self, cluster: Cluster, ledger: Ledger, pace_s: tuple[float, float]) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._random = cluster.world.random
+        self._ledger = ledger
+        self._pace_s = pace_s
+        self._until_s = 0.0
+        self._hurt: RedisNode | None = None
+        self.injected: dict[str, int] = {}
+        # Swarm testing: what never happens in a run lets the rest go further.
+        names = [name for name in _FAULTS if self._random.random() < 0.5]
+        self.faults = names or [self._random.choice(list(_FAULTS))]
+        self.unary = self._random.random() < 0.25
+        self.static = self._random.random() < 0.4
+        self._statics = 0
+
+    def start(self, until_s: float) -> None:
+        """Begins; nothing new is begun after a time, and everything is well again soon after."""
+        self._until_s = until_s
+        self._next()
+
+    def _next(self) -> None:
+        self._world.after(self._random.expovariate(1 / 6.0), self._inject)
+
+    def _inject(self) -> None:
+        if self._world.now_s >= self._until_s:
+            return
+        name = self._random.choice(self.faults)
+        if _FAULTS[name](self):
+            self.injected[name] = self.injected.get(name, 0) + 1
+        self._next()
+
+    def _later(self, longest_s: float, do: Callable[[], object], shortest_s: float = 0.05) -> None:
+        """Undoes something after a while, at the end of the faults at the latest."""
+        when_s = self._world.now_s + self._random.uniform(shortest_s, longest_s)
+        self._world.at(min(when_s, self._until_s + self._random.uniform(0, 1)), do)
+
+    def hire(self, group_id: str) -> Worker:
+        """A new worker of this run's kinds."""
+        static = ""
+        if self.static and self._random.random() < 0.5:
+            self._statics += 1
+            static = f"seat-{self._statics}"
+        unary = self.unary and self._random.random() < 0.5
+        return self._cluster.hire(
+            group_id, self._pace_s, settings_for(self._random, unary=unary, static=static)
+        )
+
+    # --- servers
+
+    def _kill(self, names: tuple[str, ...]) -> bool:
+        running = [name for name in names if name in self._cluster.servers]
+        if not running:
+            return False
+        name = self._random.choice(running)
+        self._cluster.kill(name)
+        self._later(8.0, lambda: self._cluster.start(name))
+        return True
+
+    def kill_coordinator(self) -> bool:
+        """SIGKILL, and a new run of it later."""
+        return self._kill(COORDINATORS)
+
+    def kill_metadata(self) -> bool:
+        """SIGKILL of one of the two."""
+        return self._kill(METADATA)
+
+    def kill_discovery(self) -> bool:
+        """SIGKILL of one of the two."""
+        return self._kill(DISCOVERY)
+
+    def end_coordinator(self) -> bool:
+        """SIGTERM, and a new run of it later."""
+        running = [name for name in COORDINATORS if name in self._cluster.roles]
+        if not running:
+            return False
+        name = self._random.choice(running)
+        self._cluster.end(name, lambda: self._later(3.0, lambda: self._cluster.start(name)))
+        return True
+
+    def _pause(self, names: tuple[str, ...], longest_s: float) -> bool:
+        running = [
+            name
+            for name in names
+            if name in self._cluster.servers and not self._cluster.servers[name].stopped
+        ]
+        if not running:
+            return False
+        name = self._random.choice(running)
+        process = self._cluster.servers[name]
+        self._world.note("stop", name)
+        process.stop()
+        self._later(longest_s, process.resume)
+        return True
+
+    def pause_shortly(self) -> bool:
+        """SIGSTOP for less than a lease."""
+        return self._pause(SERVERS, 1.2)
+
+    def pause_long(self) -> bool:
+        """SIGSTOP for more than a lease."""
+        return self._pause(SERVERS, 12.0)
+
+    # --- nodes of the log
+
+    def _node(self) -> RedisNode | None:
+        """A node that may be hurt: only while the others are well."""
+        if self._hurt is not None and not self._whole(self._hurt):
+            return None
+        self._hurt = self._random.choice(self._cluster.nodes)
+        return self._hurt if all(map(self._whole, self._cluster.nodes)) else None
+
+    def _whole(self, node: RedisNode) -> bool:
+        """Whether it runs and has every log."""
+        if not node.alive or node.stopped or node.refusing or node.loading_until_s > self._world.now_s:
+            return False
+        keys = {key for other in self._cluster.nodes for key in other.store.keys if key.endswith(b":log")}
+        return all(key in node.store.keys for key in keys)
+
+    def kill_node(self) -> bool:
+        """SIGKILL of a node; its file has everything."""
+        node = self._node()
+        if node is None:
+            return False
+        self._world.note("kill", node.name)
+        node.kill()
+        self._later(10.0, lambda: node.start(self._random.uniform(0, 0.5)))
+        return True
+
+    def pause_node(self) -> bool:
+        """SIGSTOP of a node."""
+        node = self._node()
+        if node is None:
+            return False
+        self._world.note("stop", node.name)
+        node.stop()
+        self._later(10.0, node.resume)
+        return True
+
+    def slow_node(self) -> bool:
+        """A node that takes its time."""
+        node = self._random.choice(self._cluster.nodes)
+        node.delay_s = self._random.choice((0.002, 0.02, 0.1))
+        self._world.note("slow", node.name, node.delay_s)
+        self._later(15.0, lambda: setattr(node, "delay_s", 0.0))
+        return True
+
+    def full_node(self) -> bool:
+        """A node that refuses every write."""
+        node = self._node()
+        if node is None:
+            return False
+        node.refusing = self._random.choice(("MISCONF", "OOM"))
+        self._world.note("full", node.name, node.refusing)
+        self._later(8.0, lambda: setattr(node, "refusing", ""))
+        return True
+
+    def wipe_node(self) -> bool:
+        """A node loses its disk; the others have everything that was acknowledged."""
+        node = self._node()
+        if node is None or not self._spare(node, Store()):
+            return False
+        self._world.note("wipe", node.name)
+        node.lose_disk()
+        self._later(6.0, node.start)
+        return True
+
+    def power_cut(self) -> bool:
+        """A node with `everysec` loses its last second, which the others have."""
+        node = self._node()
+        if node is None:
+            return False
+        if not self._spare(node, node.as_of_file()):
+            return False
+        self._world.note("power cut", node.name)
+        node.lose_power()
+        self._later(6.0, lambda: node.start(self._random.uniform(0, 0.5)))
+        return True
+
+    def _spare(self, node: RedisNode, left: Store) -> bool:
+        """Whether what a node would lose stands on every other one, entries and promises."""
+        others = [other for other in self._cluster.nodes if other is not node]
+        for key, value in node.store.keys.items():
+            kept = left.keys.get(key)
+            if key.endswith(b":log") and isinstance(value, Stream):
+                had = kept.entries if isinstance(kept, Stream) else {}
+                chain = self._ledger.chain(key)
+                for id_, fields in value.entries.items():
+                    if id_ in had and had[id_] == fields:
+                        continue
+                    if id_ not in chain and id_[0]:
+                        return False
+                    if not all(self._ledger.has(other.store, (key, id_, fields[5])) for other in others):
+                        return False
+            elif (
+                key.endswith(b":promise")
+                and kept != value
+                and any(other.store.keys.get(key) != value for other in others)
+            ):
+                return False
+        return True
+
+    # --- the network
+
+    def cut(self) -> bool:
+        """Two machines, or one and all others, cannot hear each other, one way or both."""
+        network = self._cluster.network
+        places = [process.place.host for process in self._cluster.servers.values()]
+        places += [node.place.host for node in self._cluster.nodes]
+        places += [worker.process.place.host for worker in self._cluster.workers]
+        host = self._random.choice(places)
+        others = [place for place in places if place != host]
+        if self._random.random() < 0.6:
+            others = [self._random.choice(others)]
+        way = self._random.choice(("out", "in", "both"))
+        pairs = [(host, other) for other in others] if way != "in" else []
+        pairs += [(other, host) for other in others] if way != "out" else []
+        self._world.note("cut", host, way, len(others))
+        for source, target in pairs:
+            network.cut(source, target)
+
+        def heal() -> None:
+            for source, target in pairs:
+                network.heal(source, target)
+
+        self._later(10.0, heal)
+        return True
+
+    def reset(self) -> bool:
+        """Some connections break."""
+        standing = self._cluster.network.connections()
+        for connection in self._random.sample(standing, min(len(standing), self._random.randint(1, 6))):
+            self._cluster.network.reset(connection)
+        return bool(standing)
+
+    def stall(self) -> bool:
+        """What is sent on some connections arrives very late."""
+        standing = self._cluster.network.connections()
+        for connection in self._random.sample(standing, min(len(standing), self._random.randint(1, 5))):
+            end = self._random.choice(connection.ends)
+            for_s = self._random.choice((0.3, 2.0, 8.0, 30.0))
+            self._cluster.network.stall(end, min(for_s, self._until_s - self._world.now_s))
+        return bool(standing)
+
+    def slow_network(self) -> bool:
+        """Every message takes longer, and they differ more."""
+        network = self._cluster.network
+        network.delay_s = self._random.choice(((0.000_5, 0.02), (0.01, 0.06)))
+        self._world.note("slow network", network.delay_s)
+        self._later(12.0, lambda: setattr(network, "delay_s", (0.000_2, 0.001)))
+        return True
+
+    def repeat(self) -> bool:
+        """For a while unary calls are carried out twice, the second time much later."""
+        self._cluster.network.repeat = 0.3
+        self._later(15.0, lambda: setattr(self._cluster.network, "repeat", 0.0))
+        self._cluster.network.repeat_until_s = self._until_s
+        return True
+
+    # --- workers
+
+    def crash_worker(self) -> bool:
+        """SIGKILL of a worker; another one comes."""
+        worker = self._random.choice(self._cluster.workers)
+        group_id, settings = worker.group_id, worker.settings
+        self._cluster.crash(worker)
+        if settings.get("group_instance_id"):
+            self._later(9.0, partial(self._cluster.hire, group_id, self._pace_s, settings))
+        else:
+            self._later(9.0, partial(self.hire, group_id))
+        return True
+
+    def leave_worker(self) -> bool:
+        """A worker leaves in order; another one comes."""
+        worker = self._random.choice(self._cluster.workers)
+        worker.leave()
+        self._cluster.workers.remove(worker)
+        self._later(6.0, partial(self.hire, worker.group_id))
+        return True
+
+    def extra_worker(self) -> bool:
+        """One more than there should be, for a while."""
+        worker = self.hire(self._random.choice(GROUPS))
+
+        def part() -> None:
+            if worker in self._cluster.workers:
+                worker.leave()
+                self._cluster.workers.remove(worker)
+
+        self._later(25.0, part, 3.0)
+        return True
+
+    def pause_worker(self) -> bool:
+        """SIGSTOP of a worker."""
+        worker = self._random.choice(self._cluster.workers)
+        if worker.process.stopped:
+            return False
+        worker.process.stop()
+        self._later(self._random.choice((2.0, 15.0)), worker.process.resume)
+        return True
+
+    def rejoin_worker(self) -> bool:
+        """A member asks for a new round."""
+        worker = self._random.choice(self._cluster.workers)
+        member = worker.member
+        if member is None:
+            return False
+        worker.process.loop.post(member.rejoin, "the worker wishes it")
+        return True
+
+    # --- the end
+
+    def heal(self) -> None:
+        """Nothing is wrong any more: everything runs, and every group has its members."""
+        cluster = self._cluster
+        cluster.network.heal_all()
+        cluster.network.delay_s = (0.000_2, 0.001)
+        cluster.network.repeat = 0.0
+        for node in cluster.nodes:
+            node.delay_s, node.refusing = 0.0, ""
+            node.resume()
+            if not node.alive:
+                node.start()
+        for process in list(cluster.servers.values()) + [worker.process for worker in cluster.workers]:
+            process.resume()
+        for name in SERVERS:
+            if name not in cluster.servers:
+                cluster.start(name)
+        self.replace_failed()
+
+    def replace_failed(self) -> None:
+        """Hires where a group has fewer members than it should."""
+        cluster = self._cluster
+        for group_id, _ in product(GROUPS, range(MEMBERS)):
+            there = [w for w in cluster.workers if w.group_id == group_id and w.error is None]
+            if len(there) < MEMBERS:
+                self.hire(group_id)
+
+
+_FAULTS: dict[str, Callable[[Nemesis], bool]] = {
+    name: getattr(Nemesis, name)
+    for name in (
+        "kill_coordinator", "kill_metadata", "kill_discovery", "end_coordinator", "pause_shortly",
+        "pause_long", "kill_node", "pause_node", "slow_node", "full_node", "wipe_node", "power_cut", "cut",
+        "reset", "stall", "slow_network", "repeat", "crash_worker", "leave_worker", "extra_worker",
+        "pause_worker", "rejoin_worker",
+    )
+}  # fmt: skip
+
+FAULTS = tuple(_FAULTS)
+"""Names of all faults."""

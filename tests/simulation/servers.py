@@ -1,0 +1,108 @@
+"""The servers of a simulated cluster: real roles in simulated processes."""
+
+from typing import Any, Protocol
+
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
+from muster_discovery import Discovery, DiscoverySettings
+from muster_metadata import MetadataServer, MetadataSettings
+from muster_runtime.channels import Address
+from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.settings import load
+from pydantic import SecretStr
+from simulation.processes import Process
+from simulation.redis_node import PORT
+from simulation.wires import SimulatedLeaseLine, SimulatedWire
+
+NODES = 3
+SHARDS = 4
+METADATA = tuple(Address(f"10.0.2.{number}", 7420) for number in (1, 2))
+COORDINATORS = tuple(Address(f"10.0.3.{number}", 7410) for number in (1, 2, 3))
+DISCOVERY = tuple(Address(f"10.0.4.{number}", 7400) for number in (1, 2))
+URLS = "redis://" + ",".join(f"10.0.1.{number}:{PORT}" for number in range(1, NODES + 1))
+
+LEASE_MS = 2_000
+MARGIN_MS = 400
+GROUP_MAX_SIZE = 12
+
+_SERVER = ServerSettings()
+
+
+class Role(Protocol):
+    """What runs in a server's process."""
+
+    async def start(self) -> int:
+        """Begins."""
+
+    async def end(self) -> None:
+        """Ends in order, as at SIGTERM."""
+
+
+class MetadataRole:
+    """An instance of metadata."""
+
+    def __init__(self, process: Process, address: Address) -> None:
+        settings = load(
+            MetadataSettings,
+            redis_url=SecretStr(URLS),
+            listen=str(address),
+            poll_ms=650,
+            lease_ms=LEASE_MS,
+        )
+        self.server = MetadataServer(settings, RpcServer(_SERVER, None, SimulatedWire(process)))
+
+    async def start(self) -> int:
+        """See `Role`."""
+        return await self.server.start()
+
+    async def end(self) -> None:
+        """See `Role`."""
+        await self.server.stop()
+
+
+class DiscoveryRole:
+    """An instance of discovery."""
+
+    def __init__(self, process: Process, address: Address) -> None:
+        self.server = Discovery(
+            DiscoverySettings(listen=address, metadata=METADATA), server=_SERVER, wire=SimulatedWire(process)
+        )
+
+    async def start(self) -> int:
+        """See `Role`."""
+        return await self.server.start()
+
+    async def end(self) -> None:
+        """See `Role`."""
+        await self.server.stop()
+
+
+class CoordinatorRole:
+    """A coordinator.
+
+    Attributes:
+        coordinator: the real one.
+    """
+
+    def __init__(self, process: Process, address: Address, **group: Any) -> None:
+        self.coordinator = Coordinator(
+            CoordinatorSettings(
+                listen=address,
+                node_id=process.name,
+                metadata=METADATA,
+                lease_margin_ms=MARGIN_MS,
+                lease_interval_ms=600,
+            ),
+            group=GroupSettings(max_size=GROUP_MAX_SIZE, **group),
+            session=SessionSettings(),
+            server=_SERVER,
+            wire=SimulatedWire(process),
+            lease_line=SimulatedLeaseLine(process),
+        )
+
+    async def start(self) -> int:
+        """See `Role`."""
+        return await self.coordinator.start()
+
+    async def end(self) -> None:
+        """See `Role`."""
+        await self.coordinator.drain_and_stop()

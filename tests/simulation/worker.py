@@ -1,0 +1,246 @@
+"""A simulated worker: a real member of a group that commits, and notes what it was told."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+from muster import Cluster, CommitFailed, Committed, Member, MemberSettings, MusterError, TopicPartition
+from muster._channels import OPTIONS
+from simulation.grpc_channel import Channel
+from simulation.processes import Process
+from simulation.servers import DISCOVERY
+
+TOPIC = "work"
+PARTITIONS = 8
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit as its maker saw it.
+
+    Attributes:
+        id: stands in the metadata of the commit, so that it is found again.
+        began_s: virtual time before it was asked for.
+        ended_s: when its outcome came; 0: not yet.
+        outcome: ok, refused (never done) or unknown.
+    """
+
+    id: str
+    group_id: str
+    partition: int
+    offset: int
+    member_id: str
+    generation: int
+    token: str
+    began_s: float
+    ended_s: float = 0.0
+    outcome: str = "unknown"
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A fetch as its maker saw it; `id` is that of the commit it found, empty: none."""
+
+    group_id: str
+    partition: int
+    id: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(slots=True)
+class Assigned:
+    """What a member was given, as it saw it."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    partitions: tuple[int, ...]
+    tokens: tuple[str, ...]
+    at_s: float
+
+
+class History:
+    """What all workers saw."""
+
+    def __init__(self) -> None:
+        self.commits: dict[str, Commit] = {}
+        self.fetches: list[Fetch] = []
+        self.assigned: list[Assigned] = []
+
+
+class Worker:
+    """One worker in a process of its own.
+
+    Args:
+        process: where it runs.
+        group_id: its group.
+        history: takes what it sees.
+        pace_s: shortest and longest time between two commits of a partition.
+        settings: of the member.
+
+    Attributes:
+        busy: while it is not set, nothing is committed.
+        ended: the task that runs it.
+        error: why the member stopped by itself; None: it did not.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        group_id: str,
+        history: History,
+        pace_s: tuple[float, float],
+        settings: MemberSettings,
+    ) -> None:
+        self.process = process
+        self.group_id = group_id
+        self.settings = settings
+        self.error: MusterError | None = None
+        self.member: Member | None = None
+        self.ended: asyncio.Task[None] | None = None
+        self.busy = asyncio.Event()
+        self.busy.set()
+        self._history = history
+        self._pace_s = pace_s
+        self._work: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._count = 0
+        self._stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """Begins."""
+        self.ended = self.process.run(self._run())
+
+    def leave(self) -> None:
+        """Ends in order: the member leaves its group."""
+        self.process.loop.post(self._stopping.set)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member holds its assignment."""
+        return self.member is not None and self.member.state.name == "STABLE"
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        return cast(grpc.aio.Channel, Channel(self.process, self.process.loop, address, OPTIONS))
+
+    async def _run(self) -> None:
+        try:
+            async with Cluster([str(address) for address in DISCOVERY], connect=self._connect) as cluster:
+                await cluster.ensure_topic(TOPIC, PARTITIONS)
+                self.member = Member(
+                    cluster,
+                    group_id=self.group_id,
+                    topics=TOPIC,
+                    on_partitions_assigned=self._assigned,
+                    on_partitions_revoked=self._revoked,
+                    on_partitions_lost=self._lost,
+                    **self.settings,
+                )
+                await self.member.start()
+                stop = asyncio.ensure_future(self._stopping.wait())
+                wait = asyncio.ensure_future(self.member.wait())
+                await asyncio.wait((stop, wait), return_when=asyncio.FIRST_COMPLETED)
+                stop.cancel()
+                await self.member.close("the worker was told to leave")
+                await asyncio.wait((wait,))
+                wait.result()
+        except MusterError as error:
+            self.error = error
+            self.process.world.note(self.process.name, "ended", type(error).__name__)
+        finally:
+            self._end_work()
+
+    # --- the member's callbacks
+
+    def _assigned(self, owned: tuple[TopicPartition, ...]) -> None:
+        member = self.member
+        assert member is not None
+        self._history.assigned.append(
+            Assigned(
+                self.group_id,
+                member.generation,
+                member.member_id,
+                tuple(partition.number for partition in owned),
+                tuple(member.token(partition) for partition in owned),
+                self.process.world.now_s,
+            )
+        )
+        self._end_work()
+        loop = asyncio.get_running_loop()
+        for partition in owned:
+            self._work[partition] = loop.create_task(self._work_on(member, partition))
+
+    async def _revoked(self, _owned: tuple[TopicPartition, ...]) -> None:
+        self._end_work()
+        await asyncio.sleep(0.01)
+
+    def _lost(self, _owned: tuple[TopicPartition, ...]) -> None:
+        self._end_work()
+
+    def _end_work(self) -> None:
+        for task in self._work.values():
+            task.cancel()
+        self._work.clear()
+
+    async def _work_on(self, member: Member, partition: TopicPartition) -> None:
+        random = self.process.world.random
+        try:
+            position = await self._fetch(member, partition)
+            while True:
+                await asyncio.sleep(random.uniform(*self._pace_s))
+                await self.busy.wait()
+                if random.random() < 0.05:
+                    position = await self._fetch(member, partition)
+                position += 1
+                await self._commit(member, partition, position)
+        except CommitFailed:
+            return
+
+    async def _fetch(self, member: Member, partition: TopicPartition) -> int:
+        world = self.process.world
+        began_s = world.now_s
+        found = await member.committed([partition])
+        position = found.get(partition)
+        self._history.fetches.append(
+            Fetch(
+                self.group_id, partition.number, position.metadata if position else "", began_s, world.now_s
+            )
+        )
+        return position.offset if position else 0
+
+    async def _commit(self, member: Member, partition: TopicPartition, position: int) -> None:
+        world = self.process.world
+        self._count += 1
+        commit = Commit(
+            id=f"{self.process.name}/{self._count}",
+            group_id=self.group_id,
+            partition=partition.number,
+            offset=position,
+            member_id=member.member_id,
+            generation=member.generation,
+            token=member.token(partition),
+            began_s=world.now_s,
+        )
+        self._history.commits[commit.id] = commit
+        try:
+            await member.commit({partition: Committed(position, commit.id)})
+            commit.outcome = "ok"
+        finally:
+            commit.ended_s = world.now_s
+
+
+def settings_for(random: Any, *, unary: bool, static: str) -> MemberSettings:
+    """Settings of a member, drawn."""
+    settings = MemberSettings(
+        session_timeout_ms=random.choice((6_000, 10_000)),
+        heartbeat_interval_ms=1_500,
+        rebalance_timeout_ms=random.choice((5_000, 8_000)),
+        request_timeout_ms=5_000,
+        beat_interval_ms=1_600,
+        disconnect_grace_ms=random.choice((4_800, 6_000)),
+        session=not unary,
+    )
+    if static:
+        settings["group_instance_id"] = static
+    return settings
