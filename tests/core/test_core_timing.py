@@ -202,3 +202,38 @@ def test_completed_operations_are_purged_from_other_keys() -> None:
         operation.ready = True
         purgatory.check_and_complete(index)
     assert len(purgatory) <= 1_001
+
+
+@pytest.mark.row("PT-07")
+def test_a_purge_comes_with_the_1001st_completed_operation_and_keeps_those_that_wait() -> None:
+    purgatory = Purgatory(0)
+    waiting = Operation(10**6, [])
+    purgatory.try_complete_else_watch(waiting, ["shared"])
+    sizes = []
+    for index in range(2_002):
+        operation = Operation(10**6, [])
+        purgatory.try_complete_else_watch(operation, [index, "shared"])
+        operation.ready = True
+        purgatory.check_and_complete(index)
+        sizes.append(len(purgatory))
+    assert sizes == [*range(2, 1_002), 1, *range(2, 1_002), 1]
+    waiting.ready = True
+    assert purgatory.check_and_complete("shared") == 1
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_purgatory_says_whether_an_operation_is_complete(ready: bool) -> None:
+    operation = Operation(10, [], ready)
+    assert Purgatory(0).try_complete_else_watch(operation, ["a"]) is ready
+    assert operation.completed is ready
+
+
+def test_delays_count_from_the_latest_time_that_was_told() -> None:
+    events: list[str] = []
+    purgatory = Purgatory(100)
+    purgatory.move_clock(50)
+    purgatory.try_complete_else_watch(Operation(10, events), ["a"])
+    purgatory.advance(109)
+    assert events == []
+    purgatory.advance(110)
+    assert events == ["complete", "expire"]
