@@ -37,6 +37,11 @@ pytestmark = [
 RIGHTS = "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get"
 """What docs/failures.md says that the user needs."""
 
+PATIENT = {
+    "poll_ms": 300, "step_timeout_ms": 3_000, "claim_timeout_ms": 10_000, "rebuild_delay_ms": 6_000,
+}  # fmt: skip
+"""Making a connection costs more with TLS; the tests run beside others."""
+
 CONFIGURATION = """
 port 0
 tls-port 6379
@@ -133,7 +138,7 @@ async def cluster(certificates: Path, tmp_path: Path) -> AsyncIterator[MetadataC
     if problem := docker_problem():
         pytest.skip(problem)
     nodes = TlsNodes(certificates)
-    async with metadata_cluster(tmp_path, 3, nodes=nodes) as running:
+    async with metadata_cluster(tmp_path, 3, nodes=nodes, **PATIENT) as running:
         yield running
 
 
@@ -150,7 +155,7 @@ async def test_log_over_tls_survives_a_node_and_its_replacement(cluster: Metadat
     with nodes.more() as new:
         await new.start()
         async with Replacement(
-            urls, old, place_of(new.url), step_timeout_ms=1_000, rebuild_delay_ms=2_000
+            urls, old, place_of(new.url), step_timeout_ms=3_000, rebuild_delay_ms=6_000
         ) as work:
             await work.run(await work.plan())
         after = urls.replace(old, place_of(new.url))

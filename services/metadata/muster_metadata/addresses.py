@@ -7,7 +7,10 @@ NODE_COUNTS = (1, 3, 5)
 SCHEMES = ("redis", "rediss")
 DEFAULT_PORT = 6379
 
-_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""Options of a `rediss://` address that name files."""
+
+_TLS_OPTIONS = (*TLS_FILES, "ssl_check_hostname")
 
 
 class BadUrlsError(ValueError):
@@ -63,7 +66,7 @@ def _check_options(scheme: str, query: str) -> None:
             raise BadUrlsError(f"{name} in the address of the log needs rediss://, not {scheme}://")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
         raise BadUrlsError("ssl_certfile and ssl_keyfile in the address of the log need each other")
-    for name in _TLS_OPTIONS[:3]:
+    for name in TLS_FILES:
         if name in options and not Path(options[name]).is_file():
             raise BadUrlsError(f"{name} in the address of the log: there is no file {options[name]}")
     if options.get("ssl_check_hostname", "true").lower() not in ("true", "false"):

@@ -6,16 +6,18 @@ import contextlib
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hiredis import pack_command
-from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from muster_metadata.addresses import TLS_FILES
 from muster_metadata.reply import DOWN, LOST, Reply, failure
 from muster_metadata.scripts import SCRIPTS
 
@@ -62,6 +64,7 @@ class Lane:
         self._outstanding_bytes = 0
         self._sizes: collections.deque[int] = collections.deque()
         self._runner: asyncio.Task[None] | None = None
+        self._tls: tuple[list[int], RedisSSLContext] | None = None
         self.problem = "it was not reached yet"
 
     def _patience_s(self) -> float:
@@ -113,14 +116,7 @@ class Lane:
     async def _run(self) -> None:
         backoff_s = _BACKOFF_FIRST_S
         while True:
-            connection = self._class(
-                **self._arguments,
-                protocol=2,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=None,
-                socket_connect_timeout=self._connect_timeout_s,
-                health_check_interval=0,
-            )
+            connection = self._connection_to_make()
             try:
                 async with asyncio.timeout(self._connect_timeout_s):
                     await connection.connect()
@@ -139,6 +135,23 @@ class Lane:
                     await connection.disconnect(nowait=True)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+    def _connection_to_make(self) -> Any:
+        connection = self._class(
+            **self._arguments,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=None,
+            socket_connect_timeout=self._connect_timeout_s,
+            health_check_interval=0,
+        )
+        if isinstance(connection, SSLConnection):
+            # Reading the authorities takes tens of milliseconds, which the loop must not lose each time.
+            stamp = _changed_ns(self._arguments)
+            if self._tls is None or self._tls[0] != stamp:
+                self._tls = (stamp, connection.ssl_context)
+            connection.ssl_context = self._tls[1]
+        return connection
 
     async def _carry(self, connection: Connection) -> None:
         """Reads, writes and watches the time until one of them fails."""
@@ -208,6 +221,12 @@ class Lane:
 def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
     packed: bytes = pack_command(command)  # type: ignore[arg-type]
     return packed
+
+
+def _changed_ns(arguments: Mapping[str, Any]) -> list[int]:
+    """When the files of the certificates were changed; 0: there is none."""
+    files = [Path(arguments[name]) for name in TLS_FILES if name in arguments]
+    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
 
 
 def _describe(error: Exception) -> str:
