@@ -153,6 +153,25 @@ def test_dev_starts_stops_and_is_alone_on_its_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_dev_stops_at_once_when_it_is_interrupted_again(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*DEV, "--data", str(tmp_path), "--ports", "free", "--coordinators", "1"],
+        env=environment(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.rstrip().endswith("live, 50 shards"))
+        # The coordinator cannot hand its shards over while the log stands still.
+        os.kill(_child(process.pid, "valkey-server"), signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        next(line for line in process.stdout if line.startswith("stopping"))
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=SECONDS)[0]
+    assert process.returncode == 0
+    assert "not waiting for the processes" in rest
+    assert "the state is kept" in rest
+
+
 def test_dev_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = subprocess.run(
@@ -175,7 +194,7 @@ def test_dev_says_which_process_was_ended_and_that_nobody_answers(tmp_path: Path
         for line in process.stdout:
             if line.startswith("coordinator-1"):
                 break
-        os.kill(_child(process.pid, "discovery"), signal.SIGKILL)
+        os.kill(_child(process.pid, "--roles discovery"), signal.SIGKILL)
         awaited = {"discovery-1 was ended by SIGKILL", "the cluster does not answer"}
         for line in process.stdout:
             awaited = {text for text in awaited if not line.startswith(text)}
@@ -187,15 +206,15 @@ def test_dev_says_which_process_was_ended_and_that_nobody_answers(tmp_path: Path
     assert process.returncode == 0
 
 
-def _child(parent: int, role: str) -> int:
+def _child(parent: int, program: str) -> int:
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
     for line in listed.stdout.splitlines():
         pid, ppid, arguments = line.split(maxsplit=2)
-        if int(ppid) == parent and f"--roles {role}" in arguments:
+        if int(ppid) == parent and program in arguments:
             return int(pid)
-    raise AssertionError(f"no {role} below {parent}")
+    raise AssertionError(f"no {program} below {parent}")
 
 
 async def test_a_failed_start_shows_only_what_that_run_logged(tmp_path: Path) -> None:
