@@ -6,12 +6,16 @@ it: the time is what the coordinator tells when it serves the shard, from its cl
 In the same run, as baselines: the same log read by a plain Python client (XRANGE), its records decoded and
 nothing else, the pages of metadata read and nothing else, and a load in this process of pages that are there.
 
+Wall time means little on a machine that does other things, so the processor time of a load is told, too: that
+of the coordinator's side and of metadata, which work at once, each on a core of its own if there are two.
+
     ./x run python bench/reload.py [--records 200000] [--rounds 3] [--offsets-only]
 """
 
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import statistics
 import sys
@@ -24,6 +28,7 @@ from typing import Any
 import grpc
 import redis
 import uvloop
+from muster_coordinator.loader import Loader
 from muster_coordinator.log_image import LogImage
 from muster_core.config import GroupConfig
 from muster_metadata import MetadataServer, MetadataSettings, initialise
@@ -31,6 +36,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_runtime.channels import Channels, parse_addresses
 from muster_runtime.settings import load
 from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNodes
@@ -186,6 +192,24 @@ def replay(runs: list[bytes]) -> tuple[float, int]:
     return time.perf_counter() - began, image.records
 
 
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def load_here(metadata: RoleProcess) -> tuple[int, float, float]:
+    """Number of records of a load in this process; processor seconds of this process and of metadata."""
+    channels = Channels(parse_addresses(metadata.address))
+    loader = Loader(channels.channel, 1, GroupConfig())
+    image = loader.image(0)
+    here, there = time.process_time(), processor_s(metadata.process.pid)
+    await loader.preload(image)
+    here, there = time.process_time() - here, processor_s(metadata.process.pid) - there
+    await channels.close()
+    return image.records, here, there
+
+
 async def load_once(number: int, folder: Path, metadata: RoleProcess) -> tuple[float, int]:
     """Seconds that a new coordinator process takes, and the number of records."""
     process = RoleProcess(
@@ -228,6 +252,7 @@ async def measure(count: int, rounds: int, folder: Path, *, offsets_only: bool) 
     )
     await metadata.start()
     kinds = ("plain client", "decode only", "metadata only", "replay only", "load")
+    processor_us: dict[str, list[float]] = {"coordinator": [], "metadata": []}
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds):
         took, datas = read_plainly(nodes[number % 3].url)
@@ -239,6 +264,9 @@ async def measure(count: int, rounds: int, folder: Path, *, offsets_only: bool) 
         rates["replay only"].append(replayed / took)
         took, replayed = await load_once(number, folder, metadata)
         rates["load"].append(replayed / took)
+        replayed, here, there = await load_here(metadata)
+        processor_us["coordinator"].append(here / replayed * 1e6)
+        processor_us["metadata"].append(there / replayed * 1e6)
         print(
             f"round {number + 1}: "
             + ", ".join(f"{kind} {rates[kind][-1]:,.0f}" for kind in kinds)
@@ -251,6 +279,9 @@ async def measure(count: int, rounds: int, folder: Path, *, offsets_only: bool) 
     for kind in kinds:
         ratio = median[kind] / median["plain client"]
         print(f"{kind:14}{median[kind]:12,.0f} records/s   {ratio:5.2f} × plain client")
+    for name, found in processor_us.items():
+        each = min(found)
+        print(f"{name:14}{each:12.2f} µs of processor time per record: {1e6 / each:,.0f} records/s on a core")
     await metadata.terminate()
     await nodes.stop()
 
