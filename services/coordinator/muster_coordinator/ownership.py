@@ -119,7 +119,7 @@ class Ownership:
         for shard in tuple(self._pulls_not_asked):
             self._cancel(shard)
         limit_ms = self._now_ms() + self._pace.drain_limit_ms
-        while self.shards and self._now_ms() < limit_ms and self._others_live():
+        while self.shards and self._now_ms() < limit_ms and self._can_hand_over():
             self._emptied.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), self._pace.tick_ms / 1000)
@@ -392,6 +392,10 @@ class Ownership:
     def _others_live(self) -> bool:
         picture = self._picture()
         return picture is not None and any(node != self._me.node_id for node in picture.live)
+
+    def _can_hand_over(self) -> bool:
+        """Whether a draining process may still hope for successors: not without its lease, nor alone."""
+        return self._lease.may_answer(self._now_ms()) and self._others_live()
 
     def _announce(self) -> None:
         serving = [(shard.number, shard.epoch) for shard in self.shards.values() if shard.serving]
