@@ -23,6 +23,7 @@ from simulation.world import World
 
 KEYS = [b"muster:{0}:log", b"muster:{0}:promise", b"muster:{0}:acknowledged", b"muster:node"]
 COPY = b"muster:{0}:copy"
+SNAPSHOT, SNAPSHOTS = b"muster:{0}:snapshot:1-3", b"muster:{0}:snapshots"
 LEASES, OWNERS = b"muster:leases", b"muster:owners"
 IDENTITY = b"cluster/1/1 of 3/1"
 STEPS = 400
@@ -195,7 +196,15 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
             "repair": (KEYS, *begin, *end(), *end(), *entries(number)),
             "check": (KEYS, *begin),
             "acknowledge": (KEYS, *begin, *end()),
-            "trim": (KEYS, *begin, end()[0], *end()),
+            "trim": ([*KEYS, SNAPSHOT], *begin, end()[0], *end(), draw.choice((b"1-3", end()[0]))),
+            "snapshot": (
+                [*KEYS, SNAPSHOT, SNAPSHOTS],
+                *begin,
+                b"1-3",
+                *draw.choice(((b"0", b"part"), (b"0", b"other"), (b"1", b"part"), (b"hashes", b"h" * 64))),
+                draw.choice((b"", end()[0])),
+            ),
+            "mark": ([*KEYS, SNAPSHOT, SNAPSHOTS], *begin, b"1-3", *end(), end()[0], SNAPSHOT[:-3]),
             "hashes": (KEYS, *begin, end()[0], b"%d" % draw.randint(1, 5)),
             "stage": ([*KEYS, COPY], *begin, *draw.choice((end(), (b"", b""))), *entries(number)),
             "install": ([*KEYS, COPY], *begin, *end(), *draw.choice((end(), (b"", b""))), b"0-1", b"5"),
