@@ -68,7 +68,7 @@ class Observer:
         self._assigned: dict[tuple[str, int, str], bytes] = {}
         self._sent_renewals: dict[tuple[Process, int], float] = {}
         self._seen_epoch: dict[Process, int] = defaultdict(int)
-        self.adopted_stale: dict[Process, str] = {}
+        self._stale: dict[Process, str] = {}
 
     def notes(self) -> CallNotes:
         """See `processes.Watch`."""
@@ -362,6 +362,11 @@ class Observer:
         else:
             self._seen(process, message)
 
+    def adopted(self, process: Process) -> None:
+        """See `processes.Watch`."""
+        stale = self._stale.get(process, "")
+        self._violations.expect("E4", not stale, f"{process.name} takes an assignment of {stale}")
+
     def _seen(self, process: Process, part: Any) -> None:
         epoch = int(getattr(part, "shard_epoch", 0))
         if isinstance(part, pb.OffsetFetchResponse) and part.groups:
@@ -370,7 +375,7 @@ class Observer:
             return
         if isinstance(part, pb.SyncGroupResponse) and part.error_code == _NONE:
             stale = epoch < self._seen_epoch[process]
-            self.adopted_stale[process] = (
+            self._stale[process] = (
                 f"epoch {epoch}, though epoch {self._seen_epoch[process]} was seen" if stale else ""
             )
         self._seen_epoch[process] = max(epoch, self._seen_epoch[process])

@@ -126,6 +126,9 @@ class Watch(Protocol):
     def client_received(self, process: "Process", message: Any) -> None:
         """A client takes a message."""
 
+    def adopted(self, process: "Process") -> None:
+        """The member of a worker takes an assignment."""
+
     def renewal_sent(self, process: "Process", request: Any) -> None:
         """A coordinator sends a renewal of its lease."""
 

@@ -156,6 +156,7 @@ class Worker:
     def _assigned(self, owned: tuple[TopicPartition, ...]) -> None:
         member = self.member
         assert member is not None
+        self.process.watch.adopted(self.process)
         self._history.assigned.append(
             Assigned(
                 self.group_id,
