@@ -41,6 +41,14 @@ def leader_of(members: list[RawMember]) -> RawMember:
     return next(member for member in members if member.leader)
 
 
+async def explain(arena: Arena, group: str) -> None:
+    """Notes what the group went through."""
+    found = await arena.client.describe_group(group)
+    arena.note(f"{group}: {coordinator_pb2.GroupState.Name(found.state)}, generation {found.generation}")
+    for row in await arena.client.group_history(group, 5):
+        arena.note(f"{group}: {str(row)[:400]}".replace("\n", " "))
+
+
 async def in_state(arena: Arena, group: str, state: "coordinator_pb2.GroupState.ValueType") -> bool:
     """Whether a group is in a state, as its coordinator says."""
     return bool((await arena.client.describe_group(group)).state == state)
@@ -143,10 +151,13 @@ async def kill_between_append_and_answer(arena: Arena) -> str:
         if not hit or not all(unanswered):
             raise NotHit("somebody was answered before the kill")
         answers = await asyncio.gather(*(m.resync(given if m.leader else None) for m in members))
+        if any(answer.error_code for answer in answers):
+            await explain(arena, group)
         for member, answer in zip(members, answers, strict=True):
             arena.expect(
                 answer.error_code == 0 and answer.assignment == given[member.member_id],
-                f"{member.name} repeats SyncGroup and gets {answer.error_code} {answer.assignment!r}",
+                f"{member.name} repeats SyncGroup and gets {answer.error_code} {answer.error_message} "
+                f"{answer.assignment!r}",
             )
     return f"generation {generation} stood on a majority, 4 of 4 members had no answer"
 
@@ -168,9 +179,11 @@ async def kill_half_answered(arena: Arena) -> str:
         await arena.kill((await arena.owner(group)).name)
         for member in [*rest, *first]:
             answer = await member.resync()
+            if answer.error_code:
+                await explain(arena, group)
             arena.expect(
                 answer.error_code == 0 and answer.assignment == given[member.member_id],
-                f"{member.name} gets {answer.error_code} {answer.assignment!r}",
+                f"{member.name} gets {answer.error_code} {answer.error_message} {answer.assignment!r}",
             )
     return f"generation {generation}: 2 of 4 members had their answer"
 

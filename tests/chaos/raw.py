@@ -218,8 +218,16 @@ class RawMember:
         return await self.until_answered(self.join, int)
 
     async def resync(self, assignments: Mapping[str, bytes] | None = None) -> pb.SyncGroupResponse:
-        """Syncs until there is an outcome."""
-        return await self.until_answered(lambda: self.sync(assignments), lambda answer: answer.error_code)
+        """Syncs until there is an outcome.
+
+        A coordinator that loads answers a sync as Kafka does: REBALANCE_IN_PROGRESS. That is none.
+        """
+
+        def code(answer: pb.SyncGroupResponse) -> int:
+            loading = answer.error_code == REBALANCING and "loading" in answer.error_message
+            return int(common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS if loading else answer.error_code)
+
+        return await self.until_answered(lambda: self.sync(assignments), code)
 
 
 def assignments_for(members: tuple[str, ...], label: str) -> dict[str, bytes]:

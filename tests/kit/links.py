@@ -155,12 +155,12 @@ class _Pair:
         """Passes on what may pass."""
         for end in (self.source, self.target):
             out = self.other(end).transport
-            if end.direction in self.link.held or out is None:
+            if end.direction in self.link.held or out is None or self.other(end).over:
                 continue
             waiting, end.waiting = bytes(end.waiting), bytearray()
             if waiting and not out.is_closing():
                 out.write(waiting)
-            if end.transport is not None and not end.transport.is_closing():
+            if end.transport is not None and not end.over and not end.transport.is_closing():
                 end.transport.resume_reading()
             if end.over:
                 out.close()

@@ -151,6 +151,7 @@ def healthy(built: LogBuilder | None = None) -> LogBuilder:
     built.handoff()
     built.claim("coordinator-2")
     built.commit(1, "a", 2)
+    built.commit(1, "c", 2)
     built.now_ms += 10_000
     built.left(1, "c", common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED)
     built.generation(2, "a")
