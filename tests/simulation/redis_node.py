@@ -1,5 +1,6 @@
 """A simulated node of the log: a Redis server with its connections, its disk and its failures."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class RedisNode:
         self._written = written
         self._file: list[Effect] = []
         self._effects: list[tuple[bytes, list[bytes]]] = []
-        self._waiting: list[tuple[_Client, bytes]] = []
+        self._waiting: collections.deque[tuple[float, _Client, bytes]] = collections.deque()
         self._busy_until_s = 0.0
         network.listen(self.place, PORT, lambda end: _Client(self, end))
 
@@ -66,9 +67,7 @@ class RedisNode:
     def resume(self) -> None:
         """SIGCONT."""
         self.stopped = False
-        waiting, self._waiting = self._waiting, []
-        for client, data in waiting:
-            self.take(client, data)
+        self._work()
 
     def kill(self) -> None:
         """SIGKILL; the file has everything that was written."""
@@ -107,22 +106,19 @@ class RedisNode:
     # --- serving
 
     def take(self, client: "_Client", data: bytes) -> None:
-        """Bytes of a client."""
+        """Bytes of a client; everybody's are served in the order in which they came."""
         if not self.alive:
             return
-        if self.stopped:
-            self._waiting.append((client, data))
-            return
-        if self.delay_s:
-            self._busy_until_s = max(self.world.now_s, self._busy_until_s) + self.delay_s
-            self.world.at(self._busy_until_s, self._serve_late, client, data)
-        else:
+        if not (self.stopped or self.delay_s or self._waiting):
             self._serve(client, data)
+            return
+        self._busy_until_s = max(self.world.now_s, self._busy_until_s) + self.delay_s
+        self._waiting.append((self._busy_until_s, client, data))
+        self.world.at(self._busy_until_s, self._work)
 
-    def _serve_late(self, client: "_Client", data: bytes) -> None:
-        if self.stopped:
-            self._waiting.append((client, data))
-        elif self.alive:
+    def _work(self) -> None:
+        while self._waiting and not self.stopped and self._waiting[0][0] <= self.world.now_s:
+            _, client, data = self._waiting.popleft()
             self._serve(client, data)
 
     def _serve(self, client: "_Client", data: bytes) -> None:
