@@ -154,6 +154,16 @@ async def test_a_majority_decides_and_the_rest_is_not_waited_for() -> None:
     assert late == [(nodes[1], Reply(Status.FENCED))]
 
 
+@pytest.mark.parametrize("status", [Status.FENCED, Status.PROMISED])
+def test_one_node_that_promised_another_claim_decides_nothing(status: Status) -> None:
+    other = Reply(status, (b"9",))
+    assert checked(2)([other, None, None], False) is None
+    assert checked(2)([other, Reply(Status.OK), Reply(Status.OK)], True) is OK
+    fenced = checked(2)([other, None, other], False)
+    assert fenced is not None
+    assert (fenced.outcome, fenced.epoch) == (pb.LOG_OUTCOME_FENCED, 9)
+
+
 async def test_a_gap_is_not_written_over(tmp_path: Path) -> None:
     async with one_node(tmp_path) as (cluster, writer, node):
         entries = behind(writer.end, 1, b"w:missed", b"w:next")

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from planted.ground import Ground, Outcome
-from planted.plants import BadPlants, Plant, Plants, faults, is_of, layer_of, read_plants
+from planted.plants import LAYERS, BadPlants, Check, Plant, Plants, faults, is_of, layer_of, read_plants
 from planted.rules import BadRules, Rule, read_rules
 from planted.table import PAGE, page, read_catches
 
@@ -89,6 +89,20 @@ class Field:
         finally:
             self._free.put(ground)
 
+    def failing_checks(self, plants: Sequence[Plant]) -> list[Check]:
+        """Commands of further layers that find something although no bug is planted."""
+        checks = list(dict.fromkeys(check for plant in plants for check in plant.also))
+        with ThreadPoolExecutor(self._jobs) as threads:
+            outcomes = list(threads.map(self._unplanted_check, checks))
+        return [check for check, outcome in zip(checks, outcomes, strict=True) if not outcome.passed]
+
+    def _unplanted_check(self, check: Check) -> Outcome:
+        ground = self._free.get()
+        try:
+            return ground.command(check.run, CHECK_LIMIT_S)
+        finally:
+            self._free.put(ground)
+
     def try_all(self, plants: Sequence[Plant], failing: Sequence[str], *, all_layers: bool) -> list[Verdict]:
         """Plants them, and prints each verdict when it is known.
 
@@ -126,7 +140,7 @@ class Field:
                 layers = []
                 for check in plant.also if all_layers else ():
                     seen = ground.command(check.run, CHECK_LIMIT_S)
-                    layers.append((check.layer, bool(seen.failed)))
+                    layers.append((LAYERS[check.layer], bool(seen.failed)))
                 return Verdict(plant, caught_by, outcome.reason, tuple(layers), outcome.broken)
         except BadPlants as error:
             return Verdict(plant, broken=str(error))
@@ -230,7 +244,10 @@ def main() -> int:
             print(f"FAULT  {test} fails without any bug")
         for problem in problems:
             print(f"FAULT  {problem}")
-        if problems:
+        checks = field.failing_checks(plants) if arguments.all_layers else []
+        for check in checks:
+            print(f"FAULT  {' '.join(check.run)} finds something without any bug")
+        if problems or checks:
             return 1
         verdicts = field.try_all(plants, failing, all_layers=arguments.all_layers)
     print_totals(plants, verdicts, len({rule for plant in plants for rule in plant.rules}))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from planted.plants import Plant, Plants, is_of, layer_of
+from planted.plants import LAYERS, Plant, Plants, is_of, layer_of
 from planted.rules import ROOT, Rule
 
 PAGE = ROOT / "docs" / "planted.md"
@@ -65,7 +65,7 @@ def _last_of(rules: Mapping[str, Rule], section: str) -> Rule:
 
 
 def _row(rule: Rule, plant: Plant, test: str) -> str:
-    layers = dict.fromkeys([layer_of(test), *(check.layer for check in plant.also)])
+    layers = dict.fromkeys([layer_of(test), *(LAYERS[check.layer] for check in plant.also)])
     return f"| {rule.id} | {_cell(plant.bug)} `{plant.id}` | {', '.join(layers)} | `{test}` |"
 
 
