@@ -144,7 +144,7 @@ async def with_snapshots(
             assert shard_log is not None
             return await on_all(cluster, oldest) == [shard_log.newest.previous_upto] * 3
 
-        await eventually(trimmed, "all nodes have trimmed their logs")
+        await eventually(trimmed, "all nodes have trimmed their logs", 60)
     await first.abort()
     return before, upto
 

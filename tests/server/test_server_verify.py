@@ -9,8 +9,11 @@ import redis
 from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder
 from kit.log_builder import healthy as healthy_log
+from muster_core.config import GroupConfig
 from muster_core.position import GENESIS, Position
 from muster_core.replay import Entry
+from muster_core.shard import Shard
+from muster_core.snapshot import Covered, digest_of, part_hash, parts
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
@@ -22,7 +25,7 @@ from typer.testing import CliRunner
 
 SHARDS = 2
 CLUSTER = "cluster-of-the-tests"
-LOG, ACKNOWLEDGED = "muster:{1}:log", "muster:{1}:acknowledged"
+LOG, ACKNOWLEDGED, SNAPSHOT = "muster:{1}:log", "muster:{1}:acknowledged", "muster:{1}:snapshot"
 
 
 def empty() -> LogBuilder:
@@ -180,15 +183,54 @@ async def test_an_empty_server_has_no_log(tmp_path: Path) -> None:
     await node.stop()
 
 
-async def test_a_trimmed_log_is_read_from_where_its_snapshot_reaches(nodes: RedisNodes) -> None:
+def trimmed(nodes: RedisNodes) -> Position:
+    """Stores a log that begins where its snapshot reaches, and the snapshot; gives what it covers."""
     built = healthy()
-    covered = built.entries[-3].position
-    built.add(log.Record(snapshot=log.Snapshot(upto=covered.to_proto())))
+    covered = built.entries[-3]
+    state = Shard(1, GroupConfig())
+    for entry in built.entries[:-2]:
+        state.replay(entry.position, log.Record.FromString(entry.record))
+    (part,) = parts(state.groups.values(), Covered(1, covered.position, covered.hash))
+    hashes = part_hash(part)
+    marker = log.Snapshot(
+        upto=covered.position.to_proto(), hash=covered.hash, parts=1, digest=digest_of([hashes])
+    )
+    built.add(log.Record(snapshot=marker))
     for node in nodes:
         store(node, built.entries[-4:], built.end)
+        with redis.Redis(port=node.port) as connection:
+            place = covered.position.stream_id
+            connection.hset(f"{SNAPSHOT}:{place}", mapping={"0": part, "hashes": hashes})
+            connection.hset(f"{SNAPSHOT}s", place, built.end.stream_id)
+    return covered.position
+
+
+async def test_a_trimmed_log_is_read_from_where_its_snapshot_reaches(nodes: RedisNodes) -> None:
+    trimmed(nodes)
     report = verify(nodes.url)
     assert report.clean, report.evidence
     assert report.checked["L8"] == SHARDS + 1
+    assert report.checked["L9"] >= 3
+
+
+async def test_a_snapshot_that_one_node_has_otherwise_is_told(nodes: RedisNodes) -> None:
+    covered = trimmed(nodes)
+    with redis.Redis(port=nodes[1].port) as connection:
+        connection.hset(f"{SNAPSHOT}:{covered.stream_id}", "0", b"other bytes")
+    report = verify(nodes.url)
+    (evidence,) = [one for one in report.evidence if one.violation.invariant == "L9"]
+    assert "node 2 holds other bytes" in evidence.violation.detail
+    assert covered.stream_id in evidence.violation.detail
+
+
+async def test_a_trimmed_log_without_its_snapshot_is_told(nodes: RedisNodes) -> None:
+    covered = trimmed(nodes)
+    for node in nodes:
+        with redis.Redis(port=node.port) as connection:
+            connection.delete(f"{SNAPSHOT}:{covered.stream_id}", f"{SNAPSHOT}s")
+    report = verify(nodes.url)
+    assert report.broken["L9"]
+    assert any("no node has a right snapshot" in one.violation.detail for one in report.evidence)
 
 
 @pytest.mark.parametrize(
