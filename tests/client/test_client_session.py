@@ -363,6 +363,21 @@ async def test_a_silent_coordinator_is_left(world: World) -> None:
     assert world.told == ["assigned"]
 
 
+async def test_a_silent_coordinator_is_not_tried_again_while_its_successor_is_looked_for(
+    world: World,
+) -> None:
+    a, b = world.a, world.b
+    b.shard_epoch = 2
+    await world.join(disconnect_grace_ms=9_000)
+    before = len(world.cluster.asked)
+    a.mute = True
+    await until(lambda: len(world.cluster.asked) >= before + 2)  # it is named again: its lease runs
+    world.cluster.owner = 1
+    await b.until("Attach")
+    assert len(a.streams) == 1
+    assert world.told == ["assigned"]
+
+
 async def test_an_old_stream_is_replaced_calmly(world: World) -> None:
     a = world.a
     member = await world.join()

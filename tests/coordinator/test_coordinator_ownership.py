@@ -42,6 +42,15 @@ async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: 
     assert only.serving[0] == 1
 
 
+async def test_a_drain_without_a_lease_does_not_wait_for_successors(cluster: MemoryCluster) -> None:
+    first = await cluster.add("a", drain_limit_ms=600_000)
+    await owns(first, SHARDS)
+    await cluster.add("b", settle_ms=3_600_000)
+    cluster.store.stopped = True
+    await until(lambda: first.shards[1].suspended)
+    await asyncio.wait_for(first.drain_and_stop(), 60)
+
+
 @pytest.mark.row("LD-30")
 @pytest.mark.row("LD-31")
 @pytest.mark.row("OF-10")
