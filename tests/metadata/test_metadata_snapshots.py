@@ -194,6 +194,26 @@ async def test_a_node_that_missed_a_snapshot_gets_it(cluster: MetadataCluster) -
         await eventually(there, "the node has the snapshot")
 
 
+@pytest.mark.parametrize("field", ["0", "hashes"])
+async def test_a_snapshot_that_no_node_has_right_keeps_none_from_being_rebuilt(
+    cluster: MetadataCluster, field: str
+) -> None:
+    _, older, newer, _ = await two_snapshots(cluster)
+    for index in range(2):
+        async with cluster.client(index) as client:
+            await client.hset(f"muster:{{0}}:snapshot:{older.stream_id}", field, "rotten")
+    async with cluster.client(2) as client:
+        await client.flushall()
+
+        async def rebuilt() -> bool:
+            log_there = await client.exists("muster:{0}:log", "muster:{0}:promise")
+            return log_there == 2 and bool(
+                await client.hexists(f"muster:{{0}}:snapshot:{newer.stream_id}", "hashes")
+            )
+
+        await eventually(rebuilt, "the node has the log and the snapshot that is right")
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -126,9 +126,10 @@ class SnapshotCopies:
                 )
 
     async def copy_missing(self, node: Node, source: Node, shard: int, *, nodes_heard: int = 1) -> bool:
-        """Copies what a node lacks of the snapshots that count; whether it has them all now.
+        """Copies what a node lacks of the snapshots that count; whether it has now all that there are.
 
-        A snapshot is on a majority, so the source of a log need not be among those that have it.
+        A snapshot is on a majority, so the source of a log need not be among those that have it. One that
+        is right on no node at all keeps none from being rebuilt.
 
         Args:
             node: what is filled.
@@ -150,7 +151,9 @@ class SnapshotCopies:
             if snapshot is None:
                 continue  # its marker is not part of the log
             found = await self._believed(shard, snapshot, upto)
-            if found is None or not await self._copy(node, found, marker):
+            if found is None and heard < len(self._quorum.nodes) - 1:
+                return False  # a node that does not answer may have it
+            if found is not None and not await self._copy(node, found, marker):
                 return False
         return heard >= nodes_heard
 
@@ -163,8 +166,8 @@ class SnapshotCopies:
                 if not reply.done:
                     return False
                 number += 1
-        except SnapshotLost:
-            return False
+        except SnapshotLost as lost:
+            return lost.certain
         hashes = b"".join(found.part_hashes)
         reply = await node.keep(*place, HASHES, hashes, marker.stream_id)
         return reply.done
