@@ -265,6 +265,8 @@ class GroupLife(RuleBasedStateMachine):
         for append in list(self.cluster.waiting)[:landed]:
             place = self.cluster._next_position()
             self.cluster.log.extend((place.after(i), record) for i, record in enumerate(append.records))
+        self.check_records()
+        self.checker.claimed()
         self.check_replays()
         now_ms, calls = self.cluster.now_ms, self.cluster._last_call_id
         self.cluster = self.cluster.reloaded()

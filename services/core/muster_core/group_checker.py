@@ -71,10 +71,10 @@ class GroupChecker:
             self._now_ms = record.written_at_ms
             check(position, record)
 
-    def claimed(self, written_at_ms: int) -> None:
-        """A new owner has come: it gives everybody a full session, and only its own clock counts now."""
+    def claimed(self) -> None:
+        """A new owner has come: its clock does not compare with the last one's."""
         for group in self._groups.values():
-            group.heard_ms = dict.fromkeys(group.members, written_at_ms)
+            group.heard_ms.clear()
 
     def begin_with(self, groups: Iterable[Group]) -> None:
         """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
@@ -365,7 +365,7 @@ class GroupChecker:
                 f"group {message.group_id!r}: a commit of {member_id} in generation {generation}; the group "
                 f"is in {group.generation}, of which it is {member} member",
             )
-        elif member_id in group.heard_ms:
+        else:
             group.heard_ms[member_id] = record.written_at_ms
         seq = message.member_seq
         if seq:

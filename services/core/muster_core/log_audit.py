@@ -193,7 +193,11 @@ def _read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Positi
 
 
 def compare_nodes(
-    logs: Mapping[int, Iterable[Page]], nodes: int, acknowledged: Position, findings: Findings
+    logs: Mapping[int, Iterable[Page]],
+    nodes: int,
+    acknowledged: Position,
+    findings: Findings,
+    begins: Mapping[int, Position] | None = None,
 ) -> None:
     """Lays the nodes' entries side by side, up to the acknowledged position, and keeps one page of each.
 
@@ -202,12 +206,12 @@ def compare_nodes(
         nodes: how many nodes the log has.
         acknowledged: up to where they must agree.
         findings: takes the results, of invariants L5 and L6n.
+        begins: where each node's log begins, if the pages are only a part of it.
     """
     walks = {node: (entry for page in pages for entry in page.entries()) for node, pages in logs.items()}
     heads = {node: head for node, walk in walks.items() if (head := next(walk, None)) is not None}
-    begun = set(heads)
-    complete_from = max((head.position for head in heads.values()), default=NOWHERE)
-    firsts = {node: head.position for node, head in heads.items()}
+    firsts = {node: head.position for node, head in heads.items()} if begins is None else dict(begins)
+    complete_from = max(firsts.values(), default=NOWHERE)
     while heads:
         position = min(head.position for head in heads.values())
         if position > acknowledged:
@@ -218,7 +222,7 @@ def compare_nodes(
             contents.setdefault(head.hash + head.nonce + head.record, []).append(node)
         told = " and ".join(f"nodes {holders}" for holders in contents.values())
         findings.expect("L6n", len(contents) == 1, position, f"{told} hold different entries")
-        holes = [node for node in begun if node in heads and node not in having and firsts[node] < position]
+        holes = [node for node in heads if node not in having and firsts[node] < position]
         if holes:
             text = f"nodes {holes} lack it and have earlier and later ones"
             findings.expect("L6n", False, position, text)

@@ -248,7 +248,7 @@ class LogChecker:
     def _check_owner(self, position: Position, record: records_pb2.Record, kind: str) -> None:
         if kind == "claim":
             self._check_claim(position, record.claim)
-            self.groups.claimed(record.written_at_ms)
+            self.groups.claimed()
             return
         if kind == "genesis":
             self._check_genesis(position, record.genesis)

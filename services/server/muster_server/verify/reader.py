@@ -132,6 +132,12 @@ class NodeReader:
         found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
 
+    def first(self, shard: int, shard_count: int) -> Position:
+        """Place of the first entry; nowhere: there is no log."""
+        key = log_keys(shard, shard_count).log
+        found = self._read(key, self._redis.xrange, key, count=1)
+        return Position.parse(found[0][0].decode()) if found else NOWHERE
+
     def length(self, shard: int, shard_count: int) -> int:
         """Number of entries."""
         key = log_keys(shard, shard_count).log

@@ -1,0 +1,303 @@
+"""The audit of a log: one Spark job, and what it found."""
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from muster_core.invariants import INVARIANTS, Findings, Invariant, Severity
+from muster_core.position import Position
+
+from muster_audit.comparison import check_acknowledgements, compare_copies, read_acknowledgements
+from muster_audit.facts import KINDS, Broken, LogRead, Looked, Segment
+from muster_audit.scan import Rules
+from muster_audit.sources import LogSource, open_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALL: dict[str, Invariant] = {
+    **INVARIANTS,
+    "E2": Invariant(
+        "E2",
+        "Nothing is answered as stored before the log acknowledged it.",
+        "acknowledgements",
+        Severity.CRITICAL,
+        "Every acknowledgement that was noted elsewhere against the log's acknowledged end.",
+    ),
+}
+"""What the audit checks, by id."""
+
+_POINTS = 120
+_SPANS_MS = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
+_PROGRESS_SECONDS = 0.5
+_TASKS_PER_CORE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What to check and how.
+
+    Attributes:
+        rules: which rules.
+        all_nodes: whether the copies of all nodes are compared.
+        memory_mb: memory for the nonces of one task, MiB.
+        page_entries: entries that are asked for at a time.
+        max_group_size: members that a group may have.
+        acknowledgements: file of acknowledgements that were noted elsewhere; None: there is none.
+        tasks: how many tasks read; 0: two for each core.
+    """
+
+    rules: Rules = Rules.ALL
+    all_nodes: bool = False
+    memory_mb: int = 256
+    page_entries: int = 1_000
+    max_group_size: int = 5_000
+    acknowledgements: Path | None = None
+    tasks: int = 0
+
+
+@dataclass(slots=True)
+class Result:
+    """What an audit found.
+
+    Attributes:
+        cluster_id: identity of the cluster.
+        address: what was read, without a password.
+        nodes: how many nodes the log has.
+        problems: why nodes were not read, by number.
+        compared: whether the nodes were compared.
+        logs: one row for each log.
+        checked: how often each promise was looked at.
+        broken: how often each was broken.
+        violations: the first of each promise and log.
+        span_ms: width of the spans of time in what is counted over time.
+        seconds: how long it took.
+        tables: the folder with one Parquet table for each kind of fact.
+    """
+
+    cluster_id: str
+    address: str
+    nodes: int
+    problems: dict[int, str]
+    compared: bool
+    logs: list[LogRead] = field(default_factory=list)
+    checked: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    violations: list[Broken] = field(default_factory=list)
+    span_ms: int = 60_000
+    seconds: float = 0.0
+    tables: Path = Path()
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was broken."""
+        return not self.broken
+
+    @property
+    def entries(self) -> int:
+        """Number of entries that were checked."""
+        return sum(log.entries for log in self.logs)
+
+
+Progress = Callable[[str], None]
+
+
+def check(
+    spark: "SparkSession",
+    address: str,
+    options: CheckOptions,
+    tables: Path,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Audits every log at an address.
+
+    Args:
+        spark: the session; both data sources are registered in it.
+        address: nodes of a log, or the folder of an export.
+        options: what to check.
+        tables: folder for the Parquet tables, new or empty.
+        progress: told in words how far it is.
+
+    Raises:
+        LogUnreadableError: there is nothing to read.
+        ValueError: the acknowledgements cannot be used.
+    """
+    from muster_audit.data_source import register
+
+    register(spark)
+    began = time.perf_counter()
+    source = open_source(address)
+    try:
+        result = Result(
+            source.cluster_id,
+            address.rpartition("@")[2],
+            source.count,
+            dict(source.problems),
+            options.all_nodes and source.count > 1,
+            span_ms=_span_ms(source),
+            tables=tables,
+        )
+        found = _found(spark, address, options, result, source, progress)
+        progress("putting the findings together")
+        _read_findings(found, result)
+        ends = {log.shard: Position(log.last_epoch, log.last_offset) for log in result.logs}
+        if result.compared:
+            segments = spark.createDataFrame(found[Segment.kind])
+            for shard, findings in compare_copies(segments, source, ends):
+                _note(result, source, shard, findings)
+        if options.acknowledgements is not None:
+            found["latency"] = _check_acks(spark, address, options.acknowledgements, result, source)
+    finally:
+        source.close()
+    result.violations.sort(key=lambda one: (one.shard, one.epoch, one.offset))
+    result.seconds = time.perf_counter() - began
+    _write_tables(found, result)
+    return result
+
+
+def _span_ms(source: LogSource) -> int:
+    """A width that gives at most so many points over the life of the logs."""
+    times = [source.times_ms(shard) for shard in source.logs()]
+    first = min((first for first, _ in times if first), default=0)
+    last = max((last for _, last in times), default=0)
+    return next((span for span in _SPANS_MS if last - first <= span * _POINTS), _SPANS_MS[-1])
+
+
+def _found(
+    spark: "SparkSession",
+    address: str,
+    options: CheckOptions,
+    result: Result,
+    source: LogSource,
+    progress: Progress,
+) -> dict[str, pa.Table]:
+    """Runs the one pass over all logs: what it found, by kind."""
+    tasks = options.tasks or spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+    entries = sum(source.length(shard, source.best_node(shard)) for shard in source.logs())
+    rows = (
+        spark.read.format("muster-audit")
+        .option("address", address)
+        .option("tasks", tasks)
+        .option("rules", options.rules.value)
+        .option("all_nodes", "true" if result.compared else "false")
+        .option("memory_mb", options.memory_mb)
+        .option("page_entries", options.page_entries)
+        .option("span_ms", result.span_ms)
+        .option("max_group_size", options.max_group_size)
+        .load()
+    )
+    with _told(spark, f"checking {entries:,} entries of {len(source.logs())} logs", progress):
+        facts = rows.toArrow()
+    return {kind.kind: _of_kind(facts, kind.kind) for kind in KINDS}
+
+
+def _of_kind(facts: pa.Table, kind: str) -> pa.Table:
+    """The facts of one kind, as a table of their own."""
+    column = facts.column(kind).combine_chunks()
+    present = column.filter(pc.is_valid(column))
+    return pa.Table.from_arrays(present.flatten(), names=[field.name for field in present.type])
+
+
+@contextmanager
+def _told(spark: "SparkSession", what: str, progress: Progress) -> Iterator[None]:
+    """Tells how many tasks are done while a job runs."""
+    done = threading.Event()
+
+    def tell() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not done.wait(_PROGRESS_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            tasks = sum(stage.numTasks for stage in stages if stage is not None)
+            progress(f"{what}: {finished} of {tasks} tasks done")
+
+    progress(what)
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _read_findings(found: dict[str, pa.Table], result: Result) -> None:
+    """Takes over the promises, the violations and the logs."""
+    for row in found[Looked.kind].to_pylist():
+        result.checked[row["id"]] += row["looked_at"]
+        if row["broken"]:
+            result.broken[row["id"]] += row["broken"]
+    result.violations += [Broken(**row) for row in found[Broken.kind].to_pylist()]
+    logs = [LogRead(**row) for row in found[LogRead.kind].to_pylist()]
+    result.logs = sorted((log for log in logs if not log.copy), key=lambda log: log.shard)
+
+
+def _note(result: Result, source: LogSource, shard: int, findings: Findings) -> None:
+    result.checked.update(findings.checked)
+    result.broken.update(findings.broken)
+    for violation in findings.violations:
+        around = list(source.around(shard, violation.position))
+        result.violations.append(
+            Broken(
+                shard, source.name(shard), violation.invariant, *violation.position, violation.detail, around
+            )
+        )
+
+
+def _check_acks(
+    spark: "SparkSession", address: str, path: Path, result: Result, source: LogSource
+) -> pa.Table:
+    acks = read_acknowledgements(spark, path)
+    entries = (
+        spark.read.format("muster-log").option("address", address).option("payload", "false").load()
+    ).select("shard", "epoch", "offset", "written_at_ms")
+    ends = spark.createDataFrame(
+        [(log.shard, log.last_epoch, log.last_offset, log.first_offset) for log in result.logs],
+        "shard bigint, epoch bigint, offset bigint, first bigint",
+    )
+    found, joined = check_acknowledgements(spark, acks, entries, ends)
+    for shard, findings in found.items():
+        _note(result, source, shard, findings)
+    latencies = joined.where("there AND at_ms IS NOT NULL").selectExpr(
+        f"written_at_ms - written_at_ms % {result.span_ms} AS span_ms", "at_ms - written_at_ms AS latency_ms"
+    )
+    latencies.createOrReplaceTempView("latencies")
+    return spark.sql(
+        "SELECT span_ms AS at_ms, count(*) AS records, percentile(latency_ms, 0.5) AS p50_ms, "
+        "percentile(latency_ms, 0.99) AS p99_ms FROM latencies GROUP BY span_ms ORDER BY span_ms"
+    ).toArrow()
+
+
+def _write_tables(found: dict[str, pa.Table], result: Result) -> None:
+    """One Parquet table for each kind of fact, and the promises with their verdicts."""
+    found[Broken.kind] = pa.Table.from_pylist(
+        [asdict(one) for one in result.violations], schema=found[Broken.kind].schema
+    )
+    found[Looked.kind] = pa.Table.from_pylist(
+        [
+            {**asdict(row), "looked_at": result.checked[row.id], "broken": result.broken[row.id]}
+            for row in ALL.values()
+        ]
+    )
+    result.tables.mkdir(parents=True, exist_ok=True)
+    for name, table in found.items():
+        pq.write_table(table, result.tables / f"{name}.parquet")
+
+
+@contextmanager
+def tables_folder(report: Path | None) -> Iterator[Path]:
+    """Where the tables go: into the report, or into a folder that goes afterwards."""
+    if report is not None:
+        yield report / "tables"
+        return
+    with tempfile.TemporaryDirectory(prefix="muster-audit-") as folder:
+        yield Path(folder) / "tables"

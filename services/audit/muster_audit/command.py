@@ -1,0 +1,274 @@
+"""`muster-audit`."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from muster_core.position import Position
+from muster_server.verify.reader import LogUnreadableError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster_audit.check import ALL, CheckOptions, Progress, Result, check, tables_folder
+from muster_audit.java import JavaMissing
+from muster_audit.scan import Rules
+from muster_audit.session import SparkMissing, spark_session
+from muster_audit.sources import open_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXIT_BROKEN = 1
+EXIT_UNREADABLE = 2
+
+app = typer.Typer(
+    help="Proves from the log, with Spark, that no promise was broken; keeps the history that is trimmed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Address = Annotated[
+    str, typer.Argument(help="Nodes of the log, redis://host:port,…, or the folder of an export.")
+]
+Master = Annotated[
+    str, typer.Option(help="Spark cluster, e.g. spark://host:7077; default: all cores of this machine.")
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(help="File for Spark's own log; `-`: standard error; default: a temporary file."),
+]
+MemoryMb = Annotated[
+    int,
+    typer.Option(min=1, max=1_048_576, help="Memory for the nonces of one task, MiB; more go to files."),
+]
+
+
+@app.command(name="check")
+def check_command(
+    address: Address,
+    nodes: Annotated[
+        str, typer.Option(help="`all`: also compare what the nodes hold; `one`: do not.")
+    ] = "one",
+    rules: Annotated[Rules, typer.Option(help="`all`, or only those of the log itself.")] = Rules.ALL,
+    output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`.")] = "text",
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for index.html and Parquet tables; new or empty.")
+    ] = None,
+    acks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Acknowledgements noted elsewhere (Parquet or JSON lines): shard, epoch, offset, at_ms."
+        ),
+    ] = None,
+    max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
+    memory_mb: MemoryMb = 256,
+    page_entries: Annotated[
+        int, typer.Option(min=10, max=20_000, help="Entries asked for at a time; 200 spares a busy primary.")
+    ] = 1_000,
+    tasks: Annotated[int, typer.Option(min=0, max=1_000, help="Tasks that read; 0: two for each core.")] = 0,
+    master: Master = "",
+    spark_log: SparkLog = None,
+) -> None:
+    """Checks every promise from the log alone, read-only. Exit code 1: one was broken; 2: it was not read."""
+    for name, value, known in (("nodes", nodes, ("all", "one")), ("output", output, ("text", "json"))):
+        if value not in known:
+            _fail(f"--{name} {value!r}: use {' or '.join(known)}")
+    if report is not None and report.is_dir() and any(report.iterdir()):
+        _fail(f"--report {report}: the folder is not empty")
+    options = CheckOptions(rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, tasks)
+    with session("check", master, spark_log) as (spark, progress), tables_folder(report) as tables:
+        result = check(spark, address, options, tables, progress)
+        if report is not None:
+            from muster_audit.page import write_page
+
+            write_page(result, report)
+    if output == "json":
+        typer.echo(as_json(result))
+    else:
+        show(result, Console())
+        if report is not None:
+            typer.echo(f"report: {report / 'index.html'}")
+    if not result.clean:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+@app.command(name="export")
+def export_command(
+    address: Address,
+    folder: Annotated[Path, typer.Argument(help="Folder of the export; new, or one of the same cluster.")],
+    metadata: Annotated[
+        str, typer.Option(help="host:port of a metadata service that is told how far; empty: nobody is told.")
+    ] = "",
+    master: Master = "",
+    spark_log: SparkLog = None,
+) -> None:
+    """Writes what is new and verified to Parquet, by shard and day. Exit code 1: a log is broken."""
+    if "://" not in address:
+        _fail(f"{address!r} is no address of a log: redis://host:port,host:port,…")
+    with session("export", master, spark_log) as (spark, progress):
+        from muster_audit.export import export, report_exported
+
+        progress(f"exporting to {folder}")
+        exported = export(spark, address, folder)
+        problems = report_exported(metadata, exported) if metadata else []
+    for one in exported:
+        if one.problem:
+            typer.echo(f"log {one.shard}: exported up to {one.end.stream_id}; {one.problem}", err=True)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    logs = sum(bool(one.end_hash) for one in exported)
+    told = f", reported to {metadata}" if metadata and not problems else ""
+    typer.echo(f"{sum(one.written for one in exported):,} new entries; {logs} logs in {folder}{told}")
+    if problems or any(one.problem for one in exported):
+        raise typer.Exit(EXIT_BROKEN)
+
+
+@app.command(name="describe")
+def describe_command(
+    address: Address,
+    group: Annotated[str, typer.Argument(help="Id of the group.")],
+    at: Annotated[str, typer.Option(help="Time, e.g. 2026-11-21T10:00:00Z, or ms since the Unix epoch.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`.")] = "text",
+) -> None:
+    """What a group looked like at a time, from the log or from an export. Needs no Spark."""
+    from muster_audit.describe import as_dict, describe_at, parse_time, show_then
+
+    if output not in ("text", "json"):
+        _fail(f"--output {output!r}: use text or json")
+    try:
+        source = open_source(address)
+        try:
+            then = describe_at(source, group, parse_time(at))
+        finally:
+            source.close()
+    except (LogUnreadableError, ValueError) as error:
+        _fail(str(error))
+    if output == "json":
+        typer.echo(json.dumps(as_dict(then, group), indent=2))
+    else:
+        show_then(then, group, Console())
+    if then.group is None:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"muster-audit: {message}", err=True)
+    raise typer.Exit(EXIT_UNREADABLE)
+
+
+@contextmanager
+def session(name: str, master: str, log: Path | None) -> "Iterator[tuple[SparkSession, Progress]]":
+    """A Spark session and what tells the progress; what goes wrong becomes a sentence and exit code 2."""
+    console = Console(stderr=True)
+    folder = Path(tempfile.mkdtemp(prefix="muster-audit-"))
+    target = None if log is not None and str(log) == "-" else (log or folder / "spark.log")
+    keep = False
+    try:
+        with console.status("starting Spark") as status:
+
+            def progress(text: str) -> None:
+                status.update(text)
+
+            with spark_session(f"muster-audit {name}", master=master, folder=folder, log=target) as spark:
+                yield spark, progress
+    except (JavaMissing, SparkMissing, LogUnreadableError, ValueError, OSError) as error:
+        _fail(str(error))
+    except Exception as error:
+        unreadable = _reason(error)
+        if unreadable:
+            _fail(unreadable)
+        keep = True
+        typer.echo(f"muster-audit: Spark's own log is in {target}", err=True)
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+    """The sentence of an error that a task raised, if it is one that we know."""
+    for line in str(error).splitlines():
+        _, found, text = line.partition("LogUnreadableError: ")
+        if not found:
+            _, found, text = line.partition("LogTrimmedError: ")
+        if found:
+            return text.strip()
+    return ""
+
+
+def show(result: Result, console: Console) -> None:
+    """The result for people."""
+    table = Table(title=f"What the log of {result.cluster_id} shows", title_justify="left")
+    for column in ("id", "promise", "severity", "looked at", "verdict"):
+        table.add_column(column, justify="right" if column == "looked at" else "left")
+    for row in ALL.values():
+        broken, looked = result.broken[row.id], result.checked[row.id]
+        verdict = (
+            Text(f"BROKEN {broken}×", "bold red") if broken else Text("holds" if looked else "–", "green")
+        )
+        table.add_row(row.id, row.promise, row.severity.value, f"{looked:,} {row.counted}", verdict)
+    console.print(table)
+    for number, problem in sorted(result.problems.items()):
+        console.print(f"node {number} was not read: {problem}", style="yellow", markup=False)
+    told: set[str] = set()
+    for violation in result.violations:
+        if violation.invariant in told:
+            continue
+        told.add(violation.invariant)
+        place = Position(violation.epoch, violation.offset).stream_id
+        text = f"{violation.invariant} is broken in {violation.log} at {place}: {violation.detail}"
+        console.print(text, style="red", markup=False)
+        for line in violation.around:
+            console.print(f"  {line}", markup=False, highlight=False)
+    nodes = result.nodes if result.compared else 1
+    summary = "clean" if result.clean else _violations(sum(result.broken.values()))
+    console.print(
+        f"{len(result.logs)} logs, {result.entries:,} entries, "
+        f"{nodes} of {result.nodes} nodes, {result.seconds:.1f} s: {summary}",
+        style="green" if result.clean else "bold red",
+        highlight=False,
+    )
+
+
+def _violations(count: int) -> str:
+    return f"{count} violation{'s' if count > 1 else ''}"
+
+
+def as_json(result: Result) -> str:
+    """The result for programs."""
+    return json.dumps(
+        {
+            "clean": result.clean,
+            "cluster_id": result.cluster_id,
+            "nodes": result.nodes,
+            "unread_nodes": result.problems,
+            "compared": result.compared,
+            "logs": len(result.logs),
+            "entries": result.entries,
+            "groups": sum(log.groups for log in result.logs),
+            "seconds": round(result.seconds, 3),
+            "invariants": [
+                {**asdict(row), "looked_at": result.checked[row.id], "broken": result.broken[row.id]}
+                for row in ALL.values()
+            ],
+            "violations": [
+                {
+                    "invariant": violation.invariant,
+                    "log": violation.log,
+                    "position": Position(violation.epoch, violation.offset).stream_id,
+                    "detail": violation.detail,
+                    "around": violation.around,
+                }
+                for violation in result.violations
+            ],
+        },
+        indent=2,
+    )

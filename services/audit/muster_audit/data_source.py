@@ -1,0 +1,230 @@
+"""Spark's data sources over logs.
+
+* `muster-log`: the entries themselves, decoded, batch and streaming, for questions in SQL;
+* `muster-audit`: what the pass over each log found (`muster_audit.facts`), for the audit.
+
+Both take the option `address`: the nodes of a log, or the folder of an export.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from muster_core.position import NOWHERE, Position
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from muster_audit import entries, facts, scan
+from muster_audit.plan import Piece, pieces_of, spread
+from muster_audit.sources import LogSource, open_source
+
+_TASKS = 4
+_RANGE_ENTRIES = 2_000_000
+
+
+class Checks(InputPartition):  # type: ignore[misc]
+    """Logs that one task checks."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class AuditSource(DataSource):  # type: ignore[misc]
+    """`muster-audit`: options `address`, `tasks`, `all_nodes`, and the fields of `ScanOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "muster-audit"
+
+    def schema(self) -> str:
+        """One column for each kind of fact."""
+        return facts.DDL
+
+    def reader(self, schema: object) -> "AuditReader":
+        """The batch reader."""
+        return AuditReader(self.options)
+
+
+class AuditReader(DataSourceReader):  # type: ignore[misc]
+    """Runs the checks where the entries are read: only what was found goes to Spark."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._address = options["address"]
+        self._tasks = int(options.get("tasks", str(_TASKS)))
+        self._options = scan.ScanOptions(
+            rules=scan.Rules(options.get("rules", scan.Rules.ALL)),
+            memory_mb=int(options.get("memory_mb", "256")),
+            page_entries=int(options.get("page_entries", "1000")),
+            span_ms=int(options.get("span_ms", "60000")),
+            compare=options.get("all_nodes", "false") == "true",
+            max_group_size=int(options.get("max_group_size", "5000")),
+        )
+
+    def partitions(self) -> Sequence[Checks]:
+        """Logs spread over tasks."""
+        source = open_source(self._address)
+        try:
+            pieces = pieces_of(source, all_nodes=self._options.compare)
+        finally:
+            source.close()
+        return [Checks(task) for task in spread(pieces, self._tasks)]
+
+    def read(self, partition: Checks) -> Iterator[pa.RecordBatch]:
+        """Checks the logs of one task."""
+        source = open_source(self._address)
+        try:
+            yield from facts.batches(self._facts(source, partition.pieces))
+        finally:
+            source.close()
+
+    def _facts(self, source: LogSource, pieces: tuple[Piece, ...]) -> Iterator[facts.Fact]:
+        for piece in pieces:
+            if piece.node:
+                yield from scan.digest_log(source, piece.shard, piece.node, self._options)
+            else:
+                yield from scan.audit_log(source, piece.shard, self._options)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one log: behind the first place, up to and with the second."""
+
+    shard: int
+    behind: Position
+    upto: Position
+
+
+class Ranges(InputPartition):  # type: ignore[misc]
+    """Entries that one task reads."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class EntriesSource(DataSource):  # type: ignore[misc]
+    """`muster-log`: options `address`, `tasks` and `payload` (`true` or `false`)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "muster-log"
+
+    def schema(self) -> str:
+        """The columns of an entry."""
+        return entries.DDL
+
+    def reader(self, schema: object) -> "EntriesReader":
+        """The batch reader."""
+        return EntriesReader(self.options)
+
+    def streamReader(self, schema: object) -> "EntriesStream":  # noqa: N802  Spark's name
+        """The streaming reader."""
+        return EntriesStream(self.options)
+
+
+class _Entries:
+    """Reads ranges of entries."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.address = options["address"]
+        self.tasks = int(options.get("tasks", str(_TASKS)))
+        self.payload = options.get("payload", "true") == "true"
+
+    def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
+        """The entries of one task, up to the acknowledged positions that it was planned with."""
+        source = open_source(self.address)
+        try:
+            for one in partition.ranges:
+                node = source.best_node(one.shard)
+                for page in source.pages(one.shard, node, one.upto, 1_000, behind=one.behind):
+                    if page:
+                        yield entries.entries_batch(one.shard, page, payload=self.payload)
+        finally:
+            source.close()
+
+
+class EntriesReader(DataSourceReader):  # type: ignore[misc]
+    """All entries up to the acknowledged positions; long logs in several ranges."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._entries = _Entries(options)
+
+    def partitions(self) -> Sequence[Ranges]:
+        """Ranges spread over tasks."""
+        source = open_source(self._entries.address)
+        try:
+            pieces: dict[Piece, Range] = {}
+            for shard in source.logs():
+                acknowledged = source.acknowledged(shard)
+                for one in _cut(source, shard, acknowledged):
+                    pieces[Piece(shard, one.behind.offset, one.upto.offset - one.behind.offset)] = one
+        finally:
+            source.close()
+        return [
+            Ranges(tuple(pieces[piece] for piece in task))
+            for task in spread(list(pieces), self._entries.tasks)
+        ]
+
+    def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
+        """The entries of one task."""
+        return self._entries.read(partition)
+
+
+class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
+    """New entries; an offset is a position for each log, so a query goes on where its checkpoint stands."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._entries = _Entries(options)
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
+        """Before everything."""
+        return {}
+
+    def latestOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
+        """The acknowledged positions now."""
+        source = open_source(self._entries.address)
+        try:
+            return {str(shard): source.acknowledged(shard).stream_id for shard in source.logs()}
+        finally:
+            source.close()
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[Ranges]:
+        """What is new of each log, spread over tasks."""
+        pieces: dict[Piece, Range] = {}
+        for shard, upto in end.items():
+            one = Range(int(shard), _parse(start.get(shard, "")), Position.parse(upto))
+            if one.upto > one.behind:
+                pieces[Piece(int(shard), 0, one.upto.offset - one.behind.offset)] = one
+        return [
+            Ranges(tuple(pieces[piece] for piece in task))
+            for task in spread(list(pieces), self._entries.tasks)
+        ]
+
+    def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
+        """The entries of one task."""
+        return self._entries.read(partition)
+
+
+def _parse(text: str) -> Position:
+    return Position.parse(text) if text else NOWHERE
+
+
+def _cut(source: LogSource, shard: int, acknowledged: Position) -> Iterator[Range]:
+    """A log in ranges of at most `_RANGE_ENTRIES`."""
+    behind = NOWHERE
+    while acknowledged.offset - behind.offset > _RANGE_ENTRIES:
+        upto = source.place_of(shard, behind.offset + _RANGE_ENTRIES)
+        if upto is None or not behind < upto < acknowledged:
+            break
+        yield Range(shard, behind, upto)
+        behind = upto
+    yield Range(shard, behind, acknowledged)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes both formats known to a session."""
+    spark.dataSource.register(AuditSource)
+    spark.dataSource.register(EntriesSource)

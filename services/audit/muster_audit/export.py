@@ -1,0 +1,157 @@
+"""Exports logs before they are trimmed: verified entries become Parquet, and `metadata` is told how far."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+from muster_core.log_checker import LogChecker
+from muster_core.page import Page
+from muster_core.position import NOWHERE, Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+
+from muster_audit.exported import ShardExport, mark
+from muster_audit.plan import Piece, spread
+from muster_audit.sources import LogSource, open_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_PAGE_ENTRIES = 1_000
+_CALL_SECONDS = 10.0
+_DDL = "shard bigint, written bigint, epoch bigint, offset bigint, hash string, problem string"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What became of one log.
+
+    Attributes:
+        shard: number of the log.
+        written: entries that were written now.
+        end: place of the last entry that the export has.
+        end_hash: its chain hash, as hexadecimal digits; empty: nothing was ever exported.
+        problem: why it goes no further; empty: it reaches the acknowledged end.
+    """
+
+    shard: int
+    written: int
+    end: Position
+    end_hash: str
+    problem: str
+
+
+def export_log(source: LogSource, folder: Path, shard: int) -> Exported:
+    """Writes what is new of one log, up to its acknowledged end, as far as it can be verified.
+
+    Entries are written only if they continue what was exported before: same chain of hashes, no gap.
+    """
+    export = ShardExport.open(folder, shard)
+    acknowledged = source.acknowledged(shard)
+    begun = export.end
+    problems: list[str] = []
+    written = 0
+    if acknowledged > begun:
+        written = export.write(_verified(source, export, acknowledged, problems))
+    elif acknowledged < begun:
+        problems.append(f"the log ends at {acknowledged.stream_id}, before what was exported")
+    end_hash = export.end_hash.hex() if export.end != NOWHERE else ""
+    return Exported(shard, written, export.end, end_hash, "".join(problems))
+
+
+def _verified(
+    source: LogSource, export: ShardExport, acknowledged: Position, problems: list[str]
+) -> Iterator[Page]:
+    """What follows the export, page by page up to the first one that is broken, of which it tells."""
+    shard, begun = export.shard, export.end
+    anchor = (begun, export.end_hash) if begun != NOWHERE else None
+    checker = LogChecker(shard, anchor, cluster=source.genesis, groups=False)
+    for page in source.pages(shard, source.best_node(shard), acknowledged, _PAGE_ENTRIES, begun):
+        checker.add_page(page)
+        if checker.begins_trimmed:
+            problems.append(
+                f"the entries before {page.first.stream_id} were trimmed before they were exported"
+            )
+            return
+        if checker.findings.violations:
+            first = checker.findings.violations[0]
+            problems.append(f"{first.invariant} is broken at {first.position.stream_id}: {first.detail}")
+            return
+        yield page
+
+
+def export(spark: "SparkSession", address: str, folder: Path) -> list[Exported]:
+    """Exports all logs at an address, several at a time.
+
+    Args:
+        spark: the session.
+        address: nodes of the log.
+        folder: of the export; on a cluster one that all executors share.
+
+    Raises:
+        LogUnreadableError: there is nothing to read, or the folder holds another cluster's export.
+    """
+    source = open_source(address)
+    try:
+        mark(folder, source.genesis)
+        pieces = [Piece(shard, 0, source.length(shard, source.best_node(shard))) for shard in source.logs()]
+    finally:
+        source.close()
+    tasks = spread(pieces, spark.sparkContext.defaultParallelism * 2)
+    rows = [(number, piece.shard) for number, task in enumerate(tasks) for piece in task]
+    place = folder.resolve()
+
+    def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow
+
+        here = open_source(address)
+        try:
+            for batch in batches:
+                for shard in batch.column("shard").to_pylist():
+                    done = export_log(here, place, shard)
+                    row = (shard, done.written, *done.end, done.end_hash, done.problem)
+                    yield pyarrow.RecordBatch.from_pydict(
+                        {
+                            name: [value]
+                            for name, value in zip(
+                                ("shard", "written", "epoch", "offset", "hash", "problem"), row, strict=True
+                            )
+                        }
+                    )
+        finally:
+            here.close()
+
+    shards = spark.createDataFrame(rows, "task bigint, shard bigint").repartitionByRange(len(tasks), "task")
+    done = shards.mapInArrow(write, _DDL).collect()
+    return [
+        Exported(row.shard, row.written, Position(row.epoch, row.offset), row.hash, row.problem)
+        for row in sorted(done, key=lambda row: int(row.shard))
+    ]
+
+
+def report_exported(metadata: str, exported: list[Exported]) -> list[str]:
+    """Tells `metadata` how far each log was exported, so that it may be trimmed; gives what went wrong.
+
+    Args:
+        metadata: `host:port` of any instance.
+        exported: what was exported.
+    """
+    problems: list[str] = []
+    with grpc.insecure_channel(metadata) as channel:
+        stub = metadata_pb2_grpc.MetadataServiceStub(channel)
+        for one in exported:
+            if not one.end_hash:
+                continue
+            request = pb.ReportExportedRequest(
+                shard=one.shard, position=one.end.to_proto(), hash=bytes.fromhex(one.end_hash)
+            )
+            try:
+                answer = stub.ReportExported(request, timeout=_CALL_SECONDS)
+            except grpc.RpcError as error:
+                return [*problems, f"metadata at {metadata} does not take the report: {error.details()}"]
+            if answer.outcome != pb.LOG_OUTCOME_OK:
+                problems.append(f"log {one.shard}: {answer.message or pb.LogOutcome.Name(answer.outcome)}")
+    return problems

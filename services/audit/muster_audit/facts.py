@@ -1,0 +1,166 @@
+"""What a pass over a log tells: rows of several kinds, in one table whose columns are the kinds.
+
+A row has exactly one column set. So one pass over a shard fills all tables, and Spark needs to read it once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Fact:
+    """A row; each subclass is a kind, its fields are the columns of the kind's table."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead(Fact):
+    """A log was read to its acknowledged end at one node; `copy`: only to be compared."""
+
+    kind: ClassVar[str] = "log"
+    shard: int
+    name: str
+    node: int
+    first_offset: int
+    last_epoch: int
+    last_offset: int
+    entries: int
+    groups: int
+    bytes: int
+    trimmed: bool
+    copy: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked(Fact):
+    """How often a promise was looked at in a log, and how often it was broken."""
+
+    kind: ClassVar[str] = "invariant"
+    shard: int
+    id: str
+    looked_at: int
+    broken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Fact):
+    """A place where a log breaks a promise, with the entries around it."""
+
+    kind: ClassVar[str] = "violation"
+    shard: int
+    log: str
+    invariant: str
+    epoch: int
+    offset: int
+    detail: str
+    around: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity(Fact):
+    """Records of one kind that were written in a span of time."""
+
+    kind: ClassVar[str] = "activity"
+    shard: int
+    at_ms: int
+    record: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalances(Fact):
+    """Generations that were started for one cause in a span of time, and how many members came or went."""
+
+    kind: ClassVar[str] = "rebalance"
+    shard: int
+    at_ms: int
+    cause: str
+    generations: int
+    members_change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owned(Fact):
+    """A Claim: an owner took the log. `unowned_ms` is a bound from above unless it was handed over."""
+
+    kind: ClassVar[str] = "ownership"
+    shard: int
+    epoch: int
+    at_ms: int
+    owner: str
+    planned: bool
+    unowned_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen(Fact):
+    """A group as the end of the log shows it, and what it went through."""
+
+    kind: ClassVar[str] = "group"
+    shard: int
+    group_id: str
+    state: str
+    generation: int
+    members: int
+    offsets: int
+    rebalances: int
+    unexpected: int
+    commits: int
+    last_cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment(Fact):
+    """A digest of what a node holds in a range of offsets: equal where the nodes agree."""
+
+    kind: ClassVar[str] = "segment"
+    shard: int
+    node: int
+    number: int
+    entries: int
+    digest: str
+
+
+KINDS: tuple[type[Fact], ...] = (LogRead, Looked, Broken, Activity, Rebalances, Owned, GroupSeen, Segment)
+_SPARK = {int: "bigint", str: "string", bool: "boolean", float: "double", list[str]: "array<string>"}
+
+
+def columns(kind: type[Fact]) -> list[tuple[str, str]]:
+    """Names and Spark types of a kind's columns."""
+    return [(field.name, _SPARK[field.type]) for field in fields(kind)]  # type: ignore[arg-type,index]
+
+
+DDL = ", ".join(
+    f"{kind.kind} struct<{', '.join(f'{name}: {type_}' for name, type_ in columns(kind))}>" for kind in KINDS
+)
+"""The table as Spark declares it."""
+
+
+def batches(facts: Iterable[Fact], rows: int = 2_000) -> "Iterable[pa.RecordBatch]":
+    """Facts as Arrow batches of the table."""
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "double": pa.float64(),
+        "array<string>": pa.list_(pa.string()),
+    }
+    schema = pa.schema(
+        [(kind.kind, pa.struct([(name, types[type_]) for name, type_ in columns(kind)])) for kind in KINDS]
+    )
+    names = {kind: [name for name, _ in columns(kind)] for kind in KINDS}
+    waiting: list[dict[str, Any]] = []
+    for fact in facts:
+        waiting.append({fact.kind: {name: getattr(fact, name) for name in names[type(fact)]}})
+        if len(waiting) == rows:
+            yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+            waiting = []
+    if waiting:
+        yield pa.RecordBatch.from_pylist(waiting, schema=schema)

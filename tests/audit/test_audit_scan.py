@@ -1,0 +1,178 @@
+"""What runs inside the tasks, without Spark."""
+
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.log_builder import LogBuilder, healthy
+from kit.log_nodes import empty, nodes_with, store
+from muster_core.nonces import NonceSet
+from muster_core.page import Page
+from muster_core.position import Position
+from muster_server.dev.redis_nodes import RedisNodes
+
+pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
+from muster_audit.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
+from muster_audit.nonce_files import NonceFiles
+from muster_audit.plan import Piece, spread
+from muster_audit.scan import Digests, Rules, ScanOptions, audit_log, digest_log
+from muster_audit.sources import NodesSource, open_source
+from muster_server.verify.reader import LogUnreadableError
+
+
+def first(number: int) -> Position:
+    return Position(1, number)
+
+
+class TestNonceFiles:
+    def test_a_repeat_is_told_whether_or_not_files_were_needed(self) -> None:
+        nonces = [secrets.token_bytes(16) for _ in range(1_000)]
+        nonces[900] = nonces[3]
+        nonces[901] = nonces[900]
+        for limit_bytes, spilled in ((1 << 20, False), (128 * 100, True)):
+            with NonceFiles(limit_bytes) as files:
+                told = [i for i, nonce in enumerate(nonces, 1) if not files.add(nonce, first(i))]
+                told += [repeat.position.offset for repeat in files.late()]
+                assert files.spilled is spilled
+            assert sorted(told) == [901, 902]
+
+    def test_pages_across_fillings(self) -> None:
+        pages = [[secrets.token_bytes(16) for _ in range(50)] for _ in range(20)]
+        pages[15][7] = pages[2][9]
+        with NonceFiles(128 * 120) as files:
+            assert all(files.add_all(page, first(50 * i + 1)) for i, page in enumerate(pages))
+            assert files.spilled
+            assert [(r.position, r.nonce) for r in files.late()] == [(first(758), pages[2][9])]
+
+    def test_a_page_with_a_known_nonce_is_not_taken(self) -> None:
+        for book in (NonceSet(), NonceFiles(1 << 20)):
+            assert book.add_all([b"a" * 16, b"b" * 16], first(1))
+            assert not book.add_all([b"c" * 16, b"b" * 16], first(3))
+            assert not book.add_all([b"c" * 16, b"c" * 16], first(3))
+            assert book.add(b"c" * 16, first(3))
+
+    def test_the_files_go(self) -> None:
+        with NonceFiles(128) as files:
+            files.add(b"a" * 16, first(1))
+            folder = files._folder
+            assert folder is not None
+            assert Path(folder.name).is_dir()
+        assert not Path(folder.name).exists()
+
+
+class TestSpread:
+    def test_tasks_have_about_the_same_to_do(self) -> None:
+        pieces = [Piece(shard, 0, 1_000 * (shard + 1)) for shard in range(20)]
+        tasks = spread(pieces, 4)
+        loads = [sum(piece.entries for piece in task) for task in tasks]
+        assert sorted(piece.shard for task in tasks for piece in task) == list(range(20))
+        assert max(loads) - min(loads) <= 4_000
+
+    def test_never_more_tasks_than_pieces(self) -> None:
+        assert spread([Piece(0, 0, 5)], 8) == [(Piece(0, 0, 5),)]
+        assert spread([], 8) == []
+
+
+def digests(built: LogBuilder, size: int) -> list[Segment]:
+    made = Digests(0, 1)
+    for start in range(0, len(built.entries), size):
+        made.add(Page.of_entries(built.entries[start : start + size]))
+    return list(made.segments())
+
+
+def long_log(entries: int) -> LogBuilder:
+    built = empty(0, 1)
+    built.genesis()
+    built.claim()
+    for _ in range(entries):
+        built.commit(-1, "")
+    return built
+
+
+class TestDigests:
+    def test_how_pages_are_cut_makes_no_difference(self) -> None:
+        built = long_log(5_000)
+        whole = digests(built, 10_000)
+        assert [(one.number, one.entries) for one in whole] == [(0, 4_095), (1, 907)]
+        assert digests(built, 7) == digests(built, 1_000) == whole
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"record": b"x"}, {"nonce": b"x" * 16}, {"hash": b"x" * 32}, {"position": Position(7, 11)}],
+        ids=str,
+    )
+    def test_every_part_of_an_entry_counts(self, change: dict[str, Any]) -> None:
+        built = long_log(20)
+        before = digests(built, 100)
+        built.change(10, **change)
+        assert digests(built, 100) != before
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
+    logs = {0: healthy(empty(0, 2)), 1: healthy(empty(1, 2))}
+    logs[1].generation(7, "z")
+    async with nodes_with(tmp_path, logs, count=3) as nodes:
+        yield nodes
+
+
+async def test_a_pass_over_a_log_tells_everything(nodes: RedisNodes) -> None:
+    with NodesSource(nodes.url) as source:
+        facts = list(audit_log(source, 1, ScanOptions(span_ms=1_000, compare=True)))
+    (read,) = [fact for fact in facts if isinstance(fact, LogRead)]
+    assert (read.name, read.entries, read.last_offset, read.groups) == ("shard 1", 23, 23, 1)
+    broken = [fact for fact in facts if isinstance(fact, Broken)]
+    assert [(one.invariant, one.offset) for one in broken] == [("G1", 23)]
+    assert [line[0] for line in broken[0].around] == [" ", " ", ">"]
+    assert Counter({f.id: f.broken for f in facts if isinstance(f, Looked) and f.broken}) == {"G1": 1}
+    assert [(one.owner, one.planned) for one in facts if isinstance(one, Owned)] == [
+        ("coordinator-1", False),
+        ("coordinator-2", True),
+    ]
+    rebalances = [fact for fact in facts if isinstance(fact, Rebalances)]
+    assert sum(one.generations for one in rebalances) == 5
+    (group,) = [fact for fact in facts if isinstance(fact, GroupSeen)]
+    assert (group.state, group.generation, group.rebalances) == ("completing rebalance", 7, 5)
+    assert len([fact for fact in facts if isinstance(fact, Segment)]) == 1
+
+
+async def test_the_rules_of_the_log_alone_say_nothing_of_groups(nodes: RedisNodes) -> None:
+    with NodesSource(nodes.url) as source:
+        facts = list(audit_log(source, 1, ScanOptions(rules=Rules.LOG)))
+    assert not [fact for fact in facts if isinstance(fact, Broken | GroupSeen)]
+    looked = {fact.id: fact.looked_at for fact in facts if isinstance(fact, Looked)}
+    assert looked["L6"] == 23
+    assert "G1" not in looked
+
+
+async def test_nodes_that_agree_have_the_same_digests(nodes: RedisNodes) -> None:
+    with NodesSource(nodes.url) as source:
+        one, two = ([*digest_log(source, 0, node, ScanOptions())] for node in (1, 2))
+        assert [s.digest for s in one if isinstance(s, Segment)] == [
+            s.digest for s in two if isinstance(s, Segment)
+        ]
+    built = healthy(empty(0, 2))
+    built.change(4, nonce=b"x" * 16)
+    store(nodes[1], 0, 2, built.entries, built.end)
+    with NodesSource(nodes.url) as source:
+        three = [*digest_log(source, 0, 2, ScanOptions())]
+    assert [s.digest for s in three if isinstance(s, Segment)] != [
+        s.digest for s in one if isinstance(s, Segment)
+    ]
+
+
+async def test_places_are_found_by_their_offset(nodes: RedisNodes) -> None:
+    with NodesSource(nodes.url) as source:
+        built = healthy(empty(0, 2))
+        for entry in built.entries:
+            assert source.place_of(0, entry.position.offset) == entry.position
+        assert source.place_of(0, 99) is None
+
+
+def test_what_is_no_address(tmp_path: Path) -> None:
+    with pytest.raises(LogUnreadableError, match="neither the address of a log"):
+        open_source(str(tmp_path))

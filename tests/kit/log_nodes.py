@@ -1,0 +1,51 @@
+"""Built logs on real nodes."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import redis
+from kit.log_builder import LogBuilder
+from muster_core.position import Position
+from muster_core.replay import Entry
+from muster_metadata.keys import log_keys
+from muster_server.dev.redis_nodes import RedisNode, RedisNodes
+from muster_server.initialise import initialise_log
+
+CLUSTER = "cluster-of-the-tests"
+
+
+def empty(shard: int, shard_count: int) -> LogBuilder:
+    """A log of the cluster of these tests."""
+    return LogBuilder(shard=shard, shard_count=shard_count, cluster_id=CLUSTER)
+
+
+def store(
+    node: RedisNode, shard: int, shard_count: int, entries: Iterable[Entry], acknowledged: Position
+) -> None:
+    """Writes a log as a node holds it, in the place of what was there."""
+    keys = log_keys(shard, shard_count)
+    with redis.Redis(port=node.port) as connection, connection.pipeline(transaction=False) as pipeline:
+        pipeline.delete(keys.log)
+        for entry in entries:
+            fields = {"r": entry.record, "n": entry.nonce, "h": entry.hash}
+            pipeline.xadd(keys.log, fields, id=entry.position.stream_id)
+        pipeline.set(keys.acknowledged, acknowledged.stream_id)
+        pipeline.execute()
+
+
+@asynccontextmanager
+async def nodes_with(
+    folder: Path, logs: Mapping[int, LogBuilder], count: int = 1
+) -> AsyncIterator[RedisNodes]:
+    """Nodes that hold these logs, by shard, all acknowledged to their ends; the shards are as many."""
+    nodes = RedisNodes(folder, count, fsync="no")
+    await nodes.start()
+    try:
+        await initialise_log(nodes.url, len(logs), CLUSTER)
+        for shard, built in logs.items():
+            for node in nodes:
+                store(node, shard, len(logs), built.entries, built.entries[-1].position)
+        yield nodes
+    finally:
+        await nodes.stop()
