@@ -1,12 +1,14 @@
 """Making a cluster, and starting on one that was not made; settings."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.metadata_instances import FAST, Writer, eventually, metadata_cluster
 from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
 from muster_metadata.addresses import BadUrlsError, at, place_of, split_urls
-from muster_metadata.durability import judge
+from muster_metadata.durability import judge, weaknesses
+from muster_metadata.node import Node
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes
@@ -167,6 +169,27 @@ def test_addresses_of_nodes(tmp_path: Path) -> None:
 def test_addresses_that_make_no_sense_are_refused(wrong: str, sentence: str) -> None:
     with pytest.raises(BadUrlsError, match=sentence):
         split_urls(wrong)
+
+
+async def test_default_user_that_may_not_write_is_named(tmp_path: Path) -> None:
+    """Redis reads its append-only file with the rights of that user."""
+    nodes = RedisNodes(tmp_path, 1)
+    await nodes.start()
+    client: Any = Redis.from_url(nodes.url)
+    await client.execute_command("ACL", "SETUSER", "muster", "on", ">secret", "~*", "&*", "+@all")
+    node = Node(1, nodes.url.replace("redis://", "redis://muster:secret@"), 2_000)
+    node.start()
+    try:
+        await eventually(lambda: node.tables.connected, "connected")
+        assert not any("`default`" in sentence for sentence in await weaknesses(node))
+        await client.execute_command("ACL", "SETUSER", "default", "off")
+        assert not any("`default`" in sentence for sentence in await weaknesses(node))
+        await client.execute_command("ACL", "SETUSER", "default", "reset")
+        assert any("`default`" in sentence for sentence in await weaknesses(node))
+    finally:
+        await node.stop()
+        await client.aclose()
+        await nodes.stop()
 
 
 def test_weak_configurations_are_named() -> None:

@@ -40,7 +40,9 @@ async def test_list_shows_who_the_nodes_are_and_how_they_keep_data(cluster: Meta
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["healthy"], told["configuration"], told["shard_count"]) == (True, 1, 4)
-    assert [node["address"] for node in told["nodes"]] == [place_of(cluster.nodes[index].url) for index in range(3)]
+    assert [node["address"] for node in told["nodes"]] == [
+        place_of(cluster.nodes[index].url) for index in range(3)
+    ]
     for index, node in enumerate(told["nodes"], 1):
         assert node["identity"] == f"{told['cluster_id']}/4/{index} of 3/1"
         assert (node["persistence"], node["eviction"]) == ("everysec", "noeviction")
@@ -60,12 +62,15 @@ async def test_list_shows_what_is_wrong_with_a_node(cluster: MetadataCluster) ->
         await client.config_set("maxmemory", "1")
     async with cluster.client(1) as client:
         await client.delete("muster:{1}:log")
-        await client.xdel("muster:{0}:log", "1-7", "1-6")
+        await client.xdel("muster:{0}:log", "1-7", "1-6", "1-3")
     await cluster.nodes[2].kill()
     found = await states(cluster)
     assert found[0].problems == ["it is out of memory: it answers reads and refuses writes"]
     assert (found[1].missing_logs, found[1].lagging_logs, found[1].lag_entries) == (1, 1, 2)
-    assert found[1].problems == ["it lacks 1 of 5 logs"]
+    assert found[1].problems == [
+        "it lacks 1 of 5 logs",
+        "1 of its logs lack entries in the middle: `muster verify` names them",
+    ]
     assert found[2].problems == ["it cannot be reached"]
     result = await run("list", "--redis", cluster.nodes.url)
     assert result.exit_code == 1

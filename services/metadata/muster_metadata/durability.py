@@ -14,9 +14,28 @@ async def weaknesses(node: Node) -> list[str]:
     for name in _ASKED:
         reply = await node.ask("CONFIG", "GET", name)
         if reply.status is not Status.OK or len(reply.values[0]) != 2:
-            return []
+            return await default_user(node)
         found[name] = reply.values[0][1].decode("utf-8", "replace")
-    return judge(found)
+    return judge(found) + await default_user(node)
+
+
+async def default_user(node: Node) -> list[str]:
+    """A sentence if the user `default` may not write: the server reads its append-only file with its rights.
+
+    Redis 8.0 then leaves out every transaction at a restart, and a script that writes twice is one. Nothing
+    is said if the users cannot be read.
+    """
+    reply = await node.ask("ACL", "GETUSER", "default")
+    if reply.status is not Status.OK or not isinstance(reply.values[0], list):
+        return []
+    told = reply.values[0]
+    user = dict(zip(told[::2], told[1::2], strict=True))
+    if b"+@all" in user.get(b"commands", b"") and b"~*" in (user.get(b"keys") or b""):
+        return []
+    return [
+        "the user `default` has too few rights: the server reads its append-only file with them and may lose "
+        "what they do not allow when it restarts; use `user default off ~* &* +@all`"
+    ]
 
 
 def judge(configuration: Mapping[str, str]) -> list[str]:

@@ -54,6 +54,11 @@ class Inspected:
     first: Position
     entries: int
 
+    @property
+    def missing(self) -> int:
+        """How many entries are not there between the oldest and the last one: none, if it is whole."""
+        return self.end.position.offset - self.first.offset + 1 - self.entries
+
     @classmethod
     def read(cls, reply: Reply) -> "Inspected":
         """Reads the answer to `inspect`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from muster_core.position import Position
 from muster_metadata.addresses import place_of, split_urls
 from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.durability import default_user
 from muster_metadata.durability import judge as judge_durability
 from muster_metadata.introductions import fields, introductions
 from muster_metadata.node import Node
@@ -16,7 +17,8 @@ from muster_metadata.reply import Reply, Status
 STEP_TIMEOUT_MS = 2_000
 
 _CONFIG = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
-_PATIENCE_S = 3.0
+_PATIENCE_S = 10.0
+_NOT_KNOWN_YET = ("", "it was not reached yet", "it does not answer")
 _INSPECTED_AT_ONCE = 500
 
 
@@ -34,6 +36,7 @@ class NodeState:
         memory_bytes: used.
         memory_limit_bytes: 0: none.
         missing_logs: logs that it does not have.
+        damaged_logs: logs that lack entries in the middle.
         lagging_logs: logs that end before the best copy.
         lag_entries: entries that it lacks at most in one log.
         apart_promises: logs for which it promised another epoch than the majority.
@@ -50,6 +53,7 @@ class NodeState:
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     missing_logs: int = 0
+    damaged_logs: int = 0
     lagging_logs: int = 0
     lag_entries: int = 0
     apart_promises: int = 0
@@ -111,7 +115,7 @@ async def _introductions(nodes: Sequence[Node]) -> list[Introduction | None]:
     while True:
         said = await introductions(nodes, STEP_TIMEOUT_MS)
         settled = all(
-            one is not None or "not reached yet" not in node.tables.problem
+            one is not None or node.tables.problem not in _NOT_KNOWN_YET
             for one, node in zip(said, nodes, strict=True)
         )
         if settled or loop.time() > deadline_s:
@@ -153,11 +157,12 @@ async def _configured(node: Node, state: NodeState) -> None:
         reply = await node.ask("CONFIG", "GET", name)
         if reply.status is not Status.OK or len(reply.values[0]) != 2:
             state.notes.append("its configuration cannot be read")
+            state.notes += await default_user(node)
             return
         found[name] = reply.values[0][1].decode("utf-8", "replace")
     state.persistence = found["appendfsync"] if found["appendonly"] == "yes" else "off"
     state.eviction = found["maxmemory-policy"]
-    state.notes += judge_durability(found)
+    state.notes += judge_durability(found) + await default_user(node)
 
 
 async def _compare(
@@ -196,6 +201,10 @@ async def _compare(
     for _, state in counted:
         if state.identity and state.missing_logs:
             state.problems.append(f"it lacks {state.missing_logs} of {len(logs)} logs")
+        if state.damaged_logs:
+            state.problems.append(
+                f"{state.damaged_logs} of its logs lack entries in the middle: `muster verify` names them"
+            )
 
 
 def _stranger(said: Introduction, node: Node, configuration: Configuration) -> str:
@@ -212,6 +221,7 @@ def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority
             state.missing_logs += 1
             continue
         found = Inspected.read(reply)
+        state.damaged_logs += found.missing > 0
         ends.append((state, found.end.position))
         promises.append((state, (found.epoch, found.nonce)))
     best = max((end for _, end in ends), default=None)
