@@ -325,6 +325,14 @@ async def test_an_entry_that_was_changed_on_one_node_is_read_from_another(cluste
     second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
     await owns(second, SHARDS)
     assert await picture(cluster.caller(second)) == before
+    # As docs/log.md says: remove what the node has of the shard, and it is rebuilt from the others.
+    async with node(cluster, 0) as client:
+        await client.delete(LOG, f"muster:{{{SHARD}}}:promise")
+
+        async def rebuilt() -> bool:
+            return await client.exists(LOG) == 1 and verify(cluster.nodes.url).clean
+
+        await eventually(rebuilt, "the node has what the others have", 60)
 
 
 async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_restored_copy_is_served(
@@ -339,7 +347,7 @@ async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_res
     await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED, 30)
     assert place in capsys.readouterr().out
     await second.abort()
-    # As docs/safety.md says: on one node the log from a copy, on the others nothing of it.
+    # As docs/log.md says: the log from a backup, on all nodes; the promise stays.
     for index in range(3):
         async with node(cluster, index) as client:
             await client.delete(LOG)
