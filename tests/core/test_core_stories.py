@@ -408,3 +408,17 @@ def test_a_group_never_outgrows_the_record_of_its_generation() -> None:
     record = next(record for _, record in cluster.log if record.WhichOneof("kind") == "generation_started")
     assert len(record.SerializeToString()) <= 300_000
     assert len(record.generation_started.members) == 4
+
+
+@pytest.mark.parametrize("instance", ["", "i"])
+def test_a_first_join_that_is_too_large_makes_no_group(instance: str) -> None:
+    cluster = VirtualShard(GroupConfig(max_group_bytes=60_000))
+    member = VirtualMember(cluster, "a", instance=instance)
+    member.protocols = [("range", bytes(65_536))]
+    member.join()
+    assert member.joined().error_code == 81
+    assert cluster.shard.groups == {}
+    member.protocols = [("range", bytes(50_000))]
+    member.join()
+    assert member.is_parked
+    assert list(cluster.shard.groups) == ["g"]

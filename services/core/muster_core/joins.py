@@ -77,8 +77,14 @@ class Joins:
         elif not request.protocol_type or not request.protocols:
             self._refuse_protocols(call)
         else:
-            group = self._context.application.group(request.group_id, self._context.now.wall_ms)
-            self._join(group, _Join(call, request, protocols_of(request.protocols)))
+            history_length = self._context.config.history_length
+            group = Group(request.group_id, self._context.now.wall_ms, history_length)
+            join = _Join(call, request, protocols_of(request.protocols))
+            if not self._has_bytes(group, "", join):
+                self._refuse_bytes(call)
+                return
+            self._context.groups[group.group_id] = group
+            self._join(group, join)
 
     def _join(self, group: Group, join: _Join) -> None:
         call, request, protocols = join
@@ -92,8 +98,7 @@ class Joins:
         elif not group.accepts_protocols(request.protocol_type, protocols):
             self._refuse_protocols(call)
         elif not self._has_bytes(group, member_id, join):
-            text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
-            self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
+            self._refuse_bytes(call)
         elif member_id:
             self._join_by_id(group, member_id, join)
         elif instance_id:
@@ -345,6 +350,10 @@ class Joins:
         self._refuse(
             call, error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join with an empty member id"
         )
+
+    def _refuse_bytes(self, call: Request) -> None:
+        text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
+        self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
 
     def _refuse_protocols(self, call: Request) -> None:
         text = "protocol_type or protocols do not fit those of the group's members"
