@@ -9,7 +9,7 @@ books, and a replay of any beginning of the log against what was acknowledged th
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -42,6 +42,7 @@ CONFIG = GroupConfig(
     append_timeout_ms=300,
 )
 LONGEST_MS = 40_000
+SHRINKING_S = 20  # a life that fails is shown with fewer steps; Hypothesis takes five minutes for that
 PARTITIONS = range(4)
 PROTOCOLS = [["range"], ["range", "sticky"], ["sticky", "range"], ["sticky"]]
 
@@ -427,7 +428,8 @@ def acknowledged(shard: Shard) -> Any:
 @pytest.mark.row("MX-11")
 @pytest.mark.row("PT-17")
 @pytest.mark.row("ST-02")
-def test_random_lives() -> None:
+def test_random_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", SHRINKING_S)
     run_state_machine_as_test(
         GroupLife,
         settings=settings(
@@ -436,6 +438,7 @@ def test_random_lives() -> None:
             derandomize=True,
             deadline=None,
             database=None,
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )
