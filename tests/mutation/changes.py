@@ -1,4 +1,4 @@
-"""The changes of a file, as cosmic-ray makes them."""
+"""The changes of a file: those that cosmic-ray makes, and those of this folder."""
 
 import random
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ import cosmic_ray.plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
+from mutation import tables
 from parso.python.tree import Keyword
 
 _EXCLUDED = ("RemoveDecorator",)  # a property, a static method, a dataclass: the type checker finds it
-_EFFECT = "DropStatement"
 
 
 class DropStatement(Operator):  # type: ignore[misc]
@@ -35,6 +35,9 @@ class DropStatement(Operator):  # type: ignore[misc]
     def examples(cls) -> tuple[()]:
         """None."""
         return ()
+
+
+_OWN = {DropStatement.__name__: DropStatement, **tables.OPERATORS}
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +63,7 @@ class Change:
 
 def operator(name: str) -> Any:
     """The operator of that name."""
-    return DropStatement() if name == _EFFECT else cosmic_ray.plugins.get_operator(name)()
+    return _OWN[name]() if name in _OWN else cosmic_ray.plugins.get_operator(name)()
 
 
 @lru_cache
@@ -70,7 +73,7 @@ def _names() -> tuple[str, ...]:
         for name in cosmic_ray.plugins.operator_names()
         if not cosmic_ray.plugins.get_operator(name).arguments() and not name.endswith(_EXCLUDED)
     ]
-    return (*sorted(plain), _EFFECT)
+    return (*sorted(plain), *_OWN)
 
 
 def changed(path: Path, change: Change) -> str:
@@ -111,9 +114,11 @@ def changes_of(path: Path, sample: int = 0, seed: int = 0) -> list[Change]:
 
 def _in_annotation(node: Any) -> bool:
     while node is not None:
-        if node.type in ("annassign", "tfpdef") or (node.type == "operator" and node.value == "->"):
+        if node.type == "tfpdef" or (node.type == "operator" and node.value == "->"):
             return True
         parent = node.parent
+        if parent is not None and parent.type == "annassign" and node is parent.children[1]:
+            return True
         if parent is not None and parent.type == "funcdef" and node is parent.annotation:
             return True
         node = parent
