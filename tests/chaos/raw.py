@@ -238,12 +238,27 @@ def assignments_for(members: tuple[str, ...], label: str) -> dict[str, bytes]:
 async def all_joined(members: list[RawMember]) -> int:
     """Brings all of them into one new generation that nobody has synced; gives its number."""
     while True:
-        for member in members:
-            member.change()
-        codes = await asyncio.gather(*(member.rejoin() for member in members))
-        assert not any(codes), f"joins were answered {codes}"
+        await _join_together(members)
         if len({member.generation for member in members}) == 1:
             return members[0].generation
+
+
+async def _join_together(members: list[RawMember]) -> None:
+    """All join; who is answered early heartbeats, and joins again when a later one begins another round."""
+    joined: set[str] = set()
+
+    async def enter(member: RawMember) -> None:
+        member.change()
+        code = await member.rejoin()
+        assert not code, f"the join was answered {code}"
+        joined.add(member.name)
+        while len(joined) < len(members):
+            await asyncio.sleep(0.1)
+            if await member.until_answered(member.heartbeat, int):
+                code = await member.rejoin()
+                assert not code, f"the join was answered {code}"
+
+    await asyncio.gather(*(enter(member) for member in members))
 
 
 async def stable(members: list[RawMember], label: str) -> int:
