@@ -1,8 +1,9 @@
-"""Owners are killed while they take a snapshot, mark it, trim, or load: the next one goes on, nothing is lost."""
+"""Owners are killed while they take a snapshot, mark it, trim, or load: nothing is lost."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ async def test_owners_are_killed_while_they_load(cluster: DevCluster, writer: Wr
         owner = await watch.owner()
         other = next(c.name for c in cluster.coordinators if c.name != owner)
         await cluster.coordinator(owner).kill()
-        await until(lambda owner=owner: claimed_by_another(watch, owner), "the other one claims")
+        await until(partial(claimed_by_another, watch, owner), "the other one claims")
         await cluster.coordinator(other).kill()  # it claimed, and has hardly begun to read
         await asyncio.gather(cluster.coordinator(owner).start(), cluster.coordinator(other).start())
         await settled(writer)
