@@ -9,7 +9,7 @@ A file that is not in the list was left by a run that was interrupted, and is no
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -294,6 +294,10 @@ class ExportSource:
         """None: an export holds every entry."""
         none: dict[Position, Callable[[], Iterable[bytes]]] = {}
         return none
+
+    def copies(self, shard: int) -> Mapping[int, Snapshots]:
+        """None."""
+        return {}
 
     def problems_of(self, shard: int) -> list[str]:
         """Nothing beside its entries."""

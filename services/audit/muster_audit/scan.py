@@ -96,6 +96,8 @@ def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator
             size_bytes += sum(map(len, page.records))
             if digests is not None:
                 digests.add(page)
+        if replay:
+            audit.check_copies(source.copies(shard))
         findings = audit.finish(acknowledged)
     for problem in source.problems_of(shard):
         findings.expect("L6n", False, acknowledged, problem)

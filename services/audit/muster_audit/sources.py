@@ -1,6 +1,6 @@
 """Where logs are read from: the nodes of a running cluster, or what was exported of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -79,6 +79,10 @@ class LogSource(Protocol):
 
     def snapshots(self, shard: int) -> Snapshots:
         """The stored snapshots."""
+        ...
+
+    def copies(self, shard: int) -> Mapping[int, Snapshots]:
+        """What each node has of them."""
         ...
 
     def problems_of(self, shard: int) -> list[str]:
@@ -164,6 +168,10 @@ class NodesSource:
     def snapshots(self, shard: int) -> Snapshots:
         """The stored snapshots, each from a node that has it."""
         return self.reader.snapshots(shard)
+
+    def copies(self, shard: int) -> Mapping[int, Snapshots]:
+        """What each node has of them."""
+        return self.reader.copies(shard)
 
     def problems_of(self, shard: int) -> list[str]:
         """Keys of a log that hold something else than they should."""

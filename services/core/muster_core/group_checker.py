@@ -344,9 +344,10 @@ class GroupChecker:
         group = self._group(message.group_id)
         member_id, generation = message.member_id, message.generation
         self._findings.checked["O3"] += 1
+        limit = self._limits.offset_metadata_max_bytes
         for entry in message.offsets:
-            if entry.metadata and len(entry.metadata.encode()) > self._limits.offset_metadata_max_bytes:
-                limit = self._limits.offset_metadata_max_bytes
+            metadata = entry.metadata
+            if len(metadata) * 4 > limit and len(metadata.encode()) > limit:  # 4: of the longest character
                 text = f"group {message.group_id!r}: a commit with more than {limit} bytes of metadata"
                 self._broken("G11", position, text)
         if not member_id and generation < 0:

@@ -1,0 +1,155 @@
+"""The audit with a real Spark session: one for all tests here, since it takes long to start."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kit.log_builder import healthy
+from kit.log_nodes import empty, nodes_with, store
+from muster_core.position import Position
+from muster_server.dev.redis_nodes import RedisNodes
+
+pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
+import pyarrow.parquet as pq
+from kit.audit_corpus import Verdicts, judge, table
+from muster_audit.check import ALL, Result
+from muster_audit.data_source import register
+from muster_audit.export import export
+from muster_audit.exported import ExportSource
+from muster_audit.page import write_page
+from muster_audit.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    folder = tmp_path_factory.mktemp("spark")
+    with spark_session("tests", master="local[2]", folder=folder, log=folder / "spark.log") as session:
+        register(session)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def judged(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Verdicts, Result]:
+    return judge(spark, tmp_path_factory.mktemp("corpus"))
+
+
+class TestCorpus:
+    def test_every_damage_is_caught_by_the_promise_that_names_it(
+        self, judged: tuple[Verdicts, Result]
+    ) -> None:
+        assert judged[0].missed == []
+
+    def test_no_clean_log_is_accused(self, judged: tuple[Verdicts, Result]) -> None:
+        assert judged[0].accused == []
+
+    def test_every_promise_is_broken_by_some_log(self, judged: tuple[Verdicts, Result]) -> None:
+        assert judged[0].uncovered == []
+
+    def test_muster_verify_finds_the_same(self, judged: tuple[Verdicts, Result]) -> None:
+        assert judged[0].disagreements == []
+
+    def test_the_table_ends_with_one_line_of_totals(self, judged: tuple[Verdicts, Result]) -> None:
+        assert "0 missed" in table(judged[0]).splitlines()[-1]
+
+    def test_the_report_is_one_page_and_tables(self, judged: tuple[Verdicts, Result], tmp_path: Path) -> None:
+        result = judged[1]
+        page = write_page(result, tmp_path).read_text("utf-8")
+        assert "Generations by cause" in page
+        assert "From record to acknowledgement" in page
+        for source in ('src="http', 'href="http', "url(http"):
+            assert source not in page
+        verdicts = {row["id"]: row for row in pq.read_table(result.tables / "invariant.parquet").to_pylist()}
+        assert verdicts.keys() == ALL.keys()
+        assert verdicts["G1"]["broken"] == result.broken["G1"] > 0
+        violations = pq.read_table(result.tables / "violation.parquet").to_pylist()
+        assert len(violations) == len(result.violations)
+        assert any(line.startswith(">") for row in violations for line in row["around"])
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
+    logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
+    async with nodes_with(tmp_path / "nodes", logs) as nodes:
+        yield nodes
+
+
+async def test_entries_are_rows_and_a_damaged_one_is_a_row_like_any_other(
+    spark: "SparkSession", nodes: RedisNodes
+) -> None:
+    built = healthy(empty(1, 2))
+    built.add(b"\xff\xff\xff")
+    store(nodes[0], 1, 2, built.entries, built.end)
+    entries = spark.read.format("muster-log").option("address", nodes.url).load()
+    rows = {(row.shard, row.offset): row for row in entries.collect()}
+    assert len(rows) == 22 + 23 + 1
+    assert rows[1, 23].kind is None
+    assert rows[1, 23].problem == "3 bytes that are no record"
+    assert (rows[0, 4].kind, rows[0, 4].group_id, rows[0, 4].epoch) == ("generation_started", "g", 1)
+    assert bytes(rows[0, 4].record) == built.entries[3].record
+
+
+async def test_an_export_is_read_as_the_log_is(
+    spark: "SparkSession", nodes: RedisNodes, tmp_path: Path
+) -> None:
+    done = export(spark, nodes.url, tmp_path / "export")
+    assert [(one.shard, one.written, one.problem) for one in done] == [(0, 22, ""), (1, 22, ""), (2, 1, "")]
+    assert ExportSource(tmp_path / "export").acknowledged(1) == Position(2, 22)
+    columns = ["shard", "epoch", "offset", "kind", "group_id", "nonce", "hash", "record"]
+    live, kept = (
+        spark.read.format("muster-log").option("address", address).load().select(columns)
+        for address in (nodes.url, str(tmp_path / "export"))
+    )
+    assert live.exceptAll(kept).count() == kept.exceptAll(live).count() == 0
+
+
+async def test_the_command_on_a_machine_without_java(nodes: RedisNodes, tmp_path: Path) -> None:
+    """It runs with the bundled runtime, keeps Spark's chatter to itself and ends with the right code."""
+    built = healthy(empty(0, 2))
+    built.generation(7, "z")
+    store(nodes[0], 0, 2, built.entries, built.end)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in (
+        "sh",
+        "bash",
+        "env",
+        "dirname",
+        "basename",
+        "ps",
+        "nice",
+        "uname",
+        "cat",
+        "rm",
+        "mkdir",
+        "ls",
+    ):
+        found = shutil.which(name)
+        if found is not None:
+            (commands / name).symlink_to(found)
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    done = subprocess.run(  # noqa: ASYNC221
+        [
+            sys.executable, "-m", "muster_audit", "check", nodes.url,
+            "--master", "local[1]", "--report", str(tmp_path / "report"), "-o", "json",
+        ],
+        env={**environment, "PATH": str(commands)},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert [row["invariant"] for row in told["violations"]] == ["G1"]
+    assert (told["logs"], told["entries"]) == (3, 46)
+    assert "WARN" not in done.stderr
+    assert (tmp_path / "report" / "index.html").is_file()

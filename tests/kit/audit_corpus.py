@@ -1,0 +1,302 @@
+"""The corpus that the audit is judged by: logs with one damage each, a shard for each, on real nodes.
+
+What a server refuses to hold (ids that do not grow) stands in an export. Clean logs must not be accused; each
+damage must be found by the promise that names it; `muster verify` must find the same in what both can read.
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import redis
+from kit.damaged_logs import DAMAGES, fits_a_stream
+from kit.log_builder import LogBuilder, healthy
+from kit.log_nodes import CLUSTER, empty, nodes_with, store
+from muster_audit.check import ALL, CheckOptions, Result, check
+from muster_audit.exported import ShardExport, mark
+from muster_core.config import GroupConfig
+from muster_core.page import Page
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_core.snapshot import Covered, digest_of, part_hash, parts
+from muster_metadata.keys import log_keys
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.verify.verifier import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLEAN = "–"
+
+
+@dataclass(slots=True)
+class Case:
+    """One log of the corpus.
+
+    Attributes:
+        name: what is wrong with it.
+        invariant: the promise that must be found broken; `–`: none.
+        make: damages a healthy log.
+        hurt: damages what the nodes hold of it, afterwards.
+        acks: acknowledgements that were noted of it.
+    """
+
+    name: str
+    invariant: str
+    make: Callable[[LogBuilder], None] = lambda _: None
+    hurt: Callable[[RedisNodes, int, int, LogBuilder], None] = lambda *_: None
+    acks: tuple[Position, ...] = ()
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What was found: names of cases → promises that were found broken."""
+
+    cases: dict[str, Case]
+    audit: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    verify: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    unreadable_for_verify: set[str] = field(default_factory=set)
+
+    @property
+    def missed(self) -> list[str]:
+        """Damages that were not caught by the promise that names them."""
+        return [
+            f"{case.invariant} does not catch: {name}"
+            for name, case in self.cases.items()
+            if case.invariant != CLEAN and case.invariant not in self.audit[name]
+        ]
+
+    @property
+    def accused(self) -> list[str]:
+        """Clean logs that were found broken."""
+        return [
+            f"{name} is accused: {', '.join(sorted(self.audit[name]))}"
+            for name, case in self.cases.items()
+            if case.invariant == CLEAN and self.audit[name]
+        ]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Logs in which the audit and `muster verify` found different promises broken."""
+        return [
+            f"{name}: the audit finds {sorted(self.audit[name])}, verify {sorted(self.verify[name])}"
+            for name in self.cases
+            if name not in self.unreadable_for_verify and self.audit[name] != self.verify[name]
+        ]
+
+    @property
+    def uncovered(self) -> list[str]:
+        """Promises that no log of the corpus breaks."""
+        return sorted(set(ALL) - {case.invariant for case in self.cases.values()})
+
+
+Change = Callable[[Shard], None]
+_UPTO = 10  # index of the entry that snapshots of the corpus end with
+
+
+def _parts(built: LogBuilder, change: Change) -> list[bytes]:
+    """A snapshot of the log's state at its second claim, changed before it is written."""
+    state = Shard(built.shard, GroupConfig())
+    upto = built.entries[_UPTO]
+    for entry in built.entries[: _UPTO + 1]:
+        state.replay(entry.position, log.Record.FromString(entry.record))
+    change(state)
+    return list(parts(state.groups.values(), Covered(built.shard, upto.position, upto.hash), part_bytes=100))
+
+
+def _as_it_is(_: Shard) -> None:
+    """Changes nothing."""
+
+
+def _another_offset(state: Shard) -> None:
+    offsets = state.groups["g"].offsets
+    partition, found = next(iter(offsets))
+    offsets.restore(partition, found._replace(offset=found.offset + 1))
+
+
+def _a_member_less(state: Shard) -> None:
+    state.groups["g"].members.clear()
+
+
+def _marked(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
+    """Writes the marker of a snapshot."""
+
+    def make(built: LogBuilder) -> None:
+        stored = _parts(built, change)
+        upto = built.entries[_UPTO]
+        marker = log.Snapshot(
+            upto=upto.position.to_proto(),
+            hash=upto.hash,
+            parts=len(stored),
+            digest=digest_of(part_hash(part) for part in stored),
+            groups=1,
+        )
+        built.add(log.Record(snapshot=marker))
+
+    return make
+
+
+def _stored(change: Change = _as_it_is) -> Callable[[RedisNodes, int, int, LogBuilder], None]:
+    """Stores a snapshot on all nodes."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        stored = _parts(built, change)
+        fields: dict[str, bytes] = {str(number): part for number, part in enumerate(stored)}
+        fields["hashes"] = b"".join(map(part_hash, stored))
+        upto = built.entries[_UPTO].position.stream_id
+        keys = log_keys(shard, shards)
+        for node in nodes:
+            with redis.Redis(port=node.port) as connection:
+                connection.hset(keys.snapshot(upto), mapping=fields)
+                connection.hset(keys.snapshots, upto, built.end.stream_id)
+
+    return hurt
+
+
+def _a_trimmed_log(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    _stored()(nodes, shard, shards, built)
+    for node in nodes:
+        store(node, shard, shards, built.entries[_UPTO - 1 :], built.end)
+
+
+def _a_rotten_copy(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    _stored()(nodes, shard, shards, built)
+    with redis.Redis(port=nodes[2].port) as connection:
+        connection.hset(
+            log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id), "1", b"rot"
+        )
+
+
+def _an_entry_differs_on_one_node(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    copy = LogBuilder(entries=list(built.entries))
+    copy.change(6, record=copy.entries[6].record + b"\x08\x01")
+    store(nodes[1], shard, shards, copy.entries, built.end)
+
+
+def _a_hole_in_one_node(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    store(nodes[2], shard, shards, built.entries[:6] + built.entries[7:], built.end)
+
+
+def _the_end_is_on_a_minority(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    for node in (nodes[0], nodes[1]):
+        store(node, shard, shards, built.entries[:-2], built.end)
+
+
+def _a_node_lags_behind(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    store(nodes[1], shard, shards, built.entries[:8], built.entries[7].position)
+
+
+def _more_than_was_acknowledged(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    end = built.end
+    built.generation(7, "z")
+    store(nodes[0], shard, shards, built.entries, end)
+
+
+def cases() -> list[Case]:
+    """All logs, clean ones first."""
+    return [
+        Case("a healthy log", CLEAN, acks=(Position(1, 5), Position(2, 22))),
+        Case("a snapshot", CLEAN, _marked(), _stored()),
+        Case("a trimmed log with its snapshot", CLEAN, _marked(), _a_trimmed_log),
+        Case("a node lags behind", CLEAN, hurt=_a_node_lags_behind),
+        Case("more than was acknowledged", CLEAN, hurt=_more_than_was_acknowledged),
+        *(Case(damage.name, damage.invariant, damage.make) for damage in DAMAGES if damage.invariant != "E3"),
+        Case("a record of an older epoch behind a claim", "E3", _older_epoch),
+        Case("an entry differs on one node", "L6n", hurt=_an_entry_differs_on_one_node),
+        Case("a hole in one node", "L6n", hurt=_a_hole_in_one_node),
+        Case("the end is on a minority", "L5", hurt=_the_end_is_on_a_minority),
+        Case("a snapshot with another offset", "O2", _marked(_another_offset), _stored(_another_offset)),
+        Case("a snapshot without a member", "G12", _marked(_a_member_less), _stored(_a_member_less)),
+        Case("a rotten copy of a snapshot", "L9", _marked(), _a_rotten_copy),
+        Case("an acknowledged entry that the log does not have", "L5", acks=(Position(1, 20),)),
+        Case("an acknowledgement beyond the end", "E2", acks=(Position(2, 99),)),
+    ]
+
+
+def _older_epoch(built: LogBuilder) -> None:
+    record = log.Record(offset_committed=log.OffsetCommitted(group_id="x", generation=-1))
+    built.add(record, epoch=1)
+
+
+def judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]:
+    """Runs the audit and `muster verify` over the corpus; gives the verdicts, and the audit of the nodes."""
+    return asyncio.run(_judge(spark, folder))
+
+
+async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]:
+    verdicts = Verdicts({case.name: case for case in cases()})
+    on_nodes, in_export = _split(verdicts)
+    shards = len(on_nodes)
+    logs = {}
+    for shard, case in enumerate(on_nodes):
+        logs[shard] = healthy(empty(shard, shards))
+        case.make(logs[shard])
+    async with nodes_with(folder / "nodes", logs, count=3) as nodes:
+        for shard, case in enumerate(on_nodes):
+            case.hurt(nodes, shard, shards, logs[shard])
+        acks = folder / "acks.jsonl"
+        acks.write_text(
+            "".join(
+                json.dumps({"shard": shard, "epoch": place.epoch, "offset": place.offset, "at_ms": at_ms})
+                + "\n"
+                for shard, case in enumerate(on_nodes)
+                for at_ms, place in enumerate(case.acks, 1_700_000_010_000)
+            )
+        )
+        options = CheckOptions(all_nodes=True, acknowledgements=acks, tasks=4)
+        result = await asyncio.to_thread(check, spark, nodes.url, options, folder / "report" / "tables")
+        report = verify(nodes.url)
+    for violation in result.violations:
+        verdicts.audit[on_nodes[violation.shard].name].add(violation.invariant)
+    for evidence in report.evidence:
+        verdicts.verify[on_nodes[int(evidence.log.split()[1])].name].add(evidence.violation.invariant)
+    export = folder / "export"
+    mark(export, log.Genesis(cluster_id=CLUSTER, shard_count=len(in_export)))
+    for shard, case in enumerate(in_export):
+        built = healthy(empty(shard, len(in_export)))
+        case.make(built)
+        ShardExport(export, shard).write([Page.of_entries(built.entries)])
+    exported = await asyncio.to_thread(check, spark, str(export), CheckOptions(tasks=2), folder / "tables")
+    for violation in exported.violations:
+        verdicts.audit[in_export[violation.shard].name].add(violation.invariant)
+    return verdicts, result
+
+
+def _split(verdicts: Verdicts) -> tuple[list[Case], list[Case]]:
+    """Cases that nodes can hold, and those that stand in an export; notes what verify cannot know."""
+    on_nodes: list[Case] = []
+    in_export: list[Case] = []
+    for case in verdicts.cases.values():
+        built = healthy(empty(0, 1))
+        case.make(built)
+        (on_nodes if fits_a_stream(built) else in_export).append(case)
+        if case.acks and case.invariant != CLEAN:
+            verdicts.unreadable_for_verify.add(case.name)
+    verdicts.unreadable_for_verify.update(case.name for case in in_export)
+    return on_nodes, in_export
+
+
+def table(verdicts: Verdicts) -> str:
+    """Invariant × corpus: what names each damage, and what else was found in it."""
+    width = max(map(len, verdicts.cases))
+    lines = [f"{'log':{width}}  named by  found"]
+    for name, case in verdicts.cases.items():
+        found = verdicts.audit[name]
+        good = (case.invariant in found) if case.invariant != CLEAN else not found
+        others = " ".join(sorted(found - {case.invariant}))
+        mark_ = "✓" if good else "✗"
+        shown = "" if case.invariant == CLEAN else case.invariant if good else f"not {case.invariant}"
+        lines.append(f"{name:{width}}  {case.invariant:8}  {mark_} {shown} {others}".rstrip())
+    damaged = [case for case in verdicts.cases.values() if case.invariant != CLEAN]
+    lines.append(
+        f"{len(damaged)} damaged logs, {len(verdicts.missed)} missed; "
+        f"{len(verdicts.cases) - len(damaged)} clean logs, {len(verdicts.accused)} accused; "
+        f"{len(ALL) - len(verdicts.uncovered)} of {len(ALL)} promises covered; "
+        f"{len(verdicts.disagreements)} disagreements with muster verify"
+    )
+    return "\n".join(lines)
