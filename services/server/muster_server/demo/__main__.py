@@ -21,6 +21,7 @@ def demo(
         Path | None,
         typer.Option("--input", help="Folder with text of your own; default: installed documentation."),
     ] = None,
+    audit: Annotated[bool, typer.Option("--audit", help="End with the Spark audit of the log.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a run that went well.")] = False,
 ) -> None:
     """Counts words with six workers while servers and a worker are killed, and proves that nothing was lost.
@@ -35,7 +36,7 @@ def demo(
     started = time.monotonic()
     good = False
     try:
-        good = asyncio.run(Demo(folder, FAST_PLAN if fast else FULL_PLAN, text, show).run())
+        good = asyncio.run(Demo(folder, FAST_PLAN if fast else FULL_PLAN, text, show, audit=audit).run())
     except (DemoError, InputError, ChildError) as error:
         show.say(f"failed: {error}", "bold red")
     except KeyboardInterrupt:

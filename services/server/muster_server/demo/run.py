@@ -59,13 +59,17 @@ class Demo:
         plan: how long and how much.
         input_folder: text of your own.
         show: where it tells what happens.
+        audit: whether the Spark audit of the log ends it.
     """
 
-    def __init__(self, folder: Path, plan: Plan, input_folder: Path | None, show: Show) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, input_folder: Path | None, show: Show, *, audit: bool = False
+    ) -> None:
         self._folder = folder
         self._plan = plan
         self._input = input_folder
         self._show = show
+        self._audit = audit
         self._workload = RedisNode(folder / "workload")
         self._cluster = DevCluster(
             folder / "cluster",
@@ -94,13 +98,21 @@ class Demo:
             self._show.console.print()
             show_report(report, self._show.console)
             self._show.timeline(GROUP, history)
-            return equal and report.clean
+            return equal and report.clean and (not self._audit or await self._audited())
         finally:
             self._show.end()
             await store.close()
             await asyncio.gather(*(worker.kill() for worker in self._workers.values()))
             await self._cluster.stop()
             await self._workload.stop()
+
+    async def _audited(self) -> bool:
+        """Lets the audit prove the same, from all nodes, in a process of its own."""
+        self._show.say("the Spark audit reads the log of all nodes")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "muster_audit", "check", self._cluster.redis_url, "--nodes", "all"
+        )
+        return await process.wait() == 0
 
     def _tell_cluster(self) -> None:
         assert self._cluster.nodes is not None
