@@ -47,6 +47,7 @@ class Ledger:
         generations: places of the start of each generation.
         assignments: places of each assignment.
         began: every start of a generation.
+        initialised: whether the logs were made; from then on none is made by a write.
         claimants: session of the process that claimed an epoch of a log.
         departed: told of every record that a member is gone, when the first node has it.
     """
@@ -62,6 +63,7 @@ class Ledger:
         self.departed: Callable[[Place, records_pb2.Record], None] | None = None
         self.began: list[tuple[Place, records_pb2.GenerationStarted]] = []
         self.claimants: dict[tuple[LogKey, int], str] = {}
+        self.initialised = False
         self._chain: dict[LogKey, dict[Id, bytes]] = {}
         self._violations = violations
 
@@ -72,6 +74,11 @@ class Ledger:
         key = arguments[0]
         if name == b"XADD":
             if key.endswith(b":log"):
+                self._violations.expect(
+                    "L8",
+                    key in node.store.keys or not self.initialised,
+                    f"{node.name} makes the log {key!r} by a write; only `init` does",
+                )
                 self._added(node, key, id_of(arguments[1], 0), arguments[2:])
         elif name == b"XDEL":
             for text in arguments[1:]:

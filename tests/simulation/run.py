@@ -184,6 +184,7 @@ def _live(
     length_s: float,
 ) -> float:
     cluster.initialise()
+    ledger.initialised = True
     for name in SERVERS:
         cluster.start(name)
     world.run(world.now_s + 2)
