@@ -5,10 +5,11 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 
 import pytest
 from client.client_scripted import NONE, ScriptedCluster
+from muster.cli import _app
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -146,6 +147,20 @@ async def test_offsets_and_history_and_cluster(cluster: ScriptedCluster) -> None
 
     code, out, _ = await cli(cluster, "cluster", "--servers", cluster.address)
     assert out.splitlines()[3].split()[0::2] == ["a", "live"]
+
+
+@pytest.mark.parametrize("asked", [(), ("--help",), ("redis://a", "--deep")])
+def test_a_command_that_cannot_be_loaded_says_why(
+    asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("broken", "muster_of_nobody.command:run", _app.PLUGINS)
+    monkeypatch.setattr(_app, "entry_points", lambda group: [broken])
+    with pytest.raises(SystemExit) as end:
+        _app.build(["broken", *asked])(["broken", *asked])
+    assert end.value.code == (
+        "muster: the command 'broken' cannot be loaded: "
+        "ModuleNotFoundError: No module named 'muster_of_nobody'"
+    )
 
 
 def test_without_its_packages_it_says_how_to_get_them() -> None:

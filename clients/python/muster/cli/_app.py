@@ -80,4 +80,6 @@ def _absent(app: typer.Typer, name: str, why: str) -> None:
     def command() -> None:
         sys.exit(f"muster: the command {name!r} cannot be loaded: {why}")
 
-    app.command(name, hidden=True)(command)
+    # Whatever is asked of it, help too, the answer is why it is not there.
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name, hidden=True, context_settings=anything)(command)
