@@ -88,7 +88,7 @@ def _plots(result: Result) -> Iterable[tuple[str, str, go.Figure]]:
         yield (
             "Generations by cause",
             f"Generations that were started, in spans of {span}, by why.",
-            _stacked(_summed(rebalances, "cause", "generations")),
+            _stacked(_summed(rebalances, "cause", "generations"), result.span_ms),
         )
         yield (
             "Members",
@@ -100,7 +100,7 @@ def _plots(result: Result) -> Iterable[tuple[str, str, go.Figure]]:
         yield (
             "Records by kind",
             f"Records that were written, in spans of {span}.",
-            _stacked(_summed(activity, "record", "records")),
+            _stacked(_summed(activity, "record", "records"), result.span_ms),
         )
     owners = _rows(result, "ownership")
     if owners:
@@ -147,11 +147,16 @@ def _summed(rows: list[dict[str, Any]], name: str, value: str) -> dict[str, dict
     return {key: sums[key] for key in [*ordered[:_MAX_SERIES], "others"] if key in sums}
 
 
-def _stacked(series: dict[str, dict[int, int]]) -> go.Figure:
+def _stacked(series: dict[str, dict[int, int]], span_ms: int) -> go.Figure:
     figure = go.Figure(layout={**_LAYOUT, "barmode": "stack"})
     for name, values in series.items():
         times = sorted(at_ms for at_ms, count in values.items() if count)
-        figure.add_bar(name=name, x=[_time(at_ms) for at_ms in times], y=[values[at_ms] for at_ms in times])
+        figure.add_bar(
+            name=name,
+            x=[_time(at_ms + span_ms // 2) for at_ms in times],
+            y=[values[at_ms] for at_ms in times],
+            width=span_ms,
+        )
     return figure
 
 
