@@ -75,6 +75,25 @@ def test_a_changed_entry_is_named_and_nothing_of_its_run_is_taken(
     assert chain.end < built.entries[index].position
 
 
+@pytest.mark.parametrize(
+    ("nonces", "hashes", "before"), [(15, 32, 32), (17, 32, 32), (16, 24, 32), (16, 40, 32), (16, 32, 31)]
+)
+def test_nonces_and_hashes_of_another_length_are_refused(nonces: int, hashes: int, before: int) -> None:
+    built = healthy()
+    begun, entry = built.entries[0], built.entries[1]
+    chain = ChainReader(begun.position, begun.hash[:before])
+    with pytest.raises(LogDamaged, match="another length") as caught:
+        chain.read_run(
+            entry.position,
+            [entry.record],
+            entry.nonce.ljust(nonces, b"-")[:nonces],
+            entry.hash.ljust(hashes, b"-")[:hashes],
+            [log.Record.FromString(entry.record)],
+        )
+    assert caught.value.position == entry.position
+    assert chain.end == begun.position
+
+
 def test_a_claim_inside_an_epoch_is_refused() -> None:
     built = LogBuilder()
     built.genesis()

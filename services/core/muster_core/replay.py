@@ -1,13 +1,12 @@
 """Reading a log back: the chain of its entries is checked before any record is believed."""
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.chain import BEFORE_GENESIS, HEAD, chain_hash
+from muster_core.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes
 from muster_core.position import NOWHERE, Position
 
 _OTHER_HASH = "its chain hash does not match its content and the entry before it"
@@ -109,26 +108,23 @@ class ChainReader:
         """
         if first.offset != self.end.offset + 1:
             raise LogDamaged(first, f"offsets are not dense: before it comes {self.end.stream_id}")
-        epoch, offset = first
-        pack, previous, chain = HEAD.pack, self.end_hash, []
-        for index, data in enumerate(datas):
-            place = pack(epoch, offset + index)
-            nonce = nonces[index * 16 : index * 16 + 16]
-            previous = sha256(previous + place + nonce + data).digest()
-            chain.append(previous)
-        if b"".join(chain) != hashes:
-            wrong = next(i for i, found in enumerate(chain) if found != hashes[i * 32 : i * 32 + 32])
-            raise LogDamaged(Position(epoch, offset + wrong), _OTHER_HASH)
+        lengths = len(self.end_hash), len(nonces), len(hashes)
+        if lengths != (HASH_BYTES, NONCE_BYTES * len(datas), HASH_BYTES * len(datas)):
+            raise LogDamaged(first, "from here on nonces or hashes have another length than they must have")
+        found = chain_hashes(self.end_hash, first, nonces, datas, hashes)
+        if found != hashes:
+            wrong = next(i for i in range(len(datas)) if _hash_at(found, i) != _hash_at(hashes, i))
+            raise LogDamaged(first.after(wrong), _OTHER_HASH)
         self._check_epoch(first, records[0])
         kinds: list[str | None] = [record.WhichOneof("kind") for record in records]
         noted = [index for index, kind in enumerate(kinds) if kind in _NOTED]
         for index in noted:
             if index and kinds[index] != "snapshot":
-                raise LogDamaged(Position(epoch, offset + index), f"a {kinds[index]} stands inside an epoch")
+                raise LogDamaged(first.after(index), f"a {kinds[index]} stands inside an epoch")
         for index in noted:
-            nonce = nonces[index * 16 : index * 16 + 16]
-            self._note(Position(epoch, offset + index), nonce, chain[index], records[index])
-        self.end, self.end_hash = Position(epoch, offset + len(datas) - 1), previous
+            nonce = nonces[index * NONCE_BYTES : (index + 1) * NONCE_BYTES]
+            self._note(first.after(index), nonce, _hash_at(hashes, index), records[index])
+        self.end, self.end_hash = first.after(len(datas) - 1), hashes[-HASH_BYTES:]
         return kinds
 
     def _note(self, position: Position, nonce: bytes, hash_: bytes, record: records_pb2.Record) -> None:
@@ -153,3 +149,7 @@ class ChainReader:
             raise LogDamaged(position, "an epoch begins without a Claim")
         elif Position.from_proto(record.claim.previous) != self.end:
             raise LogDamaged(position, f"its Claim names another entry before it than {self.end.stream_id}")
+
+
+def _hash_at(hashes: bytes, index: int) -> bytes:
+    return hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
