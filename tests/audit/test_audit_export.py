@@ -1,15 +1,19 @@
 """Exports: what is written, what counts, and what a group looked like then."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kit.damaged_logs import DAMAGES, Damage
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
+from kit.metadata_instances import Writer, eventually, metadata_cluster
 from muster_core.page import Page
 from muster_core.position import Position
+from muster_metadata.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.reader import LogUnreadableError
@@ -19,7 +23,7 @@ pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test t
 import pyarrow.parquet as pq
 from muster_audit.command import app
 from muster_audit.describe import describe_at, parse_time
-from muster_audit.export import export_log
+from muster_audit.export import export_log, report_exported
 from muster_audit.exported import ExportSource, ShardExport, mark
 from muster_audit.facts import Broken
 from muster_audit.scan import ScanOptions, audit_log
@@ -173,3 +177,26 @@ class TestDescribe:
         store(nodes[0], 0, 1, built.entries[14:], built.end)
         with pytest.raises(LogUnreadableError, match="ask the folder of an export"):
             describe_at(open_source(nodes.url), "g", 2 * 10**12)
+
+
+async def test_metadata_is_told_how_far_and_refuses_what_it_does_not_have(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path / "nodes", shards=1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await writer.append(
+            cluster[0], log.Record(offset_tombstone=log.OffsetTombstone()).SerializeToString()
+        )
+        with NodesSource(cluster.nodes.url) as source:
+            await eventually(lambda: source.acknowledged(0) == writer.end.position, "all is acknowledged")
+            mark(tmp_path / "export", source.genesis)
+            done = export_log(source, tmp_path / "export", 0)
+        assert done.end == writer.end.position
+        address = cluster[0].address
+        assert await asyncio.to_thread(report_exported, address, [done]) == []
+        async with cluster.client(0) as node:
+            assert await node.get(log_keys(0, 1).exported) == done.end.stream_id.encode()
+        wrong = replace(done, end_hash="00" * 32)
+        (refused,) = await asyncio.to_thread(report_exported, address, [wrong])
+        assert "log 0" in refused
+    (problem,) = await asyncio.to_thread(report_exported, "127.0.0.1:1", [done])
+    assert "does not take the report" in problem

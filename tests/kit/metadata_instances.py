@@ -178,16 +178,17 @@ class Instance:
 
     def __init__(self, server: MetadataServer) -> None:
         self.server = server
+        self.address = ""
         self.channel: grpc.aio.Channel
         self.stub: Any
         self.stopped = False
 
     async def start(self) -> "Instance":
-        port = await self.server.start()
+        self.address = f"127.0.0.1:{await self.server.start()}"
         async with asyncio.timeout(PATIENCE_S):
             await self.server.metadata.ready.wait()
         self.channel = grpc.aio.insecure_channel(
-            f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", 64 << 20)]
+            self.address, options=[("grpc.max_receive_message_length", 64 << 20)]
         )
         self.stub = metadata_pb2_grpc.MetadataServiceStub(self.channel)
         return self

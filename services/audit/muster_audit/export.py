@@ -17,12 +17,10 @@ from muster_audit.plan import Piece, spread
 from muster_audit.sources import LogSource, open_source
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _PAGE_ENTRIES = 1_000
 _CALL_SECONDS = 10.0
-_DDL = "shard bigint, written bigint, epoch bigint, offset bigint, hash string, problem string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +99,17 @@ def export(spark: "SparkSession", address: str, folder: Path) -> list[Exported]:
     finally:
         source.close()
     tasks = spread(pieces, spark.sparkContext.defaultParallelism * 2)
-    rows = [(number, piece.shard) for number, task in enumerate(tasks) for piece in task]
     place = folder.resolve()
 
-    def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow
-
+    def write(task: tuple[Piece, ...]) -> list[Exported]:
         here = open_source(address)
         try:
-            for batch in batches:
-                for shard in batch.column("shard").to_pylist():
-                    done = export_log(here, place, shard)
-                    row = (shard, done.written, *done.end, done.end_hash, done.problem)
-                    yield pyarrow.RecordBatch.from_pydict(
-                        {
-                            name: [value]
-                            for name, value in zip(
-                                ("shard", "written", "epoch", "offset", "hash", "problem"), row, strict=True
-                            )
-                        }
-                    )
+            return [export_log(here, place, piece.shard) for piece in task]
         finally:
             here.close()
 
-    shards = spark.createDataFrame(rows, "task bigint, shard bigint").repartitionByRange(len(tasks), "task")
-    done = shards.mapInArrow(write, _DDL).collect()
-    return [
-        Exported(row.shard, row.written, Position(row.epoch, row.offset), row.hash, row.problem)
-        for row in sorted(done, key=lambda row: int(row.shard))
-    ]
+    done: list[Exported] = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(write).collect()
+    return sorted(done, key=lambda one: one.shard)
 
 
 def report_exported(metadata: str, exported: list[Exported]) -> list[str]:
