@@ -86,3 +86,28 @@ def test_joining_again_with_other_protocols_is_read_back() -> None:
         key: member.protocols for key, member in group.members.items()
     }
     assert again.protocol_name == "sticky"
+
+
+def test_a_take_over_before_the_assignment_passes_the_partitions_on_live_and_loaded() -> None:
+    cluster = VirtualShard(CONFIG)
+    leader = VirtualMember(cluster, "a", instance="i").join()
+    cluster.advance(1_000)
+    leader.joined()
+    plan = common_pb2.Assignment(
+        version=1, partitions=[common_pb2.TopicPartitions(topic="t", partitions=[0])]
+    ).SerializeToString()
+    leader.sync({leader.member_id: plan}).synced()
+    for metadata in (b"n", b"o"):
+        leader.protocols = [("range", metadata)]
+        leader.join()  # a generation that nobody syncs, and a join phase after it that waits for another
+        if metadata == b"n":
+            leader.joined()
+            VirtualMember(cluster, "b").join()
+    leader.member_id = ""
+    leader.join(request_id="another process")
+    records = [record for _, record in cluster.log]
+    assert records[-1].WhichOneof("kind") == "member_replaced"
+    new_id = records[-1].member_replaced.member.member_id
+    owners = cluster.shard.groups["g"].owners
+    assert owners == {("t", 0): (new_id, cluster.log[-1][0])}
+    assert cluster.reloaded().shard.groups["g"].owners == owners

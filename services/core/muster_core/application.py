@@ -14,8 +14,6 @@ from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import TopicPartition, partitions_in
 
-_WITHOUT_EFFECT = frozenset({"genesis", "claim", "handoff", "snapshot"})
-
 
 class UnknownCriticalRecord(Exception):
     """A record of a kind that this version does not know and must not skip."""
@@ -46,7 +44,6 @@ class Application:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
-            "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
         }
 
@@ -58,7 +55,9 @@ class Application:
             IllegalTransition, KeyError: it contradicts the records before it.
         """
         kind = record.WhichOneof("kind")
-        if kind is None:
+        if kind == "offset_committed":
+            self._commit((record,))
+        elif kind is None:
             if record.critical:
                 raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
             self.skipped += 1
@@ -85,12 +84,12 @@ class Application:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
             IllegalTransition, KeyError: it contradicts the records before it.
         """
-        commit = self._offset_committed
-        for index, (kind, record) in enumerate(zip(kinds, records, strict=True)):
-            if kind == "offset_committed":
-                commit(first, record.written_at_ms, record.offset_committed)
-            elif kind not in _WITHOUT_EFFECT:
-                self.apply(first.after(index), log.Record.FromString(datas[index]))
+        begin = 0
+        for index in [index for index, kind in enumerate(kinds) if kind != "offset_committed"]:
+            self._commit(records[begin:index])
+            self.apply(first.after(index), log.Record.FromString(datas[index]))
+            begin = index + 1
+        self._commit(records[begin:])
 
     def group(self, group_id: str, wall_ms: int) -> Group:
         """The group of that id, made when it is not there."""
@@ -199,8 +198,8 @@ class Application:
         member.token = position
         member.kept_tokens = ()
         member.commit_seq = 0
-        for partition in partitions_in(member.assignment):
-            if group.owners.get(partition, ("",))[0] == record.old_member_id:
+        for partition, (owner, _) in group.owners.items():
+            if owner == record.old_member_id:
                 group.owners[partition] = (member.member_id, position)
         if record.HasField("cause"):
             group.unfinished = record.cause
@@ -212,13 +211,17 @@ class Application:
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
 
-    def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
-        group_id = record.group_id
-        group = self._groups.get(group_id) or self.group(group_id, wall_ms)
-        group.offsets.store(record, wall_ms)
-        member = group.members.get(record.member_id)
-        if member is not None and record.member_seq > member.commit_seq:
-            member.commit_seq = record.member_seq
+    def _commit(self, records: Sequence[log.Record]) -> None:
+        """Carries out commits one after the other; a load consists of little else."""
+        groups = self._groups
+        for record in records:
+            wall_ms, commit = record.written_at_ms, record.offset_committed
+            group_id = commit.group_id
+            group = groups.get(group_id) or self.group(group_id, wall_ms)
+            group.offsets.store(commit, wall_ms)
+            member = group.members.get(commit.member_id)
+            if member is not None and (member_seq := commit.member_seq) > member.commit_seq:
+                member.commit_seq = member_seq
 
     def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id)
