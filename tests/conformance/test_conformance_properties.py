@@ -6,6 +6,7 @@ The records are checked against the promises about logs (`muster_core.invariants
 books, and a replay of any beginning of the log against what was acknowledged then.
 """
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ CONFIG = GroupConfig(
 LONGEST_MS = 40_000
 SHRINKING_S = 20  # a life that fails is shown with fewer steps; Hypothesis takes five minutes for that
 PARTITIONS = range(4)
+LIAR = 3  # claims to hold what others hold
 PROTOCOLS = [["range"], ["range", "sticky"], ["sticky", "range"], ["sticky"]]
 
 seats = st.integers(0, 6)
@@ -107,7 +109,7 @@ class GroupLife(RuleBasedStateMachine):
         metadata = common_pb2.Subscription(version=1, topics=["t"], keeps_owned=True)
         group = self.group
         if group is not None:
-            held = [p for (_, p), (who, _) in group.owners.items() if who == seat.member_id]
+            held = [p for (_, p), (who, _) in group.owners.items() if who == seat.member_id or number == LIAR]
             metadata.owned_partitions.add(topic="t", partitions=held)
         self.call(
             seat,
@@ -352,6 +354,9 @@ class GroupLife(RuleBasedStateMachine):
             assert group.static_members == {m.group_instance_id: m.member_id for m in members if m.is_static}
             assert (group.leader in group.members) if group.members else group.leader == ""
             assert sum(not member.is_static for member in members if member.join_call) <= CONFIG.max_size
+            assert group.size_bytes == sum(member.size_bytes for member in members)
+            supported = Counter(name for member in members for name, _ in member.protocols)
+            assert +group._supporters == supported
             if group.members and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
                 assert all(group.protocol_name in dict(member.protocols) for member in members)
             if group.state is GroupState.EMPTY:
@@ -372,6 +377,8 @@ class GroupLife(RuleBasedStateMachine):
             assert sum(not member.group_instance_id for member in started.members) <= CONFIG.max_size
         self.checked = len(self.cluster.log)
         assert self.findings.violations == []
+        if self.group is not None and self.group.owners:
+            assert self.group.owners.items() <= self.checker._groups["g"].given.items()
         if self.cluster.shard.groups:
             self.known[self.checked] = acknowledged(self.cluster.shard)
 
