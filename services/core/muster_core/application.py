@@ -198,7 +198,7 @@ class Application:
         member.token = position
         member.kept_tokens = ()
         member.commit_seq = 0
-        for partition, (owner, _) in group.owners.items():
+        for partition, (owner, __) in group.owners.items():
             if owner == record.old_member_id:
                 group.owners[partition] = (member.member_id, position)
         if record.HasField("cause"):
