@@ -228,7 +228,7 @@ class Group:
         if protocol_type != self.protocol_type:
             return False
         everybody = len(self.members)
-        return any(self._supporters[name] == everybody for name, _ in protocols)
+        return everybody in [self._supporters[name] for name, _ in protocols]
 
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).

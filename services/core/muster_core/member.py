@@ -1,6 +1,7 @@
 """A member of a group."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -185,16 +186,22 @@ class Member:
     def to_record(self) -> records_pb2.Member:
         """The member as a record knows it; not to be changed."""
         if self._record is None or self._record.member_id != self.member_id:
-            protocols: Any = [{"name": name, "metadata": metadata} for name, metadata in self.protocols]
-            self._record = records_pb2.Member(
-                member_id=self.member_id,
-                group_instance_id=self.group_instance_id,
-                client_id=self.client_id,
-                host=self.host,
-                session_timeout_ms=self.session_timeout_ms,
-                rebalance_timeout_ms=self.rebalance_timeout_ms,
-                disconnect_grace_ms=self.disconnect_grace_ms,
-                protocols=protocols,  # as mappings: a message for each would be made twice
-                member_seq=self.join_seq,
-            )
+            record = records_pb2.Member()
+            record.CopyFrom(_protocols_record(self.protocols))
+            record.member_id = self.member_id
+            record.group_instance_id = self.group_instance_id
+            record.client_id = self.client_id
+            record.host = self.host
+            record.session_timeout_ms = self.session_timeout_ms
+            record.rebalance_timeout_ms = self.rebalance_timeout_ms
+            record.disconnect_grace_ms = self.disconnect_grace_ms
+            record.member_seq = self.join_seq
+            self._record = record
         return self._record
+
+
+@lru_cache(maxsize=16)
+def _protocols_record(protocols: Protocols) -> records_pb2.Member:
+    """What records of members that support the same have in common; members of a group are mostly alike."""
+    messages: Any = [{"name": name, "metadata": metadata} for name, metadata in protocols]
+    return records_pb2.Member(protocols=messages)  # as mappings: a message for each would be made twice

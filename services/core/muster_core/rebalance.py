@@ -214,19 +214,13 @@ class Rebalancer:
         answer.CopyFrom(same_for_all)
         answer.member_id = member.member_id
         if group.leader == member.member_id:
-            answer.members.extend(self._everybody(group))
+            for one in group.members.values():
+                answer.members.add(
+                    member_id=one.member_id,
+                    group_instance_id=one.group_instance_id,
+                    metadata=one.metadata_for(group.protocol_name),
+                )
         return answer
-
-    @staticmethod
-    def _everybody(group: Group) -> list[coordinator_pb2.JoinGroupResponse.Member]:
-        return [
-            coordinator_pb2.JoinGroupResponse.Member(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata_for(group.protocol_name),
-            )
-            for member in group.members.values()
-        ]
 
     # --- the wait for syncs (KAFKA-12890)
 

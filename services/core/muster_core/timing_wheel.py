@@ -116,9 +116,10 @@ class TimingWheel:
                 self._file(timer)
 
     def _file(self, timer: Timer) -> None:
-        deadline_ms = max(timer.deadline_ms, self._now_ms)
+        now_ms = self._now_ms
+        deadline_ms = timer.deadline_ms if timer.deadline_ms > now_ms else now_ms
         # The highest bit in which deadline and present differ says on which level they part.
-        level = max((deadline_ms ^ self._now_ms).bit_length() - 1, 0) // _BITS_PER_LEVEL
+        level = ((deadline_ms ^ now_ms) >> 1).bit_length() // _BITS_PER_LEVEL
         number = deadline_ms >> _BITS_PER_LEVEL * level
         slot = self._levels[level].get(number)
         if slot is None:
