@@ -4,8 +4,8 @@
 The changes are those of cosmic-ray, and some more: a statement that only has an effect is left out, a state
 is another one, and the tables and sets of states lose, gain or mix up their members. No file is written: the
 tests are collected and run once, then a process forked for each change swaps the changed function in and runs
-the tests that reach it, quickest first, until one fails or 6 CPU seconds have passed. So most changes cost
-milliseconds, and the checkout is left alone.
+the tests that reach it, quick and narrow ones first, until one fails or 6 CPU seconds have passed. So most
+changes cost milliseconds, and the checkout is left alone.
 
 Results are kept in build/mutation/results.json: a noticed change while its file stays as it is, a survivor
 while the tests do too. A run that was interrupted goes on where it was. Changes that nobody could notice are

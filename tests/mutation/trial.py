@@ -45,7 +45,9 @@ class _Runner:
 
     def __init__(self, todo: list[Change], jobs: int, note: Callable[[Change, str], None]) -> None:
         self._todo, self._jobs, self._note = todo, jobs, note
-        self._reach: dict[tuple[str, str], list[tuple[float, Any]]] = {}
+        self._reach: dict[tuple[str, str], list[Any]] = {}
+        self._spent: dict[Any, float] = {}
+        self._rank: dict[Any, float] = {}
         self._failed = False
         self._session: pytest.Session
         self.done = False
@@ -65,8 +67,6 @@ class _Runner:
         for item in session.items:
             self._watch(item)
         print(f"\n{len(session.items)} tests; trying {len(self._todo)} changes", flush=True)
-        for tests in self._reach.values():
-            tests.sort(key=lambda entry: entry[0])
         self._try_all()
         self.done = True
         return True
@@ -88,9 +88,14 @@ class _Runner:
             self._failed = False
             print(f"\nleft out, as it fails without any change: {item.nodeid}", flush=True)
             return
-        for file, name in {(code.co_filename, _outer(code.co_qualname)) for code in seen}:
-            if file.startswith(str(PACKAGE)):
-                self._reach.setdefault((Path(file).name, name), []).append((spent, item))
+        reached = {
+            (Path(code.co_filename).name, _outer(code.co_qualname))
+            for code in seen
+            if code.co_filename.startswith(str(PACKAGE))
+        }
+        self._spent[item], self._rank[item] = spent, spent * len(reached)  # quick ones and narrow ones first
+        for function in reached:
+            self._reach.setdefault(function, []).append(item)
 
     def _try_all(self) -> None:
         running: dict[int, tuple[int, Change]] = {}
@@ -124,14 +129,14 @@ class _Runner:
             names = swap(PACKAGE / change.file, changed(PACKAGE / change.file, change))
         except Exception:
             os._exit(1)  # a file that cannot be loaded is noticed by whoever imports it
-        tests: dict[Any, float] = {}
+        tests: set[Any] = set()
         for name in names:
             for (file, function), reaching in self._reach.items():
                 if file == change.file and name in (function, None):
-                    tests.update({item: spent for spent, item in reaching})
+                    tests.update(reaching)
         left_s = _BUDGET_S
-        for item in sorted(tests, key=lambda test: tests[test]):
-            left_s -= tests[item]
+        for item in sorted(tests, key=self._rank.__getitem__):
+            left_s -= self._spent[item]
             if left_s < 0:
                 break
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
