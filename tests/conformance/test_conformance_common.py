@@ -194,6 +194,11 @@ def test_transitions(before: GroupState, after: GroupState) -> None:
         assert (group.state, group.state_since_ms) == (before, 0)
 
 
+@pytest.mark.parametrize("state", GroupState)
+def test_a_state_is_sent_under_its_name(state: GroupState) -> None:
+    assert pb.GroupState.Name(state.proto) == f"GROUP_STATE_{state.name}"
+
+
 @pytest.mark.row("ST-10")
 @pytest.mark.parametrize("state", GroupState)
 def test_from_which_states_a_rebalance_may_start(state: GroupState) -> None:
