@@ -1,5 +1,9 @@
 """What was read of a log so far: the state that a snapshot and the records behind it make."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
 from muster_core.position import Position
@@ -81,6 +85,10 @@ class LogImage:
         """
         if self._restoring is not None:
             self._begin_behind(self._restoring)
+        with _garbage_left_alone():
+            self._take(run)
+
+    def _take(self, run: bytes) -> None:
         columns = pb.EntryRun.FromString(run)
         first = Position(columns.epoch, columns.first_offset)
         datas = list(columns.records)
@@ -102,6 +110,22 @@ class LogImage:
         self._restoring = None
         self.base, self._digest = restored.covered, restored.digest
         self.chain = ChainReader(self.base.upto, self.base.hash)
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Runs a block without garbage collection.
+
+    A run makes thousands of objects without cycles, which are gone behind it; collections meanwhile look at
+    all of them for nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _decoded(run: bytes, first: Position, datas: list[bytes]) -> list[records_pb2.Record]:
