@@ -145,6 +145,13 @@ class GroupLife(RuleBasedStateMachine):
             if self.seats[number].generation >= 0:
                 self.sync(number, first)
 
+    @rule(numbers=st.sets(seats, min_size=1, max_size=4), protocols=protocol_lists, first=st.integers(0, 3))
+    def rebalance_together(self, numbers: set[int], protocols: list[str], first: int) -> None:
+        """To the end, so that most lives come to assignments and to what follows from them."""
+        self.join_together(numbers, protocols, 9_000)
+        self.time_passes(ms=2_000)
+        self.sync_together(first)
+
     @rule(number=seats, first=st.integers(0, 3))
     def sync(self, number: int, first: int) -> None:
         seat = self.seats[number]
