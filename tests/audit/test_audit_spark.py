@@ -116,6 +116,43 @@ async def test_an_export_is_read_as_the_log_is(
     assert live.exceptAll(kept).count() == kept.exceptAll(live).count() == 0
 
 
+async def test_a_stream_takes_what_is_new_in_bounded_batches_and_goes_on_from_its_checkpoint(
+    spark: "SparkSession", nodes: RedisNodes, tmp_path: Path
+) -> None:
+    built = healthy(empty(1, 2))
+
+    def run() -> list[int]:
+        """Streams what is there to Parquet; gives the sizes of the batches."""
+        entries = spark.readStream.format("muster-log").option("address", nodes.url).option("max_rows", 30)
+        query = (
+            entries.load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start(str(tmp_path / "rows"))
+        )
+        try:
+            query.processAllAvailable()
+            if len(built.entries) == 23:  # the running query takes a second look
+                built.commit(1, "z", 2)
+                store(nodes[0], 1, 2, built.entries, built.end)
+                query.processAllAvailable()
+            return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+        finally:
+            query.stop()
+
+    def offsets(shard: int) -> list[int]:
+        rows = spark.read.parquet(str(tmp_path / "rows")).where(f"shard = {shard}").collect()
+        return sorted(row.offset for row in rows)
+
+    assert run() == [10 + 10 + 1, 10 + 10, 2 + 2]
+    built.commit(1, "z", 1)
+    store(nodes[0], 1, 2, built.entries, built.end)
+    assert run() == [1, 1]
+    assert offsets(0) == list(range(1, 23))
+    assert offsets(1) == list(range(1, 25))
+    assert run() == []
+
+
 async def test_the_command_on_a_machine_without_java(nodes: RedisNodes, tmp_path: Path) -> None:
     """It runs with the bundled runtime, keeps Spark's chatter to itself and ends with the right code."""
     built = healthy(empty(0, 2))

@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import redis
 import typer
 from muster_core.position import Position
 from muster_server.verify.reader import LogUnreadableError
@@ -17,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_audit.check import ALL, CheckOptions, Progress, Result, check, tables_folder
+from muster_audit.checkpoint import CheckpointUnusable
+from muster_audit.facts import Broken
 from muster_audit.java import JavaMissing
 from muster_audit.scan import Rules
 from muster_audit.session import SparkMissing, spark_session
@@ -131,6 +136,57 @@ def export_command(
         raise typer.Exit(EXIT_BROKEN)
 
 
+@app.command(name="follow")
+def follow_command(
+    address: Address,
+    checkpoint: Annotated[Path, typer.Option(help="File that keeps how far the logs were checked.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`, one line each.")] = "text",
+    metrics: Annotated[
+        Path | None, typer.Option(help="File for metrics in Prometheus' text format, e.g. audit.prom.")
+    ] = None,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, max=5.0, help="Pause between two looks.")] = 1.0,
+    fail_fast: Annotated[bool, typer.Option(help="End at the first violation.")] = False,
+    max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
+    memory_mb: MemoryMb = 256,
+) -> None:
+    """Checks the log as it grows and tells each violation once, until it is stopped. Needs no Spark.
+
+    Exit code 1: a promise was broken, now or before; 2: the log or the checkpoint cannot be read.
+    """
+    from muster_audit.follow import Told, follow
+    from muster_audit.log_follower import FollowOptions
+
+    if output not in ("text", "json"):
+        _fail(f"--output {output!r}: use text or json")
+    if "://" not in address:
+        _fail(f"{address!r} is no address of a log: redis://host:port,host:port,…")
+    stop = threading.Event()
+    before = {n: signal.signal(n, lambda *_: stop.set()) for n in (signal.SIGTERM, signal.SIGINT)}
+
+    def tell(broken: Broken) -> None:
+        if output == "json":
+            typer.echo(json.dumps(_violation(broken)))
+        else:
+            typer.echo("\n  ".join((_sentence(broken), *broken.around)), err=True)
+        if fail_fast:
+            stop.set()
+
+    def tell_unreachable(problem: str) -> None:
+        text = f"cannot be read: {problem}; trying again" if problem else "can be read again"
+        typer.echo(f"muster-audit: the log {text}", err=True)
+
+    options = FollowOptions(poll_seconds, memory_mb, max_group_size=max_group_size)
+    try:
+        broken = follow(address, checkpoint, options, Told(tell, tell_unreachable), stop, metrics)
+    except (CheckpointUnusable, LogUnreadableError, redis.RedisError, OSError) as error:
+        _fail(str(error))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if broken:
+        raise typer.Exit(EXIT_BROKEN)
+
+
 @app.command(name="describe")
 def describe_command(
     address: Address,
@@ -223,9 +279,7 @@ def show(result: Result, console: Console) -> None:
         if violation.invariant in told:
             continue
         told.add(violation.invariant)
-        place = Position(violation.epoch, violation.offset).stream_id
-        text = f"{violation.invariant} is broken in {violation.log} at {place}: {violation.detail}"
-        console.print(text, style="red", markup=False)
+        console.print(_sentence(violation), style="red", markup=False)
         for line in violation.around:
             console.print(f"  {line}", markup=False, highlight=False)
     nodes = result.nodes if result.compared else 1
@@ -236,6 +290,21 @@ def show(result: Result, console: Console) -> None:
         style="green" if result.clean else "bold red",
         highlight=False,
     )
+
+
+def _sentence(violation: Broken) -> str:
+    place = Position(violation.epoch, violation.offset).stream_id
+    return f"{violation.invariant} is broken in {violation.log} at {place}: {violation.detail}"
+
+
+def _violation(violation: Broken) -> dict[str, object]:
+    return {
+        "invariant": violation.invariant,
+        "log": violation.log,
+        "position": Position(violation.epoch, violation.offset).stream_id,
+        "detail": violation.detail,
+        "around": violation.around,
+    }
 
 
 def _violations(count: int) -> str:
@@ -259,16 +328,7 @@ def as_json(result: Result) -> str:
                 {**asdict(row), "looked_at": result.checked[row.id], "broken": result.broken[row.id]}
                 for row in ALL.values()
             ],
-            "violations": [
-                {
-                    "invariant": violation.invariant,
-                    "log": violation.log,
-                    "position": Position(violation.epoch, violation.offset).stream_id,
-                    "detail": violation.detail,
-                    "around": violation.around,
-                }
-                for violation in result.violations
-            ],
+            "violations": [_violation(violation) for violation in result.violations],
         },
         indent=2,
     )

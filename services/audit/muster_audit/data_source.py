@@ -13,6 +13,7 @@ import pyarrow as pa
 from muster_core.position import NOWHERE, Position
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from muster_audit import entries, facts, scan
 from muster_audit.plan import Piece, pieces_of, spread
@@ -20,6 +21,7 @@ from muster_audit.sources import LogSource, open_source
 
 _TASKS = 4
 _RANGE_ENTRIES = 2_000_000
+_BATCH_ENTRIES = 500_000
 
 
 class Checks(InputPartition):  # type: ignore[misc]
@@ -105,7 +107,7 @@ class Ranges(InputPartition):  # type: ignore[misc]
 
 
 class EntriesSource(DataSource):  # type: ignore[misc]
-    """`muster-log`: options `address`, `tasks` and `payload` (`true` or `false`)."""
+    """`muster-log`: options `address`, `tasks`, `payload` (`true`, `false`); for a stream `max_rows`."""
 
     @classmethod
     def name(cls) -> str:
@@ -178,16 +180,28 @@ class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
 
     def __init__(self, options: dict[str, str]) -> None:
         self._entries = _Entries(options)
+        self._max_rows = int(options.get("max_rows", str(_BATCH_ENTRIES)))
+        if self._max_rows < 1:
+            raise ValueError(f"max_rows {self._max_rows}: a batch takes at least 1 entry")
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
         """Before everything."""
         return {}
 
-    def latestOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
-        """The acknowledged positions now."""
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """At most `max_rows` entries in a batch, where the trigger allows a limit."""
+        return ReadMaxRows(self._max_rows)
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        """The acknowledged positions now, of each log at most its share of `max_rows` further."""
         source = open_source(self._entries.address)
         try:
-            return {str(shard): source.acknowledged(shard).stream_id for shard in source.logs()}
+            ends = {shard: source.acknowledged(shard) for shard in source.logs()}
+            if not isinstance(limit, ReadAllAvailable):
+                share = max(self._max_rows // len(ends), 1)
+                for shard, end in ends.items():
+                    ends[shard] = _limited(source, shard, _parse(start.get(str(shard), "")), end, share)
+            return {str(shard): end.stream_id for shard, end in ends.items()}
         finally:
             source.close()
 
@@ -210,6 +224,13 @@ class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
 
 def _parse(text: str) -> Position:
     return Position.parse(text) if text else NOWHERE
+
+
+def _limited(source: LogSource, shard: int, behind: Position, end: Position, count: int) -> Position:
+    """The place that is so many entries further, if the end is not nearer."""
+    first = source.first(shard, source.best_node(shard)).offset
+    offset = max(behind.offset, first - 1) + count
+    return end if end.offset <= offset else source.place_of(shard, offset) or end
 
 
 def _cut(source: LogSource, shard: int, acknowledged: Position) -> Iterator[Range]:
