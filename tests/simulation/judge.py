@@ -9,7 +9,6 @@ from muster_core.position import Position
 from muster_core.replay import Entry
 from muster_core.shard import Shard
 from muster_core.snapshot import Covered, parts
-from muster_protos.muster.log.v1 import records_pb2
 from simulation.cluster import GROUPS, Cluster
 from simulation.ledger import Ledger, Place, log_key
 from simulation.nemesis import MEMBERS
@@ -116,14 +115,14 @@ class Judge:
         return None if best is None else best[1]
 
     def _check_state(self, shard: int) -> None:
-        """What the owner has in memory is what its records, played again, give."""
+        """What the owner has in memory is what its records give: all of them, also those trimmed since."""
         live = self._owner(shard)
         self._violations.expect("V2", live is not None, f"nobody serves shard {shard} after all faults")
         if live is None:
             return
         again = Shard(shard, GroupConfig())
-        for entry in self._entries(self._cluster.nodes[0], shard):
-            again.replay(entry.position, records_pb2.Record.FromString(entry.record))
+        for id_, record in self._ledger.history(log_key(shard)):
+            again.replay(Position(*id_), record)
         for group_id in sorted({*live.groups, *again.groups}):
             has, gives = live.groups.get(group_id), again.groups.get(group_id)
             covered = Covered(shard, Position(1, 1), bytes(32))

@@ -83,6 +83,8 @@ class Ledger:
         elif name == b"XDEL":
             for text in arguments[1:]:
                 self._removed(node, key, id_of(text, 0))
+        elif name == b"XTRIM" and key.endswith(b":log"):
+            self._trimmed(node, key, id_of(arguments[-1], 0))
         elif name == b"RENAME" and arguments[1].endswith(b":log"):
             self._replaced(node, key, arguments[1])
         elif name in (b"DEL", b"UNLINK"):
@@ -134,6 +136,25 @@ class Ledger:
             f"{node.name} cuts the acknowledged entry {id_} of {key!r}",
         )
 
+    def _trimmed(self, node: RedisNode, key: LogKey, before: Id) -> None:
+        """Only what an acknowledged snapshot covers may go, and only while a majority has its copies."""
+        self._violations.expect(
+            "L9",
+            any(
+                self._covered(key, seen.record.snapshot) >= before
+                for place, seen in self.entries.items()
+                if place[0] == key and seen.record.HasField("snapshot") and self.on_chain(place)
+            ),
+            f"{node.name} cuts {key!r} before {before}, which no snapshot on a majority covers",
+        )
+
+    def _covered(self, key: LogKey, snapshot: records_pb2.Snapshot) -> Id:
+        """Where a log may begin because of a snapshot; `(0, 0)`: no majority has a copy."""
+        id_ = (snapshot.upto.epoch, snapshot.upto.offset)
+        copy = key.replace(b":log", b":snapshot:%d-%d" % id_)
+        copies = sum(copy in node.store.keys for node in self.nodes)
+        return id_ if copies * 2 > len(self.nodes) else (0, 0)
+
     def _replaced(self, node: RedisNode, source: bytes, key: LogKey) -> None:
         old, new = node.store.keys.get(key), node.store.keys.get(source)
         if not isinstance(new, Stream):
@@ -176,6 +197,11 @@ class Ledger:
     def on_chain(self, place: Place) -> bool:
         """Whether an entry stands at or below what was acknowledged."""
         return self._chain.get(place[0], {}).get(place[1]) == place[2]
+
+    def history(self, key: LogKey) -> list[tuple[Id, records_pb2.Record]]:
+        """All that was ever acknowledged of a log, in order: also what was trimmed since."""
+        chain = sorted(self._chain.get(key, {}).items())
+        return [(id_, self.entries[key, id_, hash_].record) for id_, hash_ in chain]
 
     def chain(self, key: LogKey) -> dict[Id, bytes]:
         """What was acknowledged of a log: id → hash."""

@@ -59,6 +59,8 @@ class Observer:
         self.coordinators: dict[str, Process] = {}
         self.deadlines: dict[Process, float] = {}
         self.excused: dict[str, float] = {}
+        self._back_s: dict[Process, float] = {}
+        self._called_dead: set[tuple[Process, str]] = set()
         self.heard: dict[tuple[Process, Member], deque[float]] = defaultdict(lambda: deque(maxlen=50))
         self.sessions: dict[str, Process] = {}
         self.patience: dict[Member, float] = {}
@@ -87,6 +89,8 @@ class Observer:
         sent_s = self._sent_renewals.pop((process, answer.number), None)
         if answer.renewed and sent_s is not None:
             until_s = sent_s + (LEASE_MS - MARGIN_MS) / 1000
+            if sent_s > self.deadlines.get(process, 0.0):
+                self._back_s[process] = process.world.now_s
             self.deadlines[process] = max(until_s, self.deadlines.get(process, 0.0))
 
     # --- what servers are sent
@@ -175,7 +179,7 @@ class Observer:
         elif isinstance(message, discovery_pb2.FindCoordinatorResponse):
             self._found(process, message)
         elif isinstance(message, metadata_pb2.WatchResponse):
-            self._watched(message)
+            self._watched(process, message)
         elif notes.request is not None:
             self._answered(process, notes.request, message)
 
@@ -226,18 +230,26 @@ class Observer:
                 )
                 self._named[place] = max(epoch, self._named.get(place, 0))
 
-    def _watched(self, message: metadata_pb2.WatchResponse) -> None:
+    def _watched(self, instance: Process, message: metadata_pb2.WatchResponse) -> None:
+        """Judges each verdict once, when an instance gives it: later it only repeats what it said."""
         for node in message.cluster.coordinators:
+            verdict = (instance, node.node_id)
             if node.state != discovery_pb2.COORDINATOR_STATE_DEAD:
+                self._called_dead.discard(verdict)
                 continue
+            if verdict in self._called_dead:
+                continue
+            self._called_dead.add(verdict)
             process = self.coordinators.get(node.node_id)
             if process is None or not process.alive:
                 continue
             excused_s = self.excused.get(node.node_id, -1e9)
             may_answer = self.deadlines.get(process, 0.0) > process.boot_s()
+            # A lease that had lapsed is no promise before every instance has seen that it goes on.
+            held_s = process.world.now_s - self._back_s.get(process, -1e9)
             self._violations.expect(
                 "E7",
-                not may_answer or process.world.now_s - excused_s < 10,
+                not may_answer or held_s < LEASE_MS / 1000 or process.world.now_s - excused_s < 10,
                 f"{node.node_id} is called dead and may answer for "
                 f"{self.deadlines.get(process, 0.0) - process.boot_s():.3f} s still",
             )

@@ -2,7 +2,13 @@
 
 from typing import Any, Protocol
 
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator import (
+    Coordinator,
+    CoordinatorSettings,
+    GroupSettings,
+    SessionSettings,
+    ShardLogSettings,
+)
 from muster_discovery import Discovery, DiscoverySettings
 from muster_metadata import MetadataServer, MetadataSettings
 from muster_runtime.channels import Address
@@ -23,6 +29,9 @@ URLS = "redis://" + ",".join(f"10.0.1.{number}:{PORT}" for number in range(1, NO
 LEASE_MS = 2_000
 MARGIN_MS = 400
 GROUP_MAX_SIZE = 12
+# Small, so that snapshots are taken, loaded and trimmed behind within minutes.
+SNAPSHOT_RECORDS = 100
+RETENTION_MS = 30_000
 
 _SERVER = ServerSettings()
 
@@ -94,6 +103,7 @@ class CoordinatorRole:
             ),
             group=GroupSettings(max_size=GROUP_MAX_SIZE, **group),
             session=SessionSettings(),
+            shard_log=ShardLogSettings(snapshot_records=SNAPSHOT_RECORDS, retention_ms=RETENTION_MS),
             server=_SERVER,
             wire=SimulatedWire(process),
             lease_line=SimulatedLeaseLine(process),
