@@ -124,12 +124,14 @@ class Watch:
 
     async def owner(self) -> str:
         """Who wrote the last Claim."""
-        rows: Any = await self._redis.xrevrange(self._log, count=1_000)
-        for _, fields in rows:
-            record = records_pb2.Record.FromString(fields[b"r"])
-            if record.HasField("claim"):
-                return record.claim.node_id
-        raise AssertionError("no Claim among the last entries")
+        end = b"+"
+        while rows := await self._redis.xrevrange(self._log, max=end, count=1_000):
+            for _, fields in rows:
+                record = records_pb2.Record.FromString(fields[b"r"])
+                if record.HasField("claim"):
+                    return record.claim.node_id
+            end = b"(" + rows[-1][0]
+        raise AssertionError("the last Claim was trimmed")
 
     async def close(self) -> None:
         await self._redis.aclose()

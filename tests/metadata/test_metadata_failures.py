@@ -465,7 +465,11 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
     await eventually(lambda: all(node.bulk.connected for node in quorum.nodes), "connected")
     repairer = Repairer(quorum, rebuild_delay_ms=0)
     held = Held(0, writer.epoch, writer.nonce)
-    assert (await quorum.nodes[2].prepare(*held)).status is Status.OK
+
+    async def promised() -> bool:
+        return (await quorum.nodes[2].prepare(*held)).status is Status.OK
+
+    await eventually(promised, "promised")  # its connections come back one after the other
     monkeypatch.setattr(quorum.nodes[0], "inspect", _silent)
     assert await repairer.repair(quorum.nodes[1], held) is Repaired.LATER
     async with cluster.client(1) as client:
