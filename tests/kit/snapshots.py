@@ -1,11 +1,14 @@
 """What a snapshot must not lose: everything that a replay made of the log."""
 
-from collections import Counter
+from collections import Counter, deque
+from types import NoneType
 from typing import Any
 
 from muster_core.config import GroupConfig
 from muster_core.group import Group
+from muster_core.group_state import GroupState
 from muster_core.member import Member
+from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.snapshot import Covered, parts
@@ -25,6 +28,8 @@ IN_MEMORY_ONLY = {
 }
 """Attributes that no record sets: timers, parked calls, streams, and what is derived on the way."""
 
+PLAIN = (str, bytes, int, NoneType, frozenset, set, Position, GroupState)
+
 
 def picture(value: Any) -> Any:
     """A value as something that can be compared."""
@@ -41,8 +46,9 @@ def picture(value: Any) -> Any:
         return value.to_proto().SerializeToString(deterministic=True)
     if hasattr(value, "SerializeToString"):
         return value.SerializeToString(deterministic=True)
-    if not isinstance(value, str | bytes | frozenset | Position) and hasattr(value, "__iter__"):
+    if isinstance(value, list | tuple | deque | OffsetStore):
         return [picture(found) for found in value]
+    assert isinstance(value, PLAIN), f"do not know how to compare a {type(value).__name__}"
     return value
 
 

@@ -152,7 +152,7 @@ class Application:
             member = group.members[entry.member_id]
             member.assignment = entry.assignment
             member.token = position
-            member.kept_tokens = entry.kept_tokens
+            member.kept_tokens = tuple(entry.kept_tokens)
             kept = {
                 (kept.topic, kept.partition): Position.from_proto(kept.position) for kept in entry.kept_tokens
             }
