@@ -57,8 +57,8 @@ async def test_changes_through_two_instances_follow_each_other(cluster: Metadata
 
 async def test_change_is_pushed_with_a_growing_version(cluster: MetadataCluster) -> None:
     call = cluster[1].stub.Watch(pb.WatchRequest())
-    first = await call.read()
-    assert first.HasField("catalog")
+    while not (first := await call.read()).HasField("catalog"):
+        pass
     await create(cluster[0], "pushed")
     while True:
         message = await call.read()
@@ -80,6 +80,18 @@ async def test_catalog_survives_a_new_instance_and_a_dead_node(tmp_path: Path) -
             return await topics(late) == {"kept": 3, "later": 3}
 
         await eventually(shown, "a new instance reads the catalog")
+
+
+async def test_a_new_instance_shows_no_catalog_before_it_has_read_it(tmp_path: Path) -> None:
+    """An empty one would tell a leader that its topics are gone."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        await create(cluster[0], "kept")
+        for _ in range(5):
+            call = (await cluster.add_instance()).stub.Watch(pb.WatchRequest())
+            while not (message := await call.read()).HasField("catalog"):
+                assert message.HasField("cluster")
+            assert [topic.name for topic in message.catalog.topics] == ["kept"]
+            call.cancel()
 
 
 async def test_without_a_majority_the_catalog_is_not_available(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import structlog
-from muster_core.position import GENESIS, NOWHERE, Position
+from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
@@ -39,7 +39,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
-        self.version = GENESIS
+        self.version = NOWHERE
 
     def apply(self, entry: Entry) -> None:
         """Takes in the next record."""

@@ -24,7 +24,7 @@ class ClusterView:
         self._cluster_id = ""
         self._shard_count = 0
         self._cluster = discovery_pb2.Cluster()
-        self._catalog = metadata_pb2.TopicCatalog()
+        self._catalog: metadata_pb2.TopicCatalog | None = None
         self._version = 0
         self._changed = asyncio.Event()
         self._ended = False
@@ -94,17 +94,18 @@ class ClusterView:
         self._changed = asyncio.Event()
 
     async def watch(self) -> AsyncIterator[metadata_pb2.WatchResponse]:
-        """The view now and after every change; what changes while a message is sent is merged."""
-        cluster_version, catalog_version = -1, None
+        """The view now and after every change; what changes while a message is sent is merged.
+
+        There is no catalog in it before this instance read one: an empty one would say that no topic exists.
+        """
+        sent_cluster, sent_catalog = discovery_pb2.Cluster(), None
         while not self._ended:
-            changed = self._changed
-            catalog = self._catalog
-            version = (catalog.version.epoch, catalog.version.offset)
-            if self._version and (self._version != cluster_version or version != catalog_version):
-                message = metadata_pb2.WatchResponse(cluster=self._cluster, lease_ms=self.observer.lease_ms)
-                if version != catalog_version:
+            changed, cluster, catalog = self._changed, self._cluster, self._catalog
+            if cluster.version and (cluster is not sent_cluster or catalog is not sent_catalog):
+                message = metadata_pb2.WatchResponse(cluster=cluster, lease_ms=self.observer.lease_ms)
+                if catalog is not None and catalog is not sent_catalog:
                     message.catalog.CopyFrom(catalog)
-                cluster_version, catalog_version = self._version, version
+                sent_cluster, sent_catalog = cluster, catalog
                 yield message
                 continue
             await changed.wait()
