@@ -3,6 +3,8 @@
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kit.server_cluster import running
@@ -13,36 +15,44 @@ from muster_server.dev.redis_nodes import RedisNode
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 4
 WITHIN_SECONDS = 60.0
+STOPPING_WORKER = str(Path(__file__).parents[1] / "support" / "stopping_worker.py")
 LINES = [f"word{number % 7} again" for number in range(200_000)]
 
 
-def worker(name: str, folder: Path, servers: str, workload: str) -> ChildProcess:
+def worker(name: str, folder: Path, *program: str | int, stops: Path | None = None) -> ChildProcess:
+    """A worker of the demo; one that stops itself before a write once a file is there."""
+    run = ["-m", "muster_server.demo.worker"] if stops is None else [STOPPING_WORKER]
+    arguments = [name, *map(str, program), *([] if stops is None else [str(stops)])]
     return ChildProcess(
-        name,
-        [
-            sys.executable,
-            "-m",
-            "muster_server.demo.worker",
-            name,
-            servers,
-            workload,
-            GROUP,
-            TOPIC,
-            str(PARTITIONS),
-        ],
-        folder / f"{name}.log",
-        removed=("MUSTER_",),
+        name, [sys.executable, *run, *arguments], folder / f"{name}.log", removed=("MUSTER_",)
     )
 
 
-async def test_the_guard_refuses_a_zombie(tmp_path: Path) -> None:
-    workload = RedisNode(tmp_path / "workload")
-    await workload.start()
-    store = Store(workload.url)
-    progress = Progress(store, load(workload.url, LINES, PARTITIONS))
+@asynccontextmanager
+async def workload_in(folder: Path) -> AsyncIterator[tuple[str, Store, Progress]]:
+    """A server with lines, and what workers report there."""
+    node = RedisNode(folder)
+    await node.start()
+    store = Store(node.url)
+    progress = Progress(store, load(node.url, LINES, PARTITIONS))
     following = asyncio.create_task(progress.follow())
-    async with running(tmp_path / "cluster", redis_nodes=1, coordinators=1) as cluster:
-        zombie, heir = (worker(name, tmp_path, cluster.servers, workload.url) for name in ("zombie", "heir"))
+    try:
+        yield node.url, store, progress
+    finally:
+        progress.ended = True
+        await following
+        await store.close()
+        await node.stop()
+
+
+async def test_the_guard_refuses_a_zombie(tmp_path: Path) -> None:
+    told = tmp_path / "stop"
+    async with (
+        workload_in(tmp_path / "workload") as (url, store, progress),
+        running(tmp_path / "cluster", redis_nodes=1, coordinators=1) as cluster,
+    ):
+        program = (cluster.servers, url, GROUP, TOPIC, PARTITIONS)
+        zombie, heir = worker("zombie", tmp_path, *program, stops=told), worker("heir", tmp_path, *program)
         try:
             zombie.start()
             await store.allow(FULL)
@@ -50,17 +60,17 @@ async def test_the_guard_refuses_a_zombie(tmp_path: Path) -> None:
                 lambda: len(progress.partitions_of("zombie")) == PARTITIONS and len(progress.commits) > 5,
                 WITHIN_SECONDS,
             )
-            zombie.pause()
             tokens = [(await store.guard(number))[0] for number in range(PARTITIONS)]
+            told.touch()
             heir.start()
             assert await progress.until(
                 lambda: len(progress.partitions_of("heir")) == PARTITIONS, WITHIN_SECONDS
             )
             for number in range(PARTITIONS):
                 assert (await store.guard(number))[0] > tokens[number]
+            assert zombie.running, zombie.tail()
             zombie.resume()
             deadline = time.monotonic() + WITHIN_SECONDS
-            # Its tasks were in the middle of their work: the first write of each meets the guard.
             while not any([(await store.guard(number))[2] for number in range(PARTITIONS)]):
                 assert zombie.running, zombie.tail()
                 assert time.monotonic() < deadline, "the zombie never tried to write"
@@ -70,10 +80,6 @@ async def test_the_guard_refuses_a_zombie(tmp_path: Path) -> None:
         finally:
             await zombie.terminate()
             await heir.terminate()
-            progress.ended = True
-            await following
-    # Whoever counted it: each line up to the positions was counted once.
-    counted = sum([(await store.guard(number))[1] for number in range(PARTITIONS)])
-    assert collect(workload.url, PARTITIONS)["again"] == counted
-    await store.close()
-    await workload.stop()
+        # Whoever counted it: each line up to the positions was counted once.
+        counted = sum([(await store.guard(number))[1] for number in range(PARTITIONS)])
+        assert collect(url, PARTITIONS)["again"] == counted

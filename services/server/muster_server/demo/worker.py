@@ -77,23 +77,27 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(clock) // 1_000_000
 
 
-def main() -> None:
-    """Entry point."""
-    name, servers, workload, group, topic, partitions = sys.argv[1:]
+def serve(worker: Worker, servers: str, group: str, topic: str, partitions: int) -> None:
+    """Works until the process is told to end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    worker = Worker(name, Store(workload))
     muster.run(
         worker.work,
         group=group,
         topic=topic,
-        partitions=int(partitions),
+        partitions=partitions,
         servers=servers,
-        client_id=name,
+        client_id=worker.name,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         disconnect_grace_ms=GRACE_MS,
         heartbeat_interval_ms=_HEARTBEAT_MS,
         rebalance_timeout_ms=SESSION_TIMEOUT_MS,
     )
+
+
+def main() -> None:
+    """Entry point."""
+    name, servers, workload, group, topic, partitions = sys.argv[1:]
+    serve(Worker(name, Store(workload)), servers, group, topic, int(partitions))
 
 
 if __name__ == "__main__":

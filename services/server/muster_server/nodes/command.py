@@ -161,8 +161,8 @@ def show(found: Survey, console: Console) -> None:
     for node in found.nodes:
         for problem in node.problems:
             console.print(f"node {node.index}: {problem}", style="red", markup=False)
-        for note in node.notes:
-            console.print(f"node {node.index}: {note}", style="yellow", markup=False)
+        for weakness in node.weaknesses:
+            console.print(f"node {node.index}: {weakness}", style="yellow", markup=False)
     if found.problem:
         console.print(found.problem, style="red", markup=False)
 

@@ -1,13 +1,14 @@
 """Looks at every node of a log: who it is, how it keeps its data, how far its copies are. Reads only."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.position import Position
 from muster_metadata.addresses import place_of, split_urls
 from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
-from muster_metadata.durability import default_user
+from muster_metadata.durability import Weakness, configuration_of, default_user
 from muster_metadata.durability import judge as judge_durability
 from muster_metadata.introductions import fields, introductions
 from muster_metadata.node import Node
@@ -16,10 +17,15 @@ from muster_metadata.reply import Reply, Status
 
 STEP_TIMEOUT_MS = 2_000
 
-_CONFIG = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
 _PATIENCE_S = 10.0
 _NOT_KNOWN_YET = ("", "it was not reached yet", "it does not answer")
 _INSPECTED_AT_ONCE = 500
+_UNREADABLE = Weakness(
+    "configuration",
+    "its configuration cannot be read",
+    "give the user the right `+config|get`: without it nobody can say what a crash takes",
+    forgets=False,
+)
 
 
 @dataclass(slots=True)
@@ -33,6 +39,7 @@ class NodeState:
         server: program and version.
         persistence: `appendfsync` of its append-only file; `off` without one; or `unknown`.
         eviction: `maxmemory-policy`, or `unknown`.
+        clock_ahead_ms: of this machine's wall clock; None: it may not be asked.
         memory_bytes: used.
         memory_limit_bytes: 0: none.
         missing_logs: logs that it does not have.
@@ -41,7 +48,7 @@ class NodeState:
         lag_entries: entries that it lacks at most in one log.
         apart_promises: logs for which it promised another epoch than the majority.
         problems: sentences about what is wrong; none: it is well.
-        notes: sentences about what its configuration gives up.
+        weaknesses: what its configuration gives up.
     """
 
     index: int
@@ -50,6 +57,7 @@ class NodeState:
     server: str = ""
     persistence: str = "unknown"
     eviction: str = "unknown"
+    clock_ahead_ms: int | None = None
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     missing_logs: int = 0
@@ -58,7 +66,7 @@ class NodeState:
     lag_entries: int = 0
     apart_promises: int = 0
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    weaknesses: list[Weakness] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -69,11 +77,13 @@ class Survey:
         configuration: of the log; None: no node has one.
         nodes: in order.
         problem: why the addresses are no log; empty if they are one.
+        ends: where each log ends on each node that counts and has it: number of the log → index of the node.
     """
 
     configuration: Configuration | None
     nodes: list[NodeState]
     problem: str = ""
+    ends: Mapping[int, Mapping[int, Position]] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:
@@ -102,9 +112,10 @@ async def survey(urls: str) -> Survey:
         await asyncio.gather(
             *(_describe(node, one, state) for node, one, state in zip(nodes, said, states, strict=True))
         )
+        ends: Mapping[int, Mapping[int, Position]] = {}
         if configuration is not None and len(configuration.addresses) == len(nodes):
-            await _compare(nodes, said, states, configuration)
-        return Survey(configuration, states, found.reason if isinstance(found, Unusable) else "")
+            ends = await _compare(nodes, said, states, configuration)
+        return Survey(configuration, states, found.reason if isinstance(found, Unusable) else "", ends)
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
 
@@ -148,21 +159,29 @@ async def _describe(node: Node, said: Introduction | None, state: NodeState) -> 
         state.problems.append("it is out of memory: it answers reads and refuses writes")
     if told.get("role", "master") != "master":
         state.problems.append("it is a replica; every node must be a primary of its own")
+    state.clock_ahead_ms = await _clock_ahead_ms(node)
     await _configured(node, state)
 
 
+async def _clock_ahead_ms(node: Node) -> int | None:
+    asked_ns = time.time_ns()
+    reply = await node.ask("TIME")
+    if reply.status is not Status.OK:
+        return None
+    seconds, microseconds = map(int, reply.values[0])
+    middle_ns = (asked_ns + time.time_ns()) // 2
+    return (seconds * 1_000_000_000 + microseconds * 1_000 - middle_ns) // 1_000_000
+
+
 async def _configured(node: Node, state: NodeState) -> None:
-    found: dict[str, str] = {}
-    for name in _CONFIG:
-        reply = await node.ask("CONFIG", "GET", name)
-        if reply.status is not Status.OK or len(reply.values[0]) != 2:
-            state.notes.append("its configuration cannot be read")
-            state.notes += await default_user(node)
-            return
-        found[name] = reply.values[0][1].decode("utf-8", "replace")
-    state.persistence = found["appendfsync"] if found["appendonly"] == "yes" else "off"
-    state.eviction = found["maxmemory-policy"]
-    state.notes += judge_durability(found) + await default_user(node)
+    found = await configuration_of(node)
+    if found:
+        state.persistence = found["appendfsync"] if found["appendonly"] == "yes" else "off"
+        state.eviction = found["maxmemory-policy"]
+        state.weaknesses += judge_durability(found)
+    else:
+        state.weaknesses.append(_UNREADABLE)
+    state.weaknesses += await default_user(node)
 
 
 async def _compare(
@@ -170,8 +189,8 @@ async def _compare(
     said: Sequence[Introduction | None],
     states: Sequence[NodeState],
     configuration: Configuration,
-) -> None:
-    """Ends and promises of every log on every node that counts."""
+) -> dict[int, dict[int, Position]]:
+    """Ends and promises of every log on every node that counts; where each log ends on each of them."""
     counted: list[tuple[Node, NodeState]] = []
     for node, one, state in zip(nodes, said, states, strict=True):
         node.belongs_to(
@@ -193,11 +212,12 @@ async def _compare(
         else:
             counted.append((node, state))
     logs = range(configuration.shard_count + 1)
+    ends: dict[int, dict[int, Position]] = {}
     for first in range(0, len(logs), _INSPECTED_AT_ONCE):
         part = logs[first : first + _INSPECTED_AT_ONCE]
         for shard in part:
             replies = await asyncio.gather(*(node.inspect(shard) for node, _ in counted))
-            _compare_log([state for _, state in counted], replies, len(nodes) // 2 + 1)
+            ends[shard] = _compare_log([state for _, state in counted], replies, len(nodes) // 2 + 1)
     for _, state in counted:
         if state.identity and state.missing_logs:
             state.problems.append(f"it lacks {state.missing_logs} of {len(logs)} logs")
@@ -205,6 +225,7 @@ async def _compare(
             state.problems.append(
                 f"{state.damaged_logs} of its logs lack entries in the middle: `muster verify` names them"
             )
+    return ends
 
 
 def _stranger(said: Introduction, node: Node, configuration: Configuration) -> str:
@@ -213,7 +234,7 @@ def _stranger(said: Introduction, node: Node, configuration: Configuration) -> s
     return f"it says to be {said.identity!r} and should be {node.identity!r}: it does not count"
 
 
-def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority: int) -> None:
+def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority: int) -> dict[int, Position]:
     ends: list[tuple[NodeState, Position]] = []
     promises: list[tuple[NodeState, tuple[int, bytes]]] = []
     for state, reply in zip(states, replies, strict=True):
@@ -234,3 +255,4 @@ def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority
     for state, promise in promises:
         if common is not None and held.count(common) >= majority and promise != common:
             state.apart_promises += 1
+    return {state.index: end for state, end in ends}
