@@ -1,5 +1,7 @@
 # mypy: disable-error-code="abstract"
 import asyncio
+import importlib.metadata
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,7 +10,12 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import (
+    metadata_pb2,
+    metadata_pb2_grpc,
+    process_pb2,
+    process_pb2_grpc,
+)
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.refusals import InvalidArgument, ResourceExhausted, Unimplemented, Violation
 from muster_runtime.server import ListenError, RpcServer, ServerSettings
@@ -297,3 +304,11 @@ async def test_thousands_of_parked_calls_fit() -> None:
         call.cancel()
     await instance.channel.close()
     await instance.server.stop(0)
+
+
+async def test_process_tells_its_version_and_its_clock(running: Running) -> None:
+    stub: Any = process_pb2_grpc.ProcessServiceStub(running.channel)
+    before_ms = time.time_ns() // 1_000_000
+    told = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=20)
+    assert told.version == importlib.metadata.version("muster-server")
+    assert before_ms <= told.wall_clock_ms <= time.time_ns() // 1_000_000

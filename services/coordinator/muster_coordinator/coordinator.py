@@ -1,7 +1,6 @@
 """The coordinator as something to start and stop."""
 
 import asyncio
-import importlib.metadata
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime import clock
+from muster_runtime.about import software_version
 from muster_runtime.channels import CHANNEL_OPTIONS, Address, Channels, open_channel
 from muster_runtime.errors import StartupError
 from muster_runtime.refusals import Unavailable
@@ -143,7 +143,7 @@ class Coordinator:
             await channels.close()
             raise
         session = str(uuid.uuid4())
-        version = _version()
+        version = software_version()
         address = self.address
         lease = LeaseKeeper(
             targets,
@@ -339,10 +339,3 @@ class _Late:
 
 def _now() -> Now:
     return Now(clock.boot_ms(), clock.wall_ms())
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("muster-server")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

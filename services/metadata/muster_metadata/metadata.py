@@ -150,7 +150,7 @@ class Metadata:
         )
         for node in self.quorum.nodes:
             for weakness in await weaknesses(node):
-                log.warning("log_node_weak", node=node.index, weakness=weakness)
+                log.warning("log_node_weak", node=node.index, weakness=str(weakness), remedy=weakness.remedy)
 
     def _wait_because(self, found: Unusable) -> None:
         """Says to callers what is missing, and to the administrator once."""

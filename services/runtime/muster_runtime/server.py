@@ -8,10 +8,12 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from muster_protos.muster.internal.v1 import process_pb2_grpc
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from muster_runtime._guard import CallTracker, Guard, Recorder
+from muster_runtime.about import ProcessServicer
 from muster_runtime.errors import StartupError
 from muster_runtime.settings import Settings
 from muster_runtime.tls import TlsSettings
@@ -188,6 +190,7 @@ class RpcServer:
         Raises:
             ListenError: the address is taken, or is none of this machine's.
         """
+        self.add(process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer())
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker)
         self._register(

@@ -1,0 +1,34 @@
+"""What a process tells of itself to operators: its software and its clock."""
+
+import importlib.metadata
+from typing import Any
+
+from muster_protos.muster.internal.v1 import process_pb2, process_pb2_grpc
+
+from muster_runtime import clock
+
+
+def software_version() -> str:
+    """Version of the software that this process runs; `unknown` where it was not installed."""
+    try:
+        return importlib.metadata.version("muster-server")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class ProcessServicer(process_pb2_grpc.ProcessServiceServicer):
+    """Implements `muster.internal.v1.ProcessService`."""
+
+    def __init__(self) -> None:
+        self._version = software_version()
+        self._since_ms = clock.boot_ms()
+
+    async def DescribeProcess(  # noqa: N802
+        self, _request: process_pb2.DescribeProcessRequest, _context: Any
+    ) -> process_pb2.DescribeProcessResponse:
+        """Version and clocks."""
+        return process_pb2.DescribeProcessResponse(
+            version=self._version,
+            wall_clock_ms=clock.wall_ms(),
+            up_ms=clock.boot_ms() - self._since_ms,
+        )
