@@ -18,7 +18,7 @@ from muster_protos.muster.internal.v1 import (
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.refusals import InvalidArgument, ResourceExhausted, Unimplemented, Violation
-from muster_runtime.server import ListenError, RpcServer, ServerSettings
+from muster_runtime.server import ALIVE, ListenError, RpcServer, ServerSettings
 from structlog.testing import capture_logs
 
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
@@ -236,6 +236,14 @@ async def test_health_follows_set_serving(running: Running) -> None:
         await running.server.set_serving(True)
         assert (await stub.Check(check)).status == health_pb2.HealthCheckResponse.SERVING
         await running.server.set_serving(False)
+
+
+async def test_a_process_is_alive_before_it_serves_and_after(running: Running) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(running.channel)
+    for serving in (False, True, False):
+        await running.server.set_serving(serving)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=ALIVE))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_reflection_lists_the_services(running: Running) -> None:

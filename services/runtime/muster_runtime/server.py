@@ -25,6 +25,9 @@ StopHook = Callable[[], Awaitable[None] | None]
 
 MIB = 1 << 20
 
+ALIVE = "alive"
+"""A service by this name is always healthy: the event loop answers, so a process that hangs does not."""
+
 
 class ListenError(StartupError):
     """The server cannot listen where it should."""
@@ -200,6 +203,7 @@ class RpcServer:
             self._tracker,
         )
         await self.set_serving(False)
+        await self._health.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
         # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
         server = self._wire.server(
             self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes),
