@@ -48,11 +48,13 @@ class Description:
         servers: discovery addresses for clients.
         redis: nodes of the log.
         pid: process that runs the cluster.
+        metadata: addresses of metadata, for operators.
     """
 
     servers: str
     redis: str
     pid: int
+    metadata: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> "Description":
@@ -183,7 +185,8 @@ class DevCluster:
         except BaseException:
             await self.stop()
             raise
-        description = Description(self.servers, self.redis_url, os.getpid())
+        metadata = ",".join(process.address for process in self.metadata)
+        description = Description(self.servers, self.redis_url, os.getpid(), metadata)
         (self.folder / DESCRIPTION).write_text(json.dumps(asdict(description)))
 
     async def stop(self) -> None:

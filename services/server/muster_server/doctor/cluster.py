@@ -1,0 +1,206 @@
+"""Judges the processes of a cluster: who answers, who serves, versions, clocks. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from muster_protos.muster.v1 import discovery_pb2
+
+from muster_server.doctor.findings import Finding, Result
+from muster_server.doctor.processes import Process
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
+
+CLOCK_WARNING_MS = 2_000
+"""Beyond this, times from different processes cannot be compared by eye."""
+CLOCK_FAILED_MS = 60_000
+"""Beyond this, what is kept for a time is removed too early or too late."""
+
+_NOT_THERE: Mapping[str, str] = {
+    DISCOVERY: "start it, or name the right address with --servers; clients must be able to reach it",
+    METADATA: "start it, or name the right address with --metadata; discovery and coordinators must reach it",
+    COORDINATOR: "MUSTER_COORDINATOR_ADVERTISE must name an address that clients can reach; a firewall or "
+    "a NetworkPolicy may be in between",
+}
+_NOT_SERVING: Mapping[str, str] = {
+    DISCOVERY: "it waits for metadata: make that serve first, and see MUSTER_DISCOVERY_METADATA",
+    METADATA: "it waits for a majority of the log's nodes, or for `muster-server init`: its log says which",
+    COORDINATOR: "it starts, drains, or cannot renew its lease: its log says which",
+}
+
+
+def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
+    """Whether each process answers and serves."""
+    for process in processes:
+        if process.problem:
+            yield Finding(
+                process.role, process.name, Result.FAILED, process.problem, _NOT_THERE[process.role]
+            )
+        elif not process.serving:
+            yield Finding(
+                process.role,
+                process.name,
+                Result.FAILED,
+                "it answers, and does not serve",
+                _NOT_SERVING[process.role],
+            )
+        else:
+            yield Finding(process.role, process.name, Result.OK, "it serves")
+
+
+def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
+    """What the cluster says of the coordinators that cannot be asked, and whether there are enough."""
+    live = 0
+    for node in cluster.coordinators:
+        where = f"{node.node_id} ({node.host}:{node.port})"
+        if node.state == discovery_pb2.COORDINATOR_STATE_DEAD:
+            yield Finding(
+                COORDINATOR,
+                where,
+                Result.FAILED,
+                "it died or fell silent; others serve its shards",
+                "start it again; one that is gone for good is forgotten after ten minutes",
+            )
+        elif node.state == discovery_pb2.COORDINATOR_STATE_DRAINING:
+            yield Finding(COORDINATOR, where, Result.WARNING, "it hands its shards over and ends")
+        else:
+            live += 1
+    if live == 0:
+        yield Finding(
+            COORDINATOR,
+            "all",
+            Result.FAILED,
+            "no coordinator is live: nobody serves groups",
+            "start at least two; MUSTER_COORDINATOR_METADATA must name the metadata instances",
+        )
+    elif live == 1:
+        yield Finding(
+            COORDINATOR,
+            "all",
+            Result.WARNING,
+            "one coordinator is live: nobody takes over when it dies",
+            "start a second one",
+        )
+
+
+def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]:
+    """Whether the discovery instances see one cluster, and whether all of it is served."""
+    known = {(view.cluster_id, view.shard_count) for view in views.values()}
+    if len(known) > 1:
+        told = "; ".join(f"{address}: {view.cluster_id}" for address, view in views.items())
+        yield Finding(
+            "cluster",
+            "discovery",
+            Result.FAILED,
+            f"the discovery instances serve different clusters: {told}",
+            "correct MUSTER_DISCOVERY_METADATA of the one that is wrong",
+        )
+        return
+    view = max(views.values(), key=lambda one: sum(owner.serving for owner in one.shards))
+    unserved = view.shard_count - sum(owner.serving for owner in view.shards)
+    if unserved:
+        yield Finding(
+            "cluster",
+            view.cluster_id,
+            Result.FAILED,
+            f"{unserved} of {view.shard_count} shards are not served",
+            "after a coordinator went this lasts a moment: look again; else look for `shard_failed` in the "
+            "coordinators' logs, and see docs/failures.md",
+        )
+    else:
+        yield Finding("cluster", view.cluster_id, Result.OK, f"all {view.shard_count} shards are served")
+
+
+def judge_log_nodes(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
+    """The nodes of the log, as metadata sees them."""
+    for node in cluster.log_nodes:
+        if node.available:
+            yield Finding("log node", f"node {node.index}", Result.OK, "metadata reads and writes it")
+        else:
+            yield Finding(
+                "log node",
+                f"node {node.index}",
+                Result.FAILED,
+                f"metadata says: {node.problem}",
+                "bring it back: it is repaired by itself; `muster nodes list` tells more",
+            )
+
+
+def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the versions of all processes may run side by side.
+
+    Args:
+        versions: by the name of the process; empty: it does not tell.
+    """
+    silent = [name for name, version in versions.items() if _parsed(version) is None]
+    if silent:
+        yield Finding(
+            "versions",
+            ", ".join(silent),
+            Result.SKIPPED,
+            "it does not tell its version",
+            "it is older than 0.1: upgrade it",
+        )
+    known = {name: parsed for name, version in versions.items() if (parsed := _parsed(version)) is not None}
+    if not known:
+        return
+    counted = Counter(versions[name] for name in known)
+    told = ", ".join(f"{count} × {version}" for version, count in sorted(counted.items()))
+    majors = {major for major, _, _ in known.values()}
+    minors = [minor for _, minor, _ in known.values()]
+    if len(majors) > 1 or max(minors) - min(minors) > 1:
+        yield Finding(
+            "versions",
+            "all processes",
+            Result.FAILED,
+            f"they are more than one minor version apart: {told}",
+            "bring the older ones up one minor version at a time: docs/upgrade.md",
+        )
+    elif len(counted) > 1:
+        yield Finding(
+            "versions",
+            "all processes",
+            Result.WARNING,
+            f"two versions run side by side: {told}",
+            "this is what an upgrade looks like; finish it: docs/upgrade.md",
+        )
+    else:
+        yield Finding("versions", "all processes", Result.OK, told)
+
+
+def _parsed(version: str) -> tuple[int, int, int] | None:
+    parts = version.split("+")[0].split(".")
+    if len(parts) < 3 or not all(part.isascii() and part.isdigit() for part in parts[:3]):
+        return None
+    major, minor, patch = map(int, parts[:3])
+    return major, minor, patch
+
+
+def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
+    """Whether the wall clocks agree with this machine's.
+
+    Args:
+        ahead_ms: how far each is ahead, by the name of the process or server; None: it does not tell.
+    """
+    told = {name: ahead for name, ahead in ahead_ms.items() if ahead is not None}
+    wrong = {name: ahead for name, ahead in told.items() if abs(ahead) > CLOCK_WARNING_MS}
+    for name, ahead in wrong.items():
+        far = abs(ahead) > CLOCK_FAILED_MS
+        yield Finding(
+            "clocks",
+            name,
+            Result.FAILED if far else Result.WARNING,
+            f"its clock is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+            + (": what is kept for a time is removed too early or too late" if far else ""),
+            "run a time service (chrony, systemd-timesyncd) on both machines; no deadline depends on it",
+        )
+    if told and not wrong:
+        most_ms = max(abs(ahead) for ahead in told.values())
+        yield Finding("clocks", f"{len(told)} clocks", Result.OK, f"at most {most_ms} ms from this machine's")
+    silent = [name for name, ahead in ahead_ms.items() if ahead is None]
+    if silent:
+        yield Finding(
+            "clocks",
+            ", ".join(silent),
+            Result.SKIPPED,
+            "it does not tell its time",
+            "a server of the log needs the right `+time` for the user; a process is too old",
+        )

@@ -1,0 +1,165 @@
+"""Looks at a whole cluster and says what is wrong with it. Reads only."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.tls import TlsSettings
+
+from muster_server.doctor import cluster as judge
+from muster_server.doctor import nodes as log_nodes
+from muster_server.doctor.findings import Finding, Result
+from muster_server.doctor.processes import Asker, Process
+from muster_server.nodes.survey import Survey
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is looked at.
+
+    Attributes:
+        servers: addresses of discovery, `host:port`.
+        metadata: addresses of metadata; none: it is not looked at.
+        redis: nodes of the log, `redis://…`; empty: they are looked at through metadata.
+        tls: certificates for discovery, metadata and coordinators.
+    """
+
+    servers: Sequence[str]
+    metadata: Sequence[str]
+    redis: str
+    tls: TlsSettings
+
+
+async def examine(patient: Patient) -> list[Finding]:
+    """Looks at everything that can be reached.
+
+    Raises:
+        BadUrlsError: the address of the log makes no sense.
+    """
+    asker = Asker(patient.tls)
+    (discovery, views), metadata, surveys = await asyncio.gather(
+        _discovery(asker, patient.servers),
+        asker.processes(METADATA, patient.metadata),
+        _surveys(patient.redis),
+    )
+    view = next(iter(views.values()), None)
+    coordinators = [] if view is None else await _coordinators(asker, view)
+    processes = [*discovery, *metadata, *coordinators]
+
+    findings = list(judge.judge_processes(discovery))
+    if view is None:
+        findings.append(
+            Finding(
+                "cluster",
+                "coordinators, shards",
+                Result.SKIPPED,
+                "no discovery instance tells of the cluster",
+                "make one serve, or name one with --servers or MUSTER_SERVERS",
+            )
+        )
+    else:
+        findings += judge.judge_views(views)
+    findings += _metadata(metadata)
+    findings += judge.judge_processes(coordinators)
+    if view is not None:
+        findings += judge.judge_coordinators(view)
+    findings += await _log(asker, patient, surveys, metadata, view)
+    findings += judge.judge_versions(
+        {
+            "this command": version("muster-server"),
+            **{_named(process): process.version for process in processes if not process.problem},
+        }
+    )
+    findings += judge.judge_clocks(_clocks(processes, surveys))
+    return findings
+
+
+async def _discovery(
+    asker: Asker, servers: Sequence[str]
+) -> tuple[list[Process], dict[str, discovery_pb2.Cluster]]:
+    processes = await asker.processes(DISCOVERY, servers)
+    serving = [process.address for process in processes if process.serving]
+    views = await asyncio.gather(*(asker.cluster(address) for address in serving))
+    told = {address: view for address, view in zip(serving, views, strict=True) if view is not None}
+    return processes, told
+
+
+async def _coordinators(asker: Asker, view: discovery_pb2.Cluster) -> list[Process]:
+    """Those that serve; what the cluster says of the others is all that there is."""
+    live = [node for node in view.coordinators if node.state == discovery_pb2.COORDINATOR_STATE_LIVE]
+    return await asyncio.gather(
+        *(
+            asker.process(
+                COORDINATOR, f"{node.node_id} ({node.host}:{node.port})", f"{node.host}:{node.port}"
+            )
+            for node in live
+        )
+    )
+
+
+def _metadata(metadata: Sequence[Process]) -> list[Finding]:
+    if metadata:
+        return list(judge.judge_processes(metadata))
+    return [
+        Finding(
+            METADATA,
+            "all",
+            Result.SKIPPED,
+            "no address of metadata is known",
+            "name them with --metadata, or run this where MUSTER_DISCOVERY_METADATA is set",
+        )
+    ]
+
+
+async def _surveys(redis: str) -> tuple[Survey, Survey] | None:
+    return await log_nodes.look_twice(redis) if redis else None
+
+
+async def _log(
+    asker: Asker,
+    patient: Patient,
+    surveys: tuple[Survey, Survey] | None,
+    metadata: Sequence[Process],
+    view: discovery_pb2.Cluster | None,
+) -> list[Finding]:
+    if surveys is not None:
+        return list(log_nodes.judge_nodes(*surveys, "" if view is None else view.cluster_id))
+    findings = [] if view is None else list(judge.judge_log_nodes(view))
+    serving = next((process.address for process in metadata if process.serving), "")
+    if serving and (first := await asker.replicas(serving)) is not None:
+        second = first
+        if log_nodes.lags(log_nodes.ends_of(first)):
+            await asyncio.sleep(log_nodes.CATCH_UP_S)
+            second = await asker.replicas(serving) or first
+        findings += log_nodes.judge_replicas(first, second)
+    findings.append(
+        Finding(
+            "durability",
+            "all nodes",
+            Result.SKIPPED,
+            "the servers of the log were not asked themselves",
+            f"name them with --redis, or run this where {_REDIS_URL} is set, such as in a metadata container",
+        )
+    )
+    return findings
+
+
+_REDIS_URL = "MUSTER_METADATA_REDIS_URL"
+
+
+def _named(process: Process) -> str:
+    return process.name if process.role == COORDINATOR else f"{process.role} {process.name}"
+
+
+def _clocks(processes: Sequence[Process], surveys: tuple[Survey, Survey] | None) -> dict[str, int | None]:
+    ahead = {_named(process): process.clock_ahead_ms for process in processes if not process.problem}
+    if surveys is not None:
+        ahead |= {
+            f"node {node.index} ({node.address})": node.clock_ahead_ms
+            for node in surveys[1].nodes
+            if node.server
+        }
+    return ahead

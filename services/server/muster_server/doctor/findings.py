@@ -1,0 +1,42 @@
+"""What the doctor found."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    """Nothing is wrong."""
+    WARNING = "warning"
+    """The cluster works; something is given up, or under way."""
+    FAILED = "failed"
+    """Something is wrong."""
+    SKIPPED = "skipped"
+    """It could not be looked at; the fix says how it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check of one thing.
+
+    Attributes:
+        check: name of the check.
+        subject: what was looked at.
+        result: how it ended.
+        detail: what was found, a sentence without a full stop.
+        fix: what to do; empty when nothing is to be done.
+    """
+
+    check: str
+    subject: str
+    result: Result
+    detail: str
+    fix: str = ""
+
+
+def healthy(findings: Iterable[Finding]) -> bool:
+    """Whether no check failed."""
+    return all(finding.result is not Result.FAILED for finding in findings)

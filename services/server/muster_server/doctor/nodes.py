@@ -1,0 +1,216 @@
+"""Looks at the servers of the log, and judges them. Reads only."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from muster_core.position import NOWHERE, Position
+from muster_protos.muster.internal.v1 import metadata_pb2
+
+from muster_server.doctor.findings import Finding, Result
+from muster_server.nodes.survey import NodeState, Survey, survey
+
+Ends: TypeAlias = Mapping[int, Mapping[int, Position]]
+"""Where each log ends on each node: number of the log → index of the node."""
+
+CATCH_UP_S = 2.0
+"""How long a node may take to have what another one has."""
+
+_MEMORY_SHARE = 0.8
+
+_REMEDIES = (
+    ("it cannot be reached", "start it; it is repaired by itself. Gone for good: `muster nodes replace`"),
+    ("it does not answer", "it is stopped, or overloaded: look at its machine; the others go on without it"),
+    ("it refuses the credentials", "correct user and password in MUSTER_METADATA_REDIS_URL"),
+    ("its certificate", "correct the certificates named in MUSTER_METADATA_REDIS_URL"),
+    ("it refuses this TLS", "correct scheme and certificates in MUSTER_METADATA_REDIS_URL"),
+    ("it refuses", 'give the user its rights: docs/failures.md, "TLS, passwords, rights"'),
+    ("it has no data of a cluster", "wait: a running metadata service rebuilds it from the others"),
+    ("it reads its data", "wait until it has read its append-only file"),
+    ("it cannot write to its disk", "make room on its disk; it catches up by itself"),
+    ("it is out of memory", "raise its maxmemory; it catches up by itself"),
+    ("it is a replica", "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own"),
+    ("it does not know the newest configuration", "wait: a running metadata service tells it"),
+    ("it says to be", "name the nodes in the order in which they were made: `muster nodes list`"),
+    ("the log's configuration names", "`muster nodes replace OLD NEW` if it shall take that one's place"),
+    ("it lacks", "wait: it is rebuilt from the others while a metadata service runs"),
+)
+_REMEDY = 'see docs/failures.md, "What the operator does"'
+
+
+async def look_twice(urls: str) -> tuple[Survey, Survey]:
+    """Two surveys, the second one later by `CATCH_UP_S` where a node lags in the first.
+
+    Raises:
+        BadUrlsError: the address makes no sense.
+    """
+    first = await survey(urls)
+    if not lags(first.ends):
+        return first, first
+    await asyncio.sleep(CATCH_UP_S)
+    return first, await survey(urls)
+
+
+def judge_nodes(first: Survey, second: Survey, cluster_id: str) -> Iterator[Finding]:
+    """What is wrong with each node, and with all of them together.
+
+    Args:
+        first: all nodes.
+        second: the same later; a node that by then has not what another one had before is behind.
+        cluster_id: the cluster that discovery serves; empty: not known.
+    """
+    yield from _together(second, cluster_id)
+    behind = _behind(first.ends, second.ends)
+    for node in second.nodes:
+        subject = f"node {node.index} ({node.address})"
+        for problem in node.problems:
+            yield Finding("log node", subject, Result.FAILED, problem, _remedy(problem))
+        if not node.server:
+            continue
+        if not node.problems:
+            yield Finding("log node", subject, Result.OK, f"{node.server}, {_memory(node)}")
+        yield from _configuration(node, subject)
+        yield from _room(node, subject)
+        yield _lag(behind.get(node.index, (0, 0)), subject)
+
+
+def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
+    count = len(found.nodes)
+    if found.problem:
+        yield Finding(
+            "log",
+            "all nodes",
+            Result.FAILED,
+            found.problem,
+            "MUSTER_METADATA_REDIS_URL must name every node of the log once, in the order in which they "
+            "were made, each a server of its own",
+        )
+        return
+    configuration = found.configuration
+    if configuration is None:
+        return
+    if cluster_id and configuration.cluster_id != cluster_id:
+        yield Finding(
+            "log",
+            "all nodes",
+            Result.FAILED,
+            f"they hold the cluster {configuration.cluster_id}, and discovery serves {cluster_id}",
+            "name the nodes of the same cluster with --redis, or its discovery with --servers",
+        )
+    elif count == 1:
+        yield Finding(
+            "log",
+            configuration.cluster_id,
+            Result.WARNING,
+            "it has one node: nothing can be written while that is away, and its data is the only copy",
+            "three nodes need a new cluster; until then back it up: docs/backup.md",
+        )
+    else:
+        yield Finding(
+            "log",
+            configuration.cluster_id,
+            Result.OK,
+            f"{count} different servers, configuration {configuration.number}",
+        )
+
+
+def _remedy(problem: str) -> str:
+    return next((remedy for beginning, remedy in _REMEDIES if problem.startswith(beginning)), _REMEDY)
+
+
+def _memory(node: NodeState) -> str:
+    used = f"{node.memory_bytes / (1 << 20):.0f} MiB"
+    return f"{used} of {node.memory_limit_bytes / (1 << 20):.0f}" if node.memory_limit_bytes else used
+
+
+def _configuration(node: NodeState, subject: str) -> Iterator[Finding]:
+    for weakness in node.weaknesses:
+        yield Finding(
+            "durability",
+            subject,
+            Result.FAILED if weakness.forgets else Result.WARNING,
+            weakness.sentence,
+            weakness.remedy,
+        )
+    if not node.weaknesses:
+        detail = f"append-only file, appendfsync {node.persistence}, {node.eviction}"
+        yield Finding("durability", subject, Result.OK, detail)
+
+
+def _room(node: NodeState, subject: str) -> Iterator[Finding]:
+    limit_bytes = node.memory_limit_bytes
+    if limit_bytes and _MEMORY_SHARE * limit_bytes < node.memory_bytes < limit_bytes:
+        yield Finding(
+            "memory",
+            subject,
+            Result.WARNING,
+            f"it uses {_memory(node)}",
+            "raise its maxmemory, or keep less: MUSTER_SHARD_LOG_RETENTION_MS",
+        )
+
+
+def _behind(first: Ends, second: Ends) -> dict[int, tuple[int, int]]:
+    """How many logs of a node are behind, and by how many entries at most, by its index."""
+    found: dict[int, tuple[int, int]] = {}
+    for shard, ends in second.items():
+        wanted = max(first.get(shard, {}).values(), default=NOWHERE)
+        for index, end in ends.items():
+            if end < wanted:
+                logs, entries = found.get(index, (0, 0))
+                found[index] = logs + 1, max(entries, wanted.offset - end.offset)
+    return found
+
+
+def _lag(behind: tuple[int, int], subject: str) -> Finding:
+    logs, entries = behind
+    if not logs:
+        return Finding("lag", subject, Result.OK, "it has what the others have")
+    return Finding(
+        "lag",
+        subject,
+        Result.FAILED,
+        f"it is behind in {logs} logs, by {entries} entries at most, and does not catch up within "
+        f"{CATCH_UP_S:g} s",
+        "a metadata service that runs repairs it: `log_node_lost` in its log says why it cannot",
+    )
+
+
+def ends_of(replicas: Sequence[metadata_pb2.DescribeLogResponse.Replica]) -> Ends:
+    """Where each log ends on each node that has it, as metadata sees it."""
+    ends: dict[int, dict[int, Position]] = {}
+    for replica in replicas:
+        if replica.outcome == metadata_pb2.LOG_OUTCOME_OK:
+            ends.setdefault(replica.shard, {})[replica.node] = Position.from_proto(replica.end)
+    return ends
+
+
+def lags(ends: Ends) -> bool:
+    """Whether a node ends before another one in some log: normal for a moment."""
+    return any(len(set(held.values())) > 1 for held in ends.values())
+
+
+def judge_replicas(
+    first: Sequence[metadata_pb2.DescribeLogResponse.Replica],
+    second: Sequence[metadata_pb2.DescribeLogResponse.Replica],
+) -> Iterator[Finding]:
+    """The logs on the nodes, as metadata sees them: for who cannot reach the nodes.
+
+    Args:
+        first: every log on every node.
+        second: the same later, as with `judge_nodes`.
+    """
+    missing = Counter(replica.node for replica in second if replica.outcome != metadata_pb2.LOG_OUTCOME_OK)
+    behind = _behind(ends_of(first), ends_of(second))
+    for index in sorted({replica.node for replica in second}):
+        subject = f"node {index}"
+        if missing[index]:
+            yield Finding(
+                "log node",
+                subject,
+                Result.FAILED,
+                f"metadata finds {missing[index]} of its logs missing",
+                "bring it back: it is repaired by itself; `muster nodes list` tells more",
+            )
+        else:
+            yield _lag(behind.get(index, (0, 0)), subject)

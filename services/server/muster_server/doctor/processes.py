@@ -1,0 +1,104 @@
+"""Asks processes of a cluster how they are. Reads only."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc, process_pb2, process_pb2_grpc
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.channels import open_channel
+from muster_runtime.tls import TlsSettings
+
+ANSWER_S = 3.0
+"""Time for each answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, as it answered.
+
+    Attributes:
+        role: `discovery`, `metadata` or `coordinator`.
+        name: its address, or the name of a coordinator.
+        address: where it was asked.
+        problem: why it did not answer; empty: it did.
+        serving: what its health service says.
+        version: of its software; empty: it does not tell.
+        clock_ahead_ms: of this machine's wall clock; None: it does not tell.
+    """
+
+    role: str
+    name: str
+    address: str
+    problem: str = ""
+    serving: bool = False
+    version: str = ""
+    clock_ahead_ms: int | None = None
+
+
+class Asker:
+    """Asks; every channel is opened for one question.
+
+    Args:
+        tls: certificates.
+    """
+
+    def __init__(self, tls: TlsSettings) -> None:
+        self._tls = tls
+
+    async def processes(self, role: str, addresses: Sequence[str]) -> list[Process]:
+        """All processes of a role, by their addresses."""
+        return await asyncio.gather(*(self.process(role, address, address) for address in addresses))
+
+    async def process(self, role: str, name: str, address: str) -> Process:
+        """One process: health, version, clock."""
+        async with open_channel(address, self._tls) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            try:
+                answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+            except grpc.aio.AioRpcError as error:
+                return Process(role, name, address, _words(error))
+            serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+            stub: Any = process_pb2_grpc.ProcessServiceStub(channel)
+            asked_ns = time.time_ns()
+            try:
+                told = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
+            except grpc.aio.AioRpcError:  # it is of a version that does not know the call
+                return Process(role, name, address, serving=serving)
+            middle_ms = (asked_ns + time.time_ns()) // 2_000_000
+            return Process(
+                role, name, address, "", serving, told.version, int(told.wall_clock_ms) - middle_ms
+            )
+
+    async def cluster(self, discovery: str) -> discovery_pb2.Cluster | None:
+        """The cluster as a discovery instance sees it; None: it does not answer."""
+        async with open_channel(discovery, self._tls) as channel:
+            stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+            try:
+                answer = await stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=ANSWER_S)
+            except grpc.aio.AioRpcError:
+                return None
+            cluster: discovery_pb2.Cluster = answer.cluster
+            return cluster
+
+    async def replicas(self, metadata: str) -> list[metadata_pb2.DescribeLogResponse.Replica] | None:
+        """Every log on every node as a metadata instance sees it; None: it does not answer."""
+        async with open_channel(metadata, self._tls) as channel:
+            stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
+            try:
+                answer = await stub.DescribeLog(metadata_pb2.DescribeLogRequest(), timeout=ANSWER_S)
+            except grpc.aio.AioRpcError:
+                return None
+            return list(answer.replicas)
+
+
+def _words(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, short enough for a line."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"it does not answer within {ANSWER_S:g} s"
+    details = (error.details() or error.code().name).splitlines()[0]
+    return details if len(details) <= 200 else f"{details[:199]}…"
