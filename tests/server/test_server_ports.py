@@ -1,0 +1,33 @@
+"""Ports for servers that start in a moment."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from muster_server.dev.ports import LOOPBACK, free_ports, is_free
+
+
+def test_ports_are_different_and_free() -> None:
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert all(is_free(port) for port in ports)
+
+
+def test_a_port_with_a_listener_is_not_free() -> None:
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen()
+        assert not is_free(listener.getsockname()[1])
+
+
+def test_no_outgoing_connection_takes_a_drawn_port() -> None:
+    table = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if not table.exists():
+        pytest.skip("this system does not say which ports outgoing connections get")
+    first = int(table.read_text().split()[0])
+    assert max(free_ports(50)) < first
+
+
+def test_more_than_there_are_is_refused() -> None:
+    with pytest.raises(OSError, match="no 100000 free ports from 15000 to 32767"):
+        free_ports(100_000)
