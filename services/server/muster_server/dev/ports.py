@@ -5,8 +5,8 @@ import socket
 
 LOOPBACK = "127.0.0.1"
 _SERVERS = range(15_000, 32_768)
-"""Where servers listen: below the ports that systems give to the near end of outgoing connections. One of those
-could be taken by any connection between the choice and the start of the server."""
+"""Where servers listen: below the ports that systems give to the near end of outgoing connections. One of
+those could be taken by any connection between the choice and the start of the server."""
 
 
 def free_ports(count: int) -> list[int]:
