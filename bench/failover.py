@@ -38,6 +38,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 import muster  # noqa: E402
 from kit.linked_cluster import LinkedCluster, link_name  # noqa: E402
+from kit.waiting import until, until_equal  # noqa: E402
 from muster_coordinator.placement import place  # noqa: E402
 from muster_core.sharding import shard_of  # noqa: E402
 from muster_server.dev.redis_nodes import RedisNode  # noqa: E402
@@ -70,7 +71,11 @@ class Fleet:
             stdout=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read())
-        await until(lambda: all(len(self.commits[number]) > 20 for number in range(MEMBERS)), "all commit")
+        await until(
+            lambda: all(len(self.commits[number]) > 20 for number in range(MEMBERS)),
+            "all commit",
+            WITHIN_SECONDS,
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,20 +112,12 @@ class Fleet:
         def have() -> bool:
             return all(sum(at > at_ns for at in times[-count:]) == count for times in self.commits.values())
 
-        await until(have, "all commit again")
+        await until(have, "all commit again", WITHIN_SECONDS)
 
     def forget(self) -> None:
         """Drops what was measured."""
         for times in self.commits.values():
             del times[:-40]
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {WITHIN_SECONDS:g} s: {what}")
-        await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -135,15 +132,14 @@ class Bench:
     async def settled(self) -> str:
         """Waits until every shard is served where it shall be; gives the name of the group's owner."""
         wanted = place([process.name for process in self.cluster.coordinators], self.cluster.shard_count)
-        deadline = time.monotonic() + WITHIN_SECONDS
-        while True:
+
+        async def owners() -> dict[int, str]:
             view = await self.client.describe()
-            if {row.shard: row.node_id for row in view.shards if row.serving} == wanted:
-                await asyncio.sleep(1)
-                return wanted[shard_of(GROUP, self.cluster.shard_count)]
-            if time.monotonic() > deadline:
-                raise TimeoutError("the shards did not come to rest")
-            await asyncio.sleep(0.1)
+            return {row.shard: row.node_id for row in view.shards if row.serving}
+
+        await until_equal(owners, wanted, "the owners of the shards", WITHIN_SECONDS)
+        await asyncio.sleep(1)
+        return wanted[shard_of(GROUP, self.cluster.shard_count)]
 
     async def measure(self, hit: Callable[[], Awaitable[None]], seconds: float) -> float:
         """The worst gap after a hit, ms."""
@@ -278,7 +274,9 @@ async def measure(names: list[str], runs: int, peers: dict[str, float], folder: 
         await client.ensure_topic(TOPIC, 2 * MEMBERS)
         async with Fleet(cluster.servers) as fleet:
             bench = Bench(cluster, client, fleet)
-            await until(lambda: all(len(times) > 20 for times in fleet.commits.values()), "all commit")
+            await until(
+                lambda: all(len(times) > 20 for times in fleet.commits.values()), "all commit", WITHIN_SECONDS
+            )
             for name in names:
                 await bench.settled()
                 fleet.rebalances = 0

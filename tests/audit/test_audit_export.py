@@ -10,7 +10,8 @@ import pytest
 from kit.damaged_logs import DAMAGES, Damage
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
-from kit.metadata_instances import Writer, eventually, metadata_cluster
+from kit.metadata_instances import Writer, metadata_cluster
+from kit.waiting import until
 from muster_core.page import Page
 from muster_core.position import Position
 from muster_metadata.keys import log_keys
@@ -187,7 +188,7 @@ async def test_metadata_is_told_how_far_and_refuses_what_it_does_not_have(tmp_pa
             cluster[0], log.Record(offset_tombstone=log.OffsetTombstone()).SerializeToString()
         )
         with NodesSource(cluster.nodes.url) as source:
-            await eventually(lambda: source.acknowledged(0) == writer.end.position, "all is acknowledged")
+            await until(lambda: source.acknowledged(0) == writer.end.position, "all is acknowledged")
             mark(tmp_path / "export", source.genesis)
             done = export_log(source, tmp_path / "export", 0)
         assert done.end == writer.end.position

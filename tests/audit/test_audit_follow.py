@@ -13,7 +13,7 @@ import pytest
 from kit.damaged_logs import DAMAGES, Damage
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
-from kit.metadata_instances import eventually
+from kit.waiting import until
 from muster_core.page import Page
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -290,11 +290,11 @@ async def test_a_log_that_cannot_be_read_for_a_while_is_tried_again(
     thread = threading.Thread(target=follow, args=arguments)
     thread.start()
     try:
-        await eventually(metrics.is_file, "there are metrics")
+        await until(metrics.is_file, "there are metrics")
         await nodes[0].kill()
-        await eventually(lambda: "muster_audit_up 0\n" in metrics.read_text(), "up is 0")
+        await until(lambda: "muster_audit_up 0\n" in metrics.read_text(), "up is 0")
         await nodes[0].start()
-        await eventually(lambda: "muster_audit_up 1\n" in metrics.read_text(), "up is 1")
+        await until(lambda: "muster_audit_up 1\n" in metrics.read_text(), "up is 1")
     finally:
         stop.set()
         thread.join()

@@ -1,6 +1,5 @@
 """The parts that decide, without a network."""
 
-import asyncio
 import importlib
 import inspect
 import pkgutil
@@ -8,6 +7,7 @@ from typing import Any
 
 import muster
 import pytest
+from kit.waiting import until_equal
 from muster import TopicPartition
 from muster._backoff import Backoff
 from muster._channels import Channels
@@ -255,9 +255,7 @@ async def test_a_channel_is_closed_when_nobody_uses_it() -> None:
     channels = Channels(idle_ms=0)
     async with channels.use("127.0.0.1:1"), channels.use("127.0.0.1:1"):
         assert channels.addresses == {"127.0.0.1:1"}
-    async with asyncio.timeout(20):
-        while channels.addresses:  # noqa: ASYNC110 - a timer closes it
-            await asyncio.sleep(0)
+    await until_equal(lambda: channels.addresses, set())
     await channels.close()
 
 

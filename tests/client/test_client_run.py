@@ -12,6 +12,7 @@ from typing import Any
 import muster
 import pytest
 from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
+from kit.waiting import until, until_equal
 from muster import TopicPartition
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -36,12 +37,6 @@ async def running(
     )
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the condition is about other tasks and threads
-            await asyncio.sleep(0.005)
-
-
 async def test_each_partition_has_a_task_until_the_program_stops(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     a.offsets["t", 1] = 41
@@ -58,7 +53,7 @@ async def test_each_partition_has_a_task_until_the_program_stops(cluster: Script
             await p.commit(100 + p.number, "last words")
 
     task = await running(cluster, work, stop)
-    await until(lambda: len(seen) == 3)
+    await until_equal(lambda: len(seen), 3)
     stop.set()
     await task
     assert seen == {0: (None, TOKEN, 1), 1: (41, TOKEN, 1), 2: (None, TOKEN, 1)}
@@ -118,7 +113,7 @@ async def test_a_commit_that_came_too_late_is_no_failure_of_the_program(cluster:
 
     a.script["OffsetCommit"].append(lambda r: commit_answer(r, common.ERROR_CODE_ILLEGAL_GENERATION))
     task = await running(cluster, work, stop)
-    await until(lambda: starts.count(2) == 3)
+    await until_equal(lambda: starts.count(2), 3)
     stop.set()
     await task
 
@@ -142,14 +137,14 @@ async def test_one_partition_never_has_two_workers(cluster: ScriptedCluster) -> 
             raise
 
     task = await running(cluster, work, stop)
-    await until(lambda: len(starts) == 3)
+    await until_equal(lambda: len(starts), 3)
     lost = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
     a.script["Heartbeat"].append(lost)
     await a.until("SyncGroup", 2)
     await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
     assert starts == [1, 1, 1]
     release.set()
-    await until(lambda: starts.count(2) == 3)
+    await until_equal(lambda: starts.count(2), 3)
     stop.set()
     await task
     assert max(most) == 1
@@ -171,7 +166,7 @@ async def test_an_absent_topic_is_created(cluster: ScriptedCluster) -> None:
     task = asyncio.create_task(
         muster.arun(work, group="g", topic="new", partitions=5, servers=cluster.address, stop=stop, **FAST)
     )
-    await until(lambda: sorted(got) == [0, 1, 2, 3, 4])
+    await until_equal(lambda: sorted(got), [0, 1, 2, 3, 4])
     assert cluster.topics["new"] == 5
     stop.set()
     await task

@@ -1,7 +1,7 @@
 """Members on session streams, against coordinators that answer as the test wants."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from client.client_scripted import ScriptedCluster
 from client.client_streams import Break, StreamingCoordinator
+from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
 from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages
@@ -54,13 +55,7 @@ class World:
         return member
 
     async def told_so(self, *words: str) -> None:
-        await until(lambda: self.told[: len(words)] == list(words))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the condition is about another end of a socket
-            await asyncio.sleep(0.005)
+        await until_equal(lambda: self.told[: len(words)], list(words))
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
+from kit.waiting import until, until_equal
 from muster._discovery import Discovery
 from muster._transport import ConnectionLost
 from muster_coordinator.phase import Phase
@@ -18,7 +19,6 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from support.metadata_in_memory import MemoryMetadata
-from support.metadata_stand_in import until
 
 LOADING = error_code.COORDINATOR_LOAD_IN_PROGRESS
 UNAVAILABLE = error_code.COORDINATOR_NOT_AVAILABLE
@@ -166,7 +166,7 @@ async def test_a_log_that_cannot_be_loaded_is_not_taken_for_empty(
         setattr(reads, name, value)
     reads.go_on.set()
     shards = cluster.running[-1].shards
-    await until(lambda: shards[SLOW].phase is Phase.FAILED)
+    await until_equal(lambda: shards[SLOW].phase, Phase.FAILED)
     assert await halted.fetch(group_of(SLOW)) == [(UNAVAILABLE, -2)]
     assert (await halted.heartbeat(group_of(SLOW), JOINED)).error_code == UNAVAILABLE
     assert await halted.fetch(group_of(2)) == [(error_code.NONE, -1)]

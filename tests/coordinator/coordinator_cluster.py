@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import grpc
+from kit.waiting import until
 from muster_coordinator import (
     Coordinator,
     CoordinatorSettings,
@@ -16,7 +17,6 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.channels import Address, parse_addresses
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
-from support.metadata_stand_in import until
 
 SHARDS = 4
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from kit.waiting import until, until_equal
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -15,7 +16,6 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
-from support.metadata_stand_in import until
 
 PACE = LeasePace(lease_ms=1_000, margin_ms=200, interval_ms=100, limit_ms=100, retry_ms=20)
 
@@ -66,7 +66,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_may_answer_only_once_a_renewal_went_well(bench: Bench) -> None:
     assert not bench.keeper.may_answer(boot_ms())
-    await until(lambda: bench.told == ["resumed"])
+    await until_equal(lambda: bench.told, ["resumed"])
     assert bench.held
     assert not bench.keeper.may_answer(boot_ms() + PACE.lease_ms)
 
@@ -78,9 +78,9 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent_less_the_margi
     sent_before_ms = boot_ms()
     await until(lambda: not bench.held)
     assert boot_ms() - sent_before_ms <= PACE.lease_ms - PACE.margin_ms
-    await until(lambda: bench.told == ["resumed", "suspended"])
+    await until_equal(lambda: bench.told, ["resumed", "suspended"])
     bench.store.stopped = False
-    await until(lambda: bench.told == ["resumed", "suspended", "resumed"])
+    await until_equal(lambda: bench.told, ["resumed", "suspended", "resumed"])
     assert bench.held
 
 
@@ -124,14 +124,14 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
     keeper = LeaseKeeper([f"127.0.0.1:{port}"], line, holder, PACE, callbacks, boot_ms)
     keeper.start(asyncio.get_running_loop())
     try:
-        await until(lambda: told == ["resumed"])
+        await until_equal(lambda: told, ["resumed"])
         time.sleep(0.3)  # noqa: ASYNC251 - the loop is meant to hang
         assert keeper.may_answer(boot_ms())
         await asyncio.sleep(0.2)
         assert told == ["resumed"]
         time.sleep(1.2)  # noqa: ASYNC251
         assert not keeper.may_answer(boot_ms())
-        await until(lambda: told == ["resumed", "suspended", "resumed"])
+        await until_equal(lambda: told, ["resumed", "suspended", "resumed"])
     finally:
         await keeper.stop(release=False)
         server.stop(None).wait()
@@ -155,7 +155,7 @@ async def test_a_released_lease_is_given_up(bench: Bench) -> None:
 async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     await until(lambda: bench.held)
     bench.store.sessions["a"] = "another"
-    await until(lambda: bench.told == ["resumed", "suspended", "superseded"])
+    await until_equal(lambda: bench.told, ["resumed", "suspended", "superseded"])
     assert not bench.held
 
 

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+from kit.waiting import until, until_equal
 from muster_coordinator.log_client import LogClient, Nonces, Pace
 from muster_coordinator.shard_log import BATCH_MAX_RECORDS, LogStopped, ShardLog
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
-from support.metadata_stand_in import until
 
 PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
 
@@ -82,7 +82,7 @@ async def test_appends_of_one_turn_travel_as_one_batch(bench: Bench) -> None:
     log = await bench.claim(0)
     for number in range(50):
         log.append(number, [b"x%d" % number, b"y%d" % number])
-    await until(lambda: len(bench.done) == 50)
+    await until_equal(lambda: len(bench.done), 50)
     assert bench.store.batches == [100]
     assert bench.done[0] == (0, Position(1, 3))
     assert bench.done[49] == (49, Position(1, 101))
@@ -94,7 +94,7 @@ async def test_the_steps_of_all_shards_travel_in_one_message(bench: Bench) -> No
     before = len(bench.store.requests)
     for log in logs:
         log.append(log.shard, [b"x"])
-    await until(lambda: len(bench.done) == 4)
+    await until_equal(lambda: len(bench.done), 4)
     assert bench.store.requests[before:] == [4]
 
 
@@ -106,7 +106,7 @@ async def test_one_append_at_a_time_and_what_waits_goes_together_next(bench: Ben
     await asyncio.sleep(0)
     for number in range(1, 10):
         log.append(number, [b"%d" % number])
-    await until(lambda: len(bench.done) == 10)
+    await until_equal(lambda: len(bench.done), 10)
     assert bench.store.batches == [1, 9]
     assert [append_id for append_id, _ in bench.done] == list(range(10))
 
@@ -116,7 +116,7 @@ async def test_a_batch_keeps_the_limit_of_records_and_appends_whole(bench: Bench
     log = await bench.claim(0)
     log.append(0, [b"x"] * (BATCH_MAX_RECORDS - 1))
     log.append(1, [b"y"] * 2)
-    await until(lambda: len(bench.done) == 2)
+    await until_equal(lambda: len(bench.done), 2)
     assert bench.store.batches == [BATCH_MAX_RECORDS - 1, 2]
 
 
@@ -125,9 +125,9 @@ async def test_an_unknown_outcome_is_repeated_unchanged_and_lands_once(bench: Be
     bench.store.lose_answers = 1
     log.append(0, [b"once"])
     log.append(1, [b"twice"])
-    await until(lambda: len(bench.done) == 2)
+    await until_equal(lambda: len(bench.done), 2)
     log.append(2, [b"then"])
-    await until(lambda: len(bench.done) == 3)
+    await until_equal(lambda: len(bench.done), 3)
     assert bench.entries(0) == [b"once", b"twice", b"then"]
     assert bench.done[2] == (2, Position(1, 5))
 
@@ -136,7 +136,7 @@ async def test_a_refused_append_is_repeated(bench: Bench) -> None:
     log = await bench.claim(0)
     bench.store.refuse = 3
     log.append(0, [b"x"])
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
     assert bench.store.steps["append"] == 4
     assert bench.entries(0) == [b"x"]
 
@@ -146,7 +146,7 @@ async def test_the_next_instance_takes_over_when_one_dies(bench: Bench) -> None:
     dead = bench.used
     await dead.stop()
     log.append(0, [b"x"])
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
     assert bench.entries(0) == [b"x"]
 
 
@@ -154,7 +154,7 @@ async def test_the_next_instance_takes_over_when_one_answers_nothing(bench: Benc
     log = await bench.claim(0)
     bench.used.silent = True
     log.append(0, [b"x"])
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
     assert bench.entries(0) == [b"x"]
 
 
@@ -162,7 +162,7 @@ async def test_the_next_instance_takes_over_when_one_never_knows_an_outcome(benc
     log = await bench.claim(0)
     bench.used.cut_off = True
     log.append(0, [b"x"])
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
     assert bench.entries(0) == [b"x"]
 
 
@@ -173,7 +173,7 @@ async def test_goes_on_when_the_log_answers_again(bench: Bench) -> None:
     await until(lambda: bench.store.steps["append"] >= 3)
     assert not bench.done
     bench.store.stopped = False
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
 
 
 async def test_fenced_stops_the_log_and_fails_its_barriers(bench: Bench) -> None:
@@ -229,5 +229,5 @@ async def test_closing_cancels_waiters_and_repetitions(bench: Bench) -> None:
     steps = bench.store.steps["append"]
     other = await bench.claim(1)
     other.append(1, [b"y"])
-    await until(lambda: len(bench.done) == 1)
+    await until_equal(lambda: len(bench.done), 1)
     assert bench.store.steps["append"] <= steps + 2

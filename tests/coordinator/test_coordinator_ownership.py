@@ -5,13 +5,13 @@ import os
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
+from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator
 from muster_core import error_code
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
-from support.metadata_stand_in import until
 
 
 async def stable(caller: Caller, group: str) -> pb.JoinGroupResponse:
@@ -38,7 +38,7 @@ async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: 
     await until(lambda: shard.suspended)
     cluster.store.fence(1)
     cluster.store.stopped = False
-    await until(lambda: only.serving.get(1) == 3)
+    await until_equal(lambda: only.serving.get(1), 3)
     assert only.serving[0] == 1
 
 
@@ -91,7 +91,7 @@ async def test_news_of_an_older_epoch_changes_nothing(cluster: MemoryCluster) ->
     caller, group = cluster.caller(only), group_of(1)
     cluster.store.fence(1)
     assert await caller.commit(group, 9) != error_code.NONE
-    await until(lambda: only.serving.get(1) == 3)
+    await until_equal(lambda: only.serving.get(1), 3)
     joined = await caller.join(group)
     assert joined.error_code == error_code.NONE
     shard, served = only.shards[1], only.serving[1]

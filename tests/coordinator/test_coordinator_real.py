@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
+from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from support.metadata_stand_in import until
 
 NEVER_MS = 3_600_000
 BACK_OFF_S = 0.02
@@ -75,7 +77,7 @@ async def test_a_group_lives_through_the_drain_of_its_owner(real: RealCluster) -
     members = {group_id: await stable(real.caller(first), group_id) for group_id in groups}
     parked = asyncio.ensure_future(real.caller(first).join(groups[1]))
     shard = first.shards[1]
-    await until(lambda: shard.open_calls == 1)
+    await until_equal(lambda: shard.open_calls, 1)
     await first.drain_and_stop()
     moved = await parked
     assert moved.error_code == error_code.NOT_COORDINATOR
@@ -100,6 +102,11 @@ async def test_a_drained_owner_without_a_successor_releases_what_it_has(real: Re
     await owns(again, SHARDS)
 
 
+def server(shard: int, coordinators: Iterable[Coordinator]) -> Coordinator | None:
+    """The coordinator that serves a shard, if one does."""
+    return next((c for c in coordinators if shard in c.serving), None)
+
+
 async def test_members_notice_nothing_when_shards_move_for_balance(real: RealCluster) -> None:
     first = await real.add("a")
     await owns(first, SHARDS)
@@ -107,8 +114,7 @@ async def test_members_notice_nothing_when_shards_move_for_balance(real: RealClu
     second = await real.add("b")
     await until(lambda: len(first.serving) + len(second.serving) == SHARDS and len(second.serving) > 0)
     for shard, (group_id, joined) in enumerate(members.items()):
-        await until(lambda shard=shard: shard in first.serving or shard in second.serving)  # type: ignore[misc]
-        caller = real.caller(first if shard in first.serving else second)
+        caller = real.caller(await until(partial(server, shard, (first, second)), f"shard {shard} is served"))
         assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
         assert await generations(caller, group_id) == 1
 
@@ -139,12 +145,11 @@ async def test_a_second_run_of_the_same_name_supersedes(real: RealCluster) -> No
 
 async def test_three_balance_and_one_metadata_instance_may_stop(real: RealCluster) -> None:
     coordinators = [await real.add(name, settle_ms=300) for name in "abc"]
-    await until(lambda: sum(len(c.serving) for c in coordinators) == SHARDS)
-    await until(lambda: all(c.serving for c in coordinators), 30)
+    await until_equal(lambda: sum(len(c.serving) for c in coordinators), SHARDS)
+    await until(lambda: all(c.serving for c in coordinators))
     await real.servers[0].stop(0)
     for shard in range(SHARDS):
-        await until(lambda shard=shard: any(shard in c.serving for c in coordinators))  # type: ignore[misc]
-        owner = next(c for c in coordinators if shard in c.serving)
+        owner = await until(partial(server, shard, coordinators), f"shard {shard} is served")
         await committed_again(real.caller(owner), group(shard), pb.JoinGroupResponse(generation=-1))
 
 
@@ -156,7 +161,7 @@ async def test_all_of_redis_stops_and_everything_goes_on_afterwards(real: RealCl
     await stable(caller, group(3), session_timeout_ms=600_000, rebalance_timeout_ms=600_000)
     parked = asyncio.ensure_future(caller.join(group(3), rebalance_timeout_ms=600_000))
     waiting = only.shards[3]
-    await until(lambda: waiting.open_calls == 1)
+    await until_equal(lambda: waiting.open_calls, 1)
     epochs = only.serving
     for node in real.nodes:
         node.pause()
@@ -167,9 +172,7 @@ async def test_all_of_redis_stops_and_everything_goes_on_afterwards(real: RealCl
     assert await caller.commit(group_id, 8, joined) == error_code.COORDINATOR_NOT_AVAILABLE
     for node in real.nodes:
         node.resume()
-    await until(
-        lambda: len(only.serving) == SHARDS and not any(s.suspended for s in only.shards.values()), 30
-    )
+    await until(lambda: len(only.serving) == SHARDS and not any(s.suspended for s in only.shards.values()))
     assert (await caller.heartbeat(group_id, joined)).error_code == error_code.NONE
     assert await caller.fetch(group_id) == [(error_code.NONE, 7)]
     assert await generations(caller, group_id) == 1

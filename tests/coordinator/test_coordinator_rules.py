@@ -10,6 +10,7 @@ import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster, owns
 from coordinator.test_coordinator_shard import Bench
+from kit.waiting import until, until_equal
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import Heard, Wait
 from muster_coordinator.loader import Loader
@@ -20,7 +21,6 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
-from support.metadata_stand_in import until
 
 PACE = LeasePace(lease_ms=2_000, margin_ms=400, interval_ms=400, limit_ms=300)
 
@@ -77,7 +77,7 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
     line.now_ms += 250
     line.answer()
     next(line.steps)
-    await until(lambda: told == ["resumed"])
+    await until_equal(lambda: told, ["resumed"])
     deadline_ms = sent_ms + PACE.lease_ms - PACE.margin_ms
     assert keeper.may_answer(deadline_ms - 1)
     assert not keeper.may_answer(deadline_ms)
@@ -116,7 +116,7 @@ async def test_a_row_that_names_another_owner_is_only_a_hint(cluster: MemoryClus
     cluster.store.owners[2] = discovery_pb2.ShardOwner(shard=2, shard_epoch=9, node_id="another")
     before = only.shards[2]
     cluster.store.changed()
-    await until(lambda: before.phase is Phase.GONE)
+    await until_equal(lambda: before.phase, Phase.GONE)
     assert (only.shards[1], shard.phase, only.serving[1]) == (shard, Phase.SERVING, 1)
 
 

@@ -9,10 +9,10 @@ from coordinator.coordinator_cluster import group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kit.waiting import until, until_equal
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
-from support.metadata_stand_in import until
 
 
 def group(shard: int, number: int = 0) -> str:
@@ -127,9 +127,9 @@ async def test_a_call_that_its_client_cancels_is_unparked(real: RealCluster) -> 
         while await state() != pb.GROUP_STATE_PREPARING_REBALANCE:
             pass
     shard = coordinator.shards[1]
-    await until(lambda: shard.open_calls == 1)
+    await until_equal(lambda: shard.open_calls, 1)
     parked.cancel()
-    await until(lambda: shard.open_calls == 0)
+    await until_equal(lambda: shard.open_calls, 0)
 
 
 async def test_health_serves_once_the_lease_is_held(real: RealCluster) -> None:

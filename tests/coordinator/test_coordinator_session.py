@@ -10,12 +10,12 @@ import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, attach, call, detach, stable
+from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator, SessionSettings
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from structlog.testing import capture_logs
-from support.metadata_stand_in import until
 
 GRACE_MS = 300
 NEVER_MS = 3_600_000
@@ -314,7 +314,7 @@ async def test_a_call_of_a_client_that_is_gone_is_unparked(cluster: RealCluster)
     await session.until(lambda: session.said("rebalance_started"))
     shard = next(s for s in coordinator.shards.values() if s.open_calls)
     await session.close()
-    await until(lambda: shard.open_calls == 0)
+    await until_equal(lambda: shard.open_calls, 0)
     assert joined.member_id in await members(caller, group(0))
 
 
@@ -543,6 +543,6 @@ async def test_nobody_is_heard_while_the_lease_is_lapsed(cluster: RealCluster) -
     assert result.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     for node in cluster.nodes:
         node.resume()
-    await until(lambda: not any(shard.suspended for shard in coordinator.shards.values()), 30)
+    await until(lambda: not any(shard.suspended for shard in coordinator.shards.values()))
     assert not (await session.beat()).unheard
     await session.close()

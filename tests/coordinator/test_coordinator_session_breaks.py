@@ -7,11 +7,11 @@ import pytest
 from coordinator.coordinator_cluster import group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, stable
+from kit.waiting import until, until_equal
 from muster_coordinator import SessionSettings
 from muster_coordinator.session_breaks import Breaks
 from muster_core import error_code
 from pydantic import ValidationError
-from support.metadata_stand_in import until
 
 
 class FakeStream:
@@ -85,7 +85,7 @@ async def test_later_breaks_are_put_down_to_the_network_for_a_while() -> None:
     later = left.pop()
     clock.now_ms += 1
     breaks.broke(later)
-    await until(lambda: later.verdicts == [True])
+    await until_equal(lambda: later.verdicts, [True])
 
 
 async def test_a_stopped_judge_says_nothing() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from kit.waiting import until, until_equal
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import Nonces, Step
 from muster_coordinator.log_image import LogImage
@@ -19,7 +20,6 @@ from muster_core.config import GroupConfig
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from support.metadata_stand_in import until
 
 
 class HandLog:
@@ -146,7 +146,7 @@ async def test_fenced_while_suspended_drops_the_shard(bench: Bench) -> None:
     bench.shard.suspend()
     bench.shard.resume()
     await bench.log.answer(internal.LOG_OUTCOME_FENCED)
-    await until(lambda: bench.shard.phase is Phase.GONE)
+    await until_equal(lambda: bench.shard.phase, Phase.GONE)
     assert bench.changes == [Phase.SERVING, Phase.GONE]
 
 
@@ -200,7 +200,7 @@ async def test_a_hand_over_finishes_appends_then_stores_the_handoff_then_sends_c
     commit = bench.commit(1)
     await until(lambda: bool(bench.log.open))
     moving = asyncio.ensure_future(bench.shard.hand_over(successor))
-    await until(lambda: bench.shard.phase is Phase.HANDING_OVER)
+    await until_equal(lambda: bench.shard.phase, Phase.HANDING_OVER)
     late = bench.commit(2)
     await bench.log.answer()
     assert code(await commit) == error_code.NONE

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
-from kit.metadata_instances import eventually
+from kit.waiting import until
 from muster_coordinator import Coordinator, ShardLogSettings
 from muster_coordinator.kept_snapshots import KeptSnapshots
 from muster_coordinator.loader import Loader
@@ -32,7 +32,6 @@ from muster_runtime.channels import open_channel, parse_addresses
 from muster_runtime.settings import SettingsError, load
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
-from support.metadata_stand_in import until
 
 NEVER_MS = 3_600_000
 SHARD = 3
@@ -104,7 +103,7 @@ async def taken(coordinator: Coordinator, after: Position = NOWHERE) -> Position
         shard = coordinator.shards.get(SHARD)
         return shard.kept.newest.upto if shard is not None and shard.kept is not None else NOWHERE
 
-    await until(lambda: newest() > after, 30)
+    await until(lambda: newest() > after)
     return newest()
 
 
@@ -136,7 +135,7 @@ async def with_snapshots(
         async def marked() -> bool:
             return bool(await client.hget(INDEX, upto.stream_id))
 
-        await eventually(marked, "the nodes know which snapshot counts")
+        await until(marked, "the nodes know which snapshot counts")
     if settings is TRIM:
 
         async def trimmed() -> bool:
@@ -144,7 +143,7 @@ async def with_snapshots(
             assert shard_log is not None
             return await on_all(cluster, oldest) == [shard_log.newest.previous_upto] * 3
 
-        await eventually(trimmed, "all nodes have trimmed their logs", 60)
+        await until(trimmed, "all nodes have trimmed their logs", 60)
     await first.abort()
     return before, upto
 
@@ -199,7 +198,7 @@ async def test_nothing_is_trimmed_before_the_audit_has_it(cluster: RealCluster) 
     async def cut() -> bool:
         return await on_all(cluster, oldest) == [place] * 3
 
-    await eventually(cut, "the log begins where it was exported to")
+    await until(cut, "the log begins where it was exported to")
     # what was reported may be reported again, though it is gone by then
     assert (await stub.ReportExported(report)).outcome == internal.LOG_OUTCOME_OK
     await channel.close()
@@ -226,7 +225,7 @@ async def test_a_wiped_node_gets_log_promise_and_snapshots(cluster: RealCluster)
                     return False
             return True
 
-    await eventually(level, "the wiped node has what the others have")
+    await until(level, "the wiped node has what the others have")
     async with node(cluster, 0) as client:
         assert upto.stream_id in await kept(client)
     assert await picture(cluster.caller(second)) == before
@@ -271,7 +270,7 @@ async def test_a_trimmed_log_without_a_right_snapshot_is_not_served(cluster: Rea
     for upto in (await on_all(cluster, kept))[0]:
         await spoil_snapshot(cluster, range(3), upto)
     second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
-    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED, 30)
+    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED)
     assert (await cluster.caller(second).fetch(GROUP))[0][0] == error_code.COORDINATOR_NOT_AVAILABLE
     report = verify(cluster.nodes.url)
     assert report.broken["L9"]
@@ -332,7 +331,7 @@ async def test_an_entry_that_was_changed_on_one_node_is_read_from_another(cluste
         async def rebuilt() -> bool:
             return await client.exists(LOG) == 1 and verify(cluster.nodes.url).clean
 
-        await eventually(rebuilt, "the node has what the others have", 60)
+        await until(rebuilt, "the node has what the others have", 60)
 
 
 async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_restored_copy_is_served(
@@ -344,7 +343,7 @@ async def test_an_entry_that_was_changed_everywhere_is_refused_by_name_and_a_res
     assert backup is not None
     (place, *_) = await on_all(cluster, lambda client: spoil_entry(client, 3))
     second = await cluster.add("b", settle_ms=NEVER_MS, shard_log=KEEP)
-    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED, 30)
+    await until(lambda: SHARD in second.shards and second.shards[SHARD].phase is Phase.FAILED)
     assert place in capsys.readouterr().out
     await second.abort()
     # As docs/log.md says: the log from a backup, on all nodes; the promise stays.
@@ -380,7 +379,7 @@ async def test_a_slow_upload_holds_up_no_call_and_leaves_no_gap(
     caller = cluster.caller(first)
     joined = await joined_group(caller)
     await commits(caller, joined, EVERY + 5, 1)
-    await until(lambda: uploads > 0, 30)
+    await until(lambda: uploads > 0)
     # the first part is on its way, and the log goes on: none of this is in that snapshot
     await commits(caller, joined, EVERY, 2)
     shard = first.shards[SHARD]

@@ -7,12 +7,13 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.channels import Address
-from support.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster, until
+from support.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 
 NONE = common_pb2.ERROR_CODE_NONE
 NOT_AVAILABLE = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
@@ -53,12 +54,12 @@ class Setup:
 
     async def found(self, epoch: int) -> discovery_pb2.FindCoordinatorResponse.Result:
         """Asks until the owner of this epoch is named."""
-        async with asyncio.timeout(15):
-            while True:
-                result = await self.find()
-                if result.coordinator.shard_epoch == epoch:
-                    return result
-                await asyncio.sleep(0.01)
+
+        async def found() -> discovery_pb2.FindCoordinatorResponse.Result | None:
+            result = await self.find()
+            return result if result.coordinator.shard_epoch == epoch else None
+
+        return await until(found, f"the owner of epoch {epoch} is named")
 
     async def refused(self, method: str, request: Any) -> grpc.aio.AioRpcError:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -191,7 +192,7 @@ async def test_never_names_an_owner_of_a_lower_epoch_than_before(setup: Setup) -
     other = setup.second if setup.watched is setup.first else setup.first
     other.push(cluster({SHARD: (4, "old")}, {"new": LIVE, "old": LIVE}))
     await setup.watched.stop()
-    await until(lambda: other.watchers == 1)
+    await until_equal(lambda: other.watchers, 1)
     for _ in range(50):
         result = await setup.find()
         assert (result.coordinator.shard_epoch, result.coordinator.node_id) == (5, "new")
@@ -291,12 +292,14 @@ async def test_a_created_topic_is_read_back_at_once(setup: Setup) -> None:
 
 
 async def until_epoch(setup: Setup, epoch: int) -> None:
-    async with asyncio.timeout(15):
-        while True:
-            response = await setup.stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=20)
-            if response.cluster.shards[0].shard_epoch == epoch:
-                return
-            await asyncio.sleep(0.01)
+    async def told() -> int:
+        request = discovery_pb2.DescribeClusterRequest()
+        response: discovery_pb2.DescribeClusterResponse = await setup.stub.DescribeCluster(
+            request, timeout=20
+        )
+        return response.cluster.shards[0].shard_epoch
+
+    await until_equal(told, epoch, "the epoch of shard 0")
 
 
 async def test_an_acknowledged_change_holds_also_where_its_place_is_not_told(setup: Setup) -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import muster
 from kit.server_cluster import running
+from kit.waiting import until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
 
@@ -30,13 +30,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -65,10 +58,10 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
             worker(servers.servers) as process,
             muster.Member(cluster, group_id=GROUP, topics=TOPIC, on_partitions_lost=lost.append) as member,
         ):
-            await until(lambda: len(member.partitions) == 3)
+            await until_equal(lambda: len(member.partitions), 3)
             survivor, generation = member.member_id, member.generation
             process.kill()
-            await until(lambda: len(member.partitions) == PARTITIONS)
+            await until_equal(lambda: len(member.partitions), PARTITIONS)
             assert member.member_id == survivor
             assert lost == []
             assert member.last_cause is not None
@@ -87,7 +80,7 @@ async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(t
     ):
         await cluster.ensure_topic(TOPIC, PARTITIONS)
         async with worker(servers.servers, "blue") as process:
-            await until(lambda: len(member.partitions) == 3)
+            await until_equal(lambda: len(member.partitions), 3)
             generation = member.generation
             process.kill()
             await process.wait()

@@ -10,6 +10,7 @@ import muster
 import pytest
 from coordinator.coordinator_cluster import owns
 from coordinator.real_cluster import SHARDS, RealCluster
+from kit.waiting import until
 from muster import MemberState, TopicPartition
 from muster_coordinator import Coordinator
 from muster_core.sharding import shard_of
@@ -72,12 +73,6 @@ class World:
     def owner(self) -> Coordinator:
         shard = shard_of("crawlers", SHARDS)
         return next(c for c in self.cluster.running if shard in c.serving)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - the condition is about other processes' answers
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

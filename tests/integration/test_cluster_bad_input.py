@@ -1,7 +1,5 @@
 """Bad input over the wire: the error that the design names, a process that lives, and nothing written."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from kit.server_cluster import find, running
+from kit.waiting import until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_server.dev.cluster import DevCluster
@@ -131,9 +130,11 @@ async def test_a_member_with_a_wrong_generation_or_a_foreign_leader(cluster: Dev
         sync.assignments.add(member_id="stranger", assignment=b"x")
         sync.assignments.add(member_id=member_id, assignment=b"mine")
         assert (await stub.SyncGroup(sync, timeout=SECONDS)).assignment == b"mine"
-    deadline = time.monotonic() + SECONDS
-    # The acknowledged position, up to which the verifier reads, follows the last append within a second.
-    while (report := verify(cluster.redis_url)).kinds["assignment_committed"] != 1:
+
+    def assignments() -> int:
+        report = verify(cluster.redis_url)
         assert report.clean
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.1)
+        return report.kinds["assignment_committed"]
+
+    # The acknowledged position, up to which the verifier reads, follows the last append within a second.
+    await until_equal(assignments, 1, "assignments in the log")

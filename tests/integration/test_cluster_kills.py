@@ -1,14 +1,14 @@
 """Real processes are killed and stopped; the members of a group must notice nothing."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import muster
 import pytest
 from kit.server_cluster import running
+from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.reader import LogReader
@@ -16,13 +16,6 @@ from muster_server.verify.verifier import verify
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
 WITHIN_SECONDS = 30.0
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        await asyncio.sleep(0.02)
 
 
 class Fleet:
@@ -57,8 +50,8 @@ class Fleet:
     async def start(self) -> None:
         await self.clusters[0].ensure_topic(TOPIC, PARTITIONS)
         await asyncio.gather(*(member.start() for member in self.members))
-        await until(
-            lambda: sorted(len(member.partitions) for member in self.members) == [3, 3], "both own three"
+        await until_equal(
+            lambda: sorted(len(member.partitions) for member in self.members), [3, 3], "both own three"
         )
 
     async def close(self) -> None:
@@ -84,10 +77,11 @@ class Fleet:
 
     async def owned_by_another(self, than: str) -> None:
         """Waits until discovery names another owner: members may find one before its view shows it."""
-        deadline = time.monotonic() + WITHIN_SECONDS
-        while await self.owner() in ("", than):
-            assert time.monotonic() < deadline, f"nobody took over from {than}"
-            await asyncio.sleep(0.02)
+
+        async def taken_over() -> bool:
+            return await self.owner() not in ("", than)
+
+        await until(taken_over, f"somebody takes over from {than}")
 
     async def unchanged(self, before: tuple[int, list[object]]) -> None:
         """Generation, owners and tokens are what they were, and nobody lost anything."""
@@ -198,19 +192,18 @@ async def test_one_redis_node_of_three_is_not_missed(cluster: DevCluster, how: s
 
 async def repaired(cluster: DevCluster) -> None:
     """Waits until every node has every acknowledged entry of the group's log."""
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while True:
+
+    def missing() -> list[int]:
         with LogReader(cluster.redis_url) as reader:
             shard = shard_of(GROUP, reader.shard_count)
-            behind = [
+            complete = {
                 node.index
                 for node in reader.nodes
-                if node.end(shard, reader.shard_count) < reader.acknowledged(shard)
-            ]
-            if len(reader.nodes) == reader.count and not behind:
-                return
-        assert time.monotonic() < deadline, f"node {behind} was not repaired"
-        await asyncio.sleep(0.1)
+                if node.end(shard, reader.shard_count) >= reader.acknowledged(shard)
+            }
+            return [index for index in range(1, reader.count + 1) if index not in complete]
+
+    await until_equal(missing, [], "nodes that are not repaired")
 
 
 async def test_all_redis_nodes_stopped_and_continued(cluster: DevCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from kit.server_cluster import find, running
+from kit.waiting import until
 from muster_core.position import Position
 from muster_core.sharding import shard_of
 from muster_protos.muster.log.v1 import records_pb2
@@ -226,7 +227,7 @@ async def test_owners_are_killed_while_they_load(cluster: DevCluster, writer: Wr
         owner = await watch.owner()
         other = next(c.name for c in cluster.coordinators if c.name != owner)
         await cluster.coordinator(owner).kill()
-        await until(partial(claimed_by_another, watch, owner), "the other one claims")
+        await until(partial(claimed_by_another, watch, owner), "the other one claims", WITHIN_SECONDS)
         await cluster.coordinator(other).kill()  # it claimed, and has hardly begun to read
         await asyncio.gather(cluster.coordinator(owner).start(), cluster.coordinator(other).start())
         await settled(writer)
@@ -235,12 +236,6 @@ async def test_owners_are_killed_while_they_load(cluster: DevCluster, writer: Wr
 
 async def claimed_by_another(watch: Watch, owner: str) -> bool:
     return await watch.owner() != owner
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
 
 
 async def finished(cluster: DevCluster, watch: Watch) -> None:

@@ -1,7 +1,6 @@
 """The golden stories of three consumers, over gRPC against a cluster of real processes."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import grpc
 import pytest
 from kit.server_cluster import find, running
 from kit.story import STORIES, Step, deal, read
+from kit.waiting import until, until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -40,12 +40,11 @@ class Teller:
         return next((name for name, known in self.ids.items() if known == member_id), member_id)
 
     async def tell(self, step: Step) -> None:
-        output = await getattr(self, f"do_{step.command}")(*step.names)
+        do = getattr(self, f"do_{step.command}")
         if step.command == "group":
-            deadline = time.monotonic() + TIMEOUT_SECONDS
-            while output != list(step.expected) and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-                output = await self.do_group()
+            await until_equal(do, list(step.expected), str(step))
+            return
+        output = await do(*step.names)
         if step.expected:
             assert output == list(step.expected), str(step)
 
@@ -73,14 +72,14 @@ class Teller:
 
     async def _until_heard(self, name: str) -> None:
         """The coordinator has the join: the member waits, or was answered."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not self.joining[name].done():
+
+        async def heard() -> bool:
             members = {member.member_id: member for member in (await self._describe()).members}
             mine = members.get(self.ids[name])
-            if mine is not None and mine.session_remaining_ms == -1:
-                return
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+            waits = mine is not None and mine.session_remaining_ms == -1
+            return waits or self.joining[name].done()
+
+        await until(heard, f"{name} is heard of")
 
     async def do_delay(self) -> list[str]:
         await asyncio.wait(self.joining.values(), timeout=TIMEOUT_SECONDS)

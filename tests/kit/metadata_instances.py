@@ -4,12 +4,13 @@ import asyncio
 import functools
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
+from kit.waiting import until
 from muster_core.position import Position
 from muster_metadata import MetadataServer, MetadataSettings, initialise
 from muster_metadata.entries import End, Entry
@@ -72,7 +73,7 @@ class ContainerNode:
         else:
             self._container.start()
             self._started = True
-        await eventually(lambda: answers(self.url), "Redis in its container answers")
+        await until(lambda: answers(self.url), "Redis in its container answers")
 
     async def kill(self) -> None:
         self._container.get_wrapped_container().kill()
@@ -152,25 +153,6 @@ async def answers(url: str) -> bool:
         return False
     finally:
         await client.aclose()
-
-
-async def eventually(
-    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S
-) -> None:
-    """Waits for a condition.
-
-    Raises:
-        AssertionError: it did not come true.
-    """
-    deadline = asyncio.get_running_loop().time() + patience_s
-    while True:
-        result = condition()
-        if isinstance(result, Awaitable):
-            result = await result
-        if result:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"not within {patience_s:g} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 class Instance:

@@ -1,16 +1,14 @@
 """Clusters of real processes for tests."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 
-_FIND_SECONDS = 30.0
 FAST_GROUPS = {
     "MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": "500",
     "MUSTER_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
@@ -43,13 +41,11 @@ async def find(servers: str, group: str) -> str:
         discovery: discovery_pb2_grpc.CoordinatorDiscoveryServiceAsyncStub = (
             discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
         )
-        deadline = time.monotonic() + _FIND_SECONDS
-        while True:
-            answer = await discovery.FindCoordinator(
-                discovery_pb2.FindCoordinatorRequest(group_ids=[group]), timeout=5
-            )
-            if answer.results[0].error_code == 0:
-                found = answer.results[0].coordinator
-                return f"{found.host}:{found.port}"
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+
+        async def found() -> str:
+            request = discovery_pb2.FindCoordinatorRequest(group_ids=[group])
+            result = (await discovery.FindCoordinator(request, timeout=5)).results[0]
+            where = result.coordinator
+            return f"{where.host}:{where.port}" if result.error_code == 0 else ""
+
+        return await until(found, f"there is a coordinator for {group}")

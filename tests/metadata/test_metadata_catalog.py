@@ -5,7 +5,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.metadata_instances import Instance, MetadataCluster, eventually, metadata_cluster
+from kit.metadata_instances import Instance, MetadataCluster, metadata_cluster
+from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -52,7 +53,7 @@ async def test_changes_through_two_instances_follow_each_other(cluster: Metadata
     async def everywhere() -> bool:
         return [await topics(instance) for instance in cluster.instances] == [{"b": 7}, {"b": 7}]
 
-    await eventually(everywhere, "both instances show the catalog")
+    await until(everywhere, "both instances show the catalog")
 
 
 async def test_change_is_pushed_with_a_growing_version(cluster: MetadataCluster) -> None:
@@ -79,7 +80,7 @@ async def test_catalog_survives_a_new_instance_and_a_dead_node(tmp_path: Path) -
         async def shown() -> bool:
             return await topics(late) == {"kept": 3, "later": 3}
 
-        await eventually(shown, "a new instance reads the catalog")
+        await until(shown, "a new instance reads the catalog")
 
 
 async def test_a_new_instance_shows_no_catalog_before_it_has_read_it(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ async def test_without_a_majority_the_catalog_is_not_available(tmp_path: Path) -
                 common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
             )  # fmt: skip
 
-        await eventually(created, "the catalog can be changed again")
+        await until(created, "the catalog can be changed again")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])

@@ -4,11 +4,13 @@ import asyncio
 import secrets
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, eventually, metadata_cluster, records
+from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
+from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
@@ -69,12 +71,12 @@ async def test_full_disk_of_one_node_is_told_and_delays_nobody(tmp_path: Path) -
         await writer.claim(cluster[0])
         await write(cluster, writer, 60, size=5_000)
         # The server notices that its file cannot grow, and refuses what comes after.
-        await eventually(lambda: "cannot write to its disk" in problem_of(cluster, 2), "the node is told of")
+        await until(lambda: "cannot write to its disk" in problem_of(cluster, 2), "the node is told of")
         await write(cluster, writer, 60, size=5_000)
         assert problem_of(cluster, 0) == problem_of(cluster, 1) == ""
         nodes.make_room(2)
-        await eventually(lambda: cluster.level(0), "the node has what it missed")
-        await eventually(lambda: not problem_of(cluster, 2), "the node is well again")
+        await until(lambda: cluster.level(0), "the node has what it missed")
+        await until(lambda: not problem_of(cluster, 2), "the node is well again")
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
 
 
@@ -90,7 +92,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
             batch = writer.batch(b"w:%d:" % len(writer.acknowledged) + b"x" * 5_000)
             return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
 
-        await eventually(stuck, "no majority can write")
+        await until(stuck, "no majority can write")
         for index in (1, 2):
             nodes.make_room(index)
         successor = Writer(0, "c-2")
@@ -98,7 +100,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
         async def claimed() -> bool:
             return (await successor.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(claimed, "the log goes on when there is room")
+        await until(claimed, "the log goes on when there is room")
         found = records(await cluster[0].read(0, successor))
         assert found[: len(writer.acknowledged)] == writer.acknowledged
 
@@ -109,7 +111,7 @@ async def test_node_that_is_out_of_memory_is_told_and_catches_up(tmp_path: Path)
         await writer.claim(cluster[0])
         await set_config(cluster, 1, "maxmemory", "1")
         await write(cluster, writer, 10)
-        await eventually(lambda: "out of memory" in problem_of(cluster, 1), "the node is told of")
+        await until(lambda: "out of memory" in problem_of(cluster, 1), "the node is told of")
         # The others do not: a majority without memory is refused, or not known, and nothing is lost.
         await set_config(cluster, 2, "maxmemory", "1")
         batch = writer.batch(b"w:x")
@@ -120,9 +122,9 @@ async def test_node_that_is_out_of_memory_is_told_and_catches_up(tmp_path: Path)
         async def known() -> bool:
             return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(known, "the repeated batch is acknowledged")
-        await eventually(lambda: cluster.level(0), "the node has what it missed")
-        await eventually(lambda: not problem_of(cluster, 1), "the node is well again")
+        await until(known, "the repeated batch is acknowledged")
+        await until(lambda: cluster.level(0), "the node has what it missed")
+        await until(lambda: not problem_of(cluster, 1), "the node is well again")
 
 
 async def test_deleted_log_of_one_shard_is_rebuilt_and_others_are_not_touched(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ async def test_deleted_log_of_one_shard_is_rebuilt_and_others_are_not_touched(tm
             await client.delete("muster:{0}:log")
         for writer in writers:
             await write(cluster, writer, 5)
-        await eventually(lambda: cluster.level(0), "the log is there again")
+        await until(lambda: cluster.level(0), "the log is there again")
         assert await cluster.level(1)
         await cluster.nodes[2].kill()
         for writer in writers:
@@ -167,7 +169,7 @@ async def test_damaged_entry_is_found_and_named(
         writer = Writer(0)
         await writer.claim(cluster[0])
         await write(cluster, writer, 5)
-        await eventually(lambda: cluster.level(0), "level")
+        await until(lambda: cluster.level(0), "level")
         for index in where:
             await damage(cluster, index, removed=removed)
         report = await asyncio.to_thread(verify, cluster.nodes.url)
@@ -204,16 +206,19 @@ async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path)
                 await write(cluster, writer, 1)
                 await asyncio.sleep(0.002)
 
+        def has_more_than(count: int) -> bool:
+            return len(writer.acknowledged) > count
+
         writing = asyncio.create_task(go_on())
         for index in range(3):
             before = len(writer.acknowledged)
             await cluster.nodes[index].stop()
-            await eventually(lambda before=before: len(writer.acknowledged) > before + 10, "appends go on")
+            await until(partial(has_more_than, before + 10), "appends go on")
             await cluster.nodes[index].start()
-            await eventually(lambda: cluster_complete(cluster, writer), "the node has what it missed")
+            await until(lambda: cluster_complete(cluster, writer), "the node has what it missed")
         stop.set()
         await writing
-        await eventually(lambda: cluster.level(0), "all have everything")
+        await until(lambda: cluster.level(0), "all have everything")
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
 
 
@@ -264,7 +269,7 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
             async def carried_out() -> bool:
                 return (await cluster.ends(0))[0][0] == 4
 
-            await eventually(carried_out, "the script ran")
+            await until(carried_out, "the script ran")
             process.send_signal(signal.SIGKILL)
             await process.wait()
         assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
@@ -298,14 +303,14 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
         for _ in range(4):
             result = await writer.append(cluster[0], *(b"w:%d" % number for number in range(5_000)))
             assert result.outcome == pb.LOG_OUTCOME_OK
-        await eventually(lambda: cluster.level(0), "level")
+        await until(lambda: cluster.level(0), "level")
         last = nodes[count - 1]
         assert isinstance(last, SlowToLoad)
         await last.stop()
         last.delay_us = 100
         last.spawn()
         node = cluster[0].server.metadata.quorum.nodes[count - 1]
-        await eventually(lambda: "reads its data" in node.steps.problem, "it says what it does")
+        await until(lambda: "reads its data" in node.steps.problem, "it says what it does")
         assert problem_of(cluster, count - 1)
         if count == 3:
             await write(cluster, writer, 5)
@@ -313,5 +318,5 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
             batch = writer.batch(b"w:during")
             assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
             assert (await writer.append(cluster[0], b"w:after")).outcome == pb.LOG_OUTCOME_OK
-        await eventually(lambda: cluster.level(0), "the node has the log")
+        await until(lambda: cluster.level(0), "the node has the log")
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from kit.metadata_instances import (
     MetadataCluster,
     Writer,
     docker_problem,
-    eventually,
     metadata_cluster,
     records,
 )  # fmt: skip
+from kit.waiting import until
 from muster_core.chain import chain_hash
 from muster_core.position import Position
 from muster_metadata import keys
@@ -61,7 +62,7 @@ async def test_killed_node_is_not_noticed_and_repaired_when_it_is_back(
     await cluster.nodes[index].kill()
     await write(cluster, writer, 30)
     await cluster.nodes[index].start()
-    await eventually(lambda: cluster.level(0), "the node that was away has the log")
+    await until(lambda: cluster.level(0), "the node that was away has the log")
     assert records(await cluster[0].read(0, writer)) == writer.acknowledged
 
 
@@ -77,8 +78,8 @@ async def test_paused_node_delays_no_append(cluster: MetadataCluster) -> None:
         assert (await other.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
     cluster.nodes[1].resume()
     await write(cluster, writer, 1)
-    await eventually(lambda: cluster.level(0), "the node that was stopped has the log")
-    await eventually(lambda: cluster.level(1), "the node that was stopped has the claim")
+    await until(lambda: cluster.level(0), "the node that was stopped has the log")
+    await until(lambda: cluster.level(1), "the node that was stopped has the claim")
 
 
 async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: MetadataCluster) -> None:
@@ -95,7 +96,7 @@ async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: Me
     async def known() -> bool:
         return (await writer.send(cluster[1], batch)).outcome == pb.LOG_OUTCOME_OK
 
-    await eventually(known, "the repeated append is acknowledged")
+    await until(known, "the repeated append is acknowledged")
     assert records(await cluster[1].read(0, writer)) == [b"w:1"]
 
 
@@ -113,13 +114,13 @@ async def test_all_nodes_restart_and_nothing_is_lost(cluster: MetadataCluster) -
     async def known() -> bool:
         return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
 
-    await eventually(known, "the log goes on by itself")
+    await until(known, "the log goes on by itself")
     successor = Writer(0, "c-2")
 
     async def claimed() -> bool:
         return (await successor.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
 
-    await eventually(claimed, "the log can be claimed")
+    await until(claimed, "the log can be claimed")
     assert records(await cluster[1].read(0, successor)) == writer.acknowledged
 
 
@@ -136,7 +137,7 @@ async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: Me
     async def claimed() -> bool:
         return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
 
-    await eventually(claimed, "two of three can be claimed, one of them behind")
+    await until(claimed, "two of three can be claimed, one of them behind")
     assert records(await cluster[1].read(0, new)) == old.acknowledged
 
 
@@ -145,7 +146,7 @@ async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
     await old.claim(cluster[0])
     await write(cluster, old, 3)
-    await eventually(lambda: cluster.level(0), "level before")
+    await until(lambda: cluster.level(0), "level before")
     await cluster.nodes[0].kill()
     await cluster.nodes[1].kill()
     # With two nodes dead this entry reaches node 3 alone and is never acknowledged.
@@ -157,10 +158,10 @@ async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
     async def claimed() -> bool:
         return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
 
-    await eventually(claimed, "claimed without node 3")
+    await until(claimed, "claimed without node 3")
     await new.append(cluster[1], b"w:after")
     await cluster.nodes[2].start()
-    await eventually(lambda: cluster.level(0), "node 3 lost its divergent end")
+    await until(lambda: cluster.level(0), "node 3 lost its divergent end")
     assert records(await cluster[1].read(0, new)) == [*old.acknowledged, b"w:after"]
 
 
@@ -169,7 +170,7 @@ async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: Meta
     old, new = Writer(0, "c-1"), Writer(0, "c-9")
     await old.claim(cluster[0])
     await write(cluster, old, 3)
-    await eventually(lambda: cluster.level(0), "level before")
+    await until(lambda: cluster.level(0), "level before")
     # What a claimant of epoch 5 left at node 3 before it died, written by hand.
     async with cluster.client(2) as client:
         nonce = secrets.token_bytes(16)
@@ -177,10 +178,10 @@ async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: Meta
         await client.xadd("muster:{0}:log", {"r": b"dead claim", "n": nonce, "h": hash_}, id="5-6")
         # It did not promise it: the owner of epoch 1 goes on and repairs it under its own promise.
     await write(cluster, old, 3)
-    await eventually(lambda: cluster.level(0), "node 3 has the log of epoch 1")
+    await until(lambda: cluster.level(0), "node 3 has the log of epoch 1")
     assert (await new.claim(cluster[0])).epoch == 2
     await write(cluster, new, 1)
-    await eventually(lambda: cluster.level(0), "level after")
+    await until(lambda: cluster.level(0), "level after")
 
 
 async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataCluster) -> None:
@@ -190,7 +191,7 @@ async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataClust
     await new.claim(cluster[1])
     await write(cluster, new, 1)
     assert (await cluster[0].step(0, append=late)).outcome == pb.LOG_OUTCOME_FENCED
-    await eventually(lambda: cluster.level(0), "level")
+    await until(lambda: cluster.level(0), "level")
     assert records(await cluster[0].read(0, new)) == new.acknowledged
 
 
@@ -204,8 +205,8 @@ async def test_wiped_node_is_rebuilt_and_votes_again(cluster: MetadataCluster) -
     for writer in writers:
         await write(cluster, writer, 5)
     for writer in writers:
-        await eventually(lambda shard=writer.shard: cluster.level(shard), "the wiped node has the log")
-    await eventually(lambda: cluster.level(4), "the wiped node has the catalog")
+        await until(partial(cluster.level, writer.shard), "the wiped node has the log")
+    await until(lambda: cluster.level(4), "the wiped node has the catalog")
     # It votes: with another node dead there is a majority only with it.
     await cluster.nodes[0].kill()
     for writer in writers:
@@ -232,7 +233,7 @@ async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: M
         ends = await cluster.ends(0)
         return ends[0] == ends[1]
 
-    await eventually(rebuilt, "the wiped node has the log, though nobody wrote")
+    await until(rebuilt, "the wiped node has the log, though nobody wrote")
     lease.cancel()
 
 
@@ -270,7 +271,7 @@ async def test_laggard_beyond_a_trim_gets_the_whole_log(cluster: MetadataCluster
         async with cluster.client(index) as client:
             await client.xtrim("muster:{0}:log", minid="1-20", approximate=False)
     await cluster.nodes[2].start()
-    await eventually(lambda: cluster.level(0), "node 3 has what is left of the log")
+    await until(lambda: cluster.level(0), "node 3 has what is left of the log")
 
 
 async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ async def test_log_that_lost_what_was_acknowledged_is_not_claimed(tmp_path: Path
             async def stored() -> bool:
                 return bool(await client.get("muster:{0}:acknowledged") == b"1-5")
 
-            await eventually(stored, "the acknowledged position is stored")
+            await until(stored, "the acknowledged position is stored")
             await client.xdel("muster:{0}:log", "1-5", "1-4")
         result = await Writer(0, "c-2").claim(cluster[0])
         assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
@@ -308,13 +309,13 @@ async def test_promise_to_a_claimant_that_died_is_told_once(tmp_path: Path) -> N
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
         await writer.claim(cluster[0])
-        await eventually(lambda: cluster.level(0), "level")
+        await until(lambda: cluster.level(0), "level")
         with capture_logs() as logs:
             async with node_of(cluster, 2) as node:
                 assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
             await write(cluster, writer, 3)
             event = "log_nodes_promised_to_another"
-            await eventually(lambda: any(line["event"] == event for line in logs), "it is told")
+            await until(lambda: any(line["event"] == event for line in logs), "it is told")
             await write(cluster, writer, 3)
         told = [line for line in logs if line["event"] == event]
         assert [(line["nodes"], line["shard"], line["epoch"]) for line in told] == [("3", 0, 1)]
@@ -398,7 +399,7 @@ async def test_promises_of_two_attempts_at_one_claim_are_not_counted_together(
 async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])
-    await eventually(lambda: cluster.level(0), "level")
+    await until(lambda: cluster.level(0), "level")
     entry = Entry(Position(1, 3), b"w:x", bytes(16), bytes(32))
     id_ = writer.end.position.stream_id
     async with node_of(cluster, 0) as node:
@@ -413,7 +414,7 @@ async def test_trim_needs_the_promise_a_later_marker_and_a_whole_snapshot(cluste
     writer = Writer(0)
     await writer.claim(cluster[0])
     await write(cluster, writer, 5)
-    await eventually(lambda: cluster.level(0), "level")
+    await until(lambda: cluster.level(0), "level")
     end = writer.end
     async with node_of(cluster, 0) as node:
         other = secrets.token_bytes(16)
@@ -435,7 +436,7 @@ async def test_trim_needs_the_promise_a_later_marker_and_a_whole_snapshot(cluste
 async def test_empty_node_is_not_rebuilt_under_a_claim_that_lost_a_node(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])
-    await eventually(lambda: cluster.level(0), "level")
+    await until(lambda: cluster.level(0), "level")
     await cluster[0].stop()
     quorum = cluster[1].server.metadata.quorum
     async with node_of(cluster, 0) as node:
@@ -454,7 +455,7 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
     """Node 1 alone has an acknowledged entry besides the node that lost it, and is not heard at first."""
     writer = Writer(0)
     await writer.claim(cluster[0])
-    await eventually(lambda: cluster.level(0), "level")
+    await until(lambda: cluster.level(0), "level")
     await cluster.nodes[2].kill()
     await write(cluster, writer, 1)
     await cluster[0].stop()
@@ -462,14 +463,14 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
         await client.flushall()
     await cluster.nodes[2].start()
     quorum = cluster[1].server.metadata.quorum
-    await eventually(lambda: all(node.bulk.connected for node in quorum.nodes), "connected")
+    await until(lambda: all(node.bulk.connected for node in quorum.nodes), "connected")
     repairer = Repairer(quorum, rebuild_delay_ms=0)
     held = Held(0, writer.epoch, writer.nonce)
 
     async def promised() -> bool:
         return (await quorum.nodes[2].prepare(*held)).status is Status.OK
 
-    await eventually(promised, "promised")  # its connections come back one after the other
+    await until(promised, "promised")  # its connections come back one after the other
     monkeypatch.setattr(quorum.nodes[0], "inspect", _silent)
     assert await repairer.repair(quorum.nodes[1], held) is Repaired.LATER
     async with cluster.client(1) as client:
@@ -540,7 +541,7 @@ class node_of:  # noqa: N801
 
     async def __aenter__(self) -> Node:
         self._node.start()
-        await eventually(lambda: self._node.steps.connected and self._node.bulk.connected, "connected")
+        await until(lambda: self._node.steps.connected and self._node.bulk.connected, "connected")
         return self._node
 
     async def __aexit__(self, *_: object) -> None:
@@ -562,7 +563,7 @@ async def test_a_node_that_refuses_is_named_in_the_log_once(tmp_path: Path, coun
                     assert result.outcome == pb.LOG_OUTCOME_UNKNOWN
                 else:
                     await write(cluster, writer, 1)
-            await eventually(lambda: any(line["event"] == "log_node_refuses" for line in logs), "it is told")
+            await until(lambda: any(line["event"] == "log_node_refuses" for line in logs), "it is told")
         told = [line for line in logs if line["event"] == "log_node_refuses"]
         address = cluster.nodes[count - 1].url.removeprefix("redis://")
         assert [(line["node"], line["address"]) for line in told] == [(count, address)]

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import FAST, Writer, eventually, metadata_cluster
+from kit.metadata_instances import FAST, Writer, metadata_cluster
+from kit.waiting import until
 from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
 from muster_metadata.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.durability import judge, weaknesses
@@ -91,10 +92,10 @@ async def test_server_waits_for_a_cluster_that_is_not_made_yet(tmp_path: Path) -
     server = MetadataServer(load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST))
     try:
         await server.start()
-        await eventually(lambda: "never initialised" in server.metadata.problem, "it says what is missing")
+        await until(lambda: "never initialised" in server.metadata.problem, "it says what is missing")
         assert not server.metadata.ready.is_set()
         await initialise(nodes.url, 2)
-        await eventually(server.metadata.ready.is_set, "it begins by itself")
+        await until(server.metadata.ready.is_set, "it begins by itself")
     finally:
         await server.stop(0)
         await nodes.stop()
@@ -107,9 +108,7 @@ async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
     try:
         await initialise(nodes.url, 2)
         await part.start()
-        await eventually(
-            lambda: "does not name all of them" in part.metadata.problem, "it says what is wrong"
-        )
+        await until(lambda: "does not name all of them" in part.metadata.problem, "it says what is wrong")
         assert not part.metadata.ready.is_set()
     finally:
         await part.stop(0)
@@ -120,7 +119,7 @@ async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
         await writer.claim(cluster[0])
-        await eventually(lambda: cluster.level(0), "level")
+        await until(lambda: cluster.level(0), "level")
         position = writer.end.position.to_proto()
         stub = cluster[0].stub
         good = await stub.ReportExported(
@@ -180,12 +179,12 @@ async def test_default_user_that_may_not_write_is_named(tmp_path: Path) -> None:
     node = Node(1, nodes.url.replace("redis://", "redis://muster:secret@"), 2_000)
     node.start()
     try:
-        await eventually(lambda: node.tables.connected, "connected")
-        assert not any("`default`" in sentence for sentence in await weaknesses(node))
+        await until(lambda: node.tables.connected, "connected")
+        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node))
         await client.execute_command("ACL", "SETUSER", "default", "off")
-        assert not any("`default`" in sentence for sentence in await weaknesses(node))
+        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node))
         await client.execute_command("ACL", "SETUSER", "default", "reset")
-        assert any("`default`" in sentence for sentence in await weaknesses(node))
+        assert any("`default`" in str(weakness) for weakness in await weaknesses(node))
     finally:
         await node.stop()
         await client.aclose()
@@ -202,9 +201,9 @@ def test_weak_configurations_are_named() -> None:
         ("maxmemory-policy", "allkeys-lru", "noeviction"),
         ("no-appendfsync-on-rewrite", "yes", "rewrite"),
     ):
-        sentences = judge(good | {name: value})
-        assert len(sentences) == 1
-        assert word in sentences[0]
+        (weakness,) = judge(good | {name: value})
+        assert weakness.setting == name
+        assert word in weakness.sentence
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import Instance, MetadataCluster, Writer, eventually, metadata_cluster
+from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster
+from kit.waiting import until, until_equal
 from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
 from muster_metadata.owners import OwnerRow, owners
 from muster_metadata.tables import next_run
@@ -193,20 +194,28 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield running
 
 
+def told_states(watchers: list[Watcher]) -> list[int | None]:
+    """What each watcher was told of the coordinator c-1."""
+    return [watcher.state("c-1") for watcher in watchers]
+
+
+def told_owners(watchers: list[Watcher]) -> list[str]:
+    """Whom each watcher was told as the owner of shard 2."""
+    return [watcher.owner(2).node_id for watcher in watchers]
+
+
 async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> None:
     holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
     response = await holder.renew()
     assert response.renewed
     assert not response.superseded
-    for watcher in watchers:
-        await eventually(lambda w=watcher: w.state("c-1") == LIVE, "the coordinator is seen")
-        assert watcher.messages[-1].lease_ms == 1_000
+    await until_equal(lambda: told_states(watchers), [LIVE, LIVE], "the coordinator is seen")
+    assert [watcher.messages[-1].lease_ms for watcher in watchers] == [1_000, 1_000]
     response = await holder.renew(state=discovery_pb2.COORDINATOR_STATE_DRAINING)
-    for watcher in watchers:
-        await eventually(lambda w=watcher: w.state("c-1") == DRAINING, "draining is seen")
+    await until_equal(lambda: told_states(watchers), [DRAINING, DRAINING], "draining is seen")
     assert (await holder.renew(release=True)).renewed
+    await until_equal(lambda: told_states(watchers), [None, None], "the lease was given up")
     for watcher in watchers:
-        await eventually(lambda w=watcher: w.state("c-1") is None, "the lease was given up")
         await watcher.stop()
     holder.close()
 
@@ -214,10 +223,10 @@ async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> No
 async def test_silent_coordinator_dies_and_lives_again(cluster: MetadataCluster) -> None:
     holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
     await holder.renew()
-    await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
-    await eventually(lambda: watcher.state("c-1") == DEAD, "silence is death")
+    await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
+    await until_equal(lambda: watcher.state("c-1"), DEAD, "silence is death")
     await holder.renew()
-    await eventually(lambda: watcher.state("c-1") == LIVE, "renewed")
+    await until_equal(lambda: watcher.state("c-1"), LIVE, "renewed")
     await watcher.stop()
     holder.close()
 
@@ -227,11 +236,10 @@ async def test_broken_stream_and_refused_address_are_death_at_once(tmp_path: Pat
     async with metadata_cluster(tmp_path, 3, instances=2, lease_ms=60_000) as cluster:
         holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
         await holder.renew()
-        for watcher in watchers:
-            await eventually(lambda w=watcher: w.state("c-1") == LIVE, "seen")
+        await until_equal(lambda: told_states(watchers), [LIVE, LIVE], "seen")
         holder.close()
+        await until_equal(lambda: told_states(watchers), [DEAD, DEAD], "declared dead by the broken stream")
         for watcher in watchers:
-            await eventually(lambda w=watcher: w.state("c-1") == DEAD, "declared dead by the broken stream")
             await watcher.stop()
 
 
@@ -240,13 +248,13 @@ async def test_a_process_that_dies_slowly_is_dead_when_its_address_refuses(tmp_p
     async with metadata_cluster(tmp_path, 1, lease_ms=60_000) as cluster:
         holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[0])
         await holder.renew()
-        await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+        await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
         holder.socket.setblocking(False)
         holder.call.cancel()
         asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(holder.socket), 10)
         asked.close()
         holder.socket.close()
-        await eventually(lambda: watcher.state("c-1") == DEAD, "declared dead once nobody listens")
+        await until_equal(lambda: watcher.state("c-1"), DEAD, "declared dead once nobody listens")
         await watcher.stop()
         holder.close()
 
@@ -258,7 +266,7 @@ async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Pat
         await other.renew()
         holder.call.cancel()
         other.close()
-        await eventually(lambda: watcher.state("c-2") == DEAD, "the one that is gone is dead")
+        await until_equal(lambda: watcher.state("c-2"), DEAD, "the one that is gone is dead")
         assert watcher.state("c-1") == LIVE
         await watcher.stop()
         holder.close()
@@ -280,18 +288,19 @@ async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
         await holder.renew()
-        await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+        await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
         keeping = asyncio.create_task(holder.keep())
         for index in range(3):
             cluster.nodes[index].pause()
-        await eventually(
-            lambda: sum(node.available for node in watcher.messages[-1].cluster.log_nodes) == 0,
+        await until_equal(
+            lambda: sum(node.available for node in watcher.messages[-1].cluster.log_nodes),
+            0,
             "nodes are away",
         )
         await asyncio.sleep(1.5)
         for index in range(3):
             cluster.nodes[index].resume()
-        await eventually(
+        await until(
             lambda: all(node.available for node in watcher.messages[-1].cluster.log_nodes), "nodes are back"
         )
         await asyncio.sleep(0.5)
@@ -314,15 +323,13 @@ async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCl
     await holder.renew()
     writer = Writer(2)
     await writer.claim(cluster[0])
-    for watcher in watchers:
-        await eventually(lambda w=watcher: w.owner(2).node_id == "c-1", "the owner is pushed")
-        assert not watcher.owner(2).serving
+    await until_equal(lambda: told_owners(watchers), ["c-1", "c-1"], "the owner is pushed")
+    assert not any(watcher.owner(2).serving for watcher in watchers)
     await holder.renew(serving=[pb.ServedShard(shard=2, epoch=writer.epoch)])
-    for watcher in watchers:
-        await eventually(lambda w=watcher: w.owner(2).serving, "serving is pushed")
+    await until(lambda: all(watcher.owner(2).serving for watcher in watchers), "serving is pushed")
     holder.close()
+    await until_equal(lambda: told_owners(watchers), ["", ""], "a dead owner owns nothing")
     for watcher in watchers:
-        await eventually(lambda w=watcher: w.owner(2).node_id == "", "a dead owner owns nothing")
         assert watcher.owner(2).shard_epoch == writer.epoch
         await watcher.stop()
 
@@ -330,28 +337,28 @@ async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCl
 async def test_problem_of_a_node_is_a_sentence_without_addresses(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         watcher = Watcher(cluster[0])
-        await eventually(lambda: bool(watcher.messages), "the view")
+        await until(lambda: bool(watcher.messages), "the view")
         await cluster.nodes[1].kill()
-        await eventually(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is away")
+        await until(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is away")
         problem = watcher.messages[-1].cluster.log_nodes[1].problem
         assert problem
         assert "127.0.0.1" not in problem
         assert str(cluster.nodes[1].url.rpartition(":")[2]) not in problem
         await cluster.nodes[1].start()
-        await eventually(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is back")
+        await until(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "node 2 is back")
         await watcher.stop()
 
 
 async def test_loss_and_return_of_a_node_are_logged_once(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         watcher = Watcher(cluster[0])
-        await eventually(lambda: bool(watcher.messages), "the view")
+        await until(lambda: bool(watcher.messages), "the view")
         address = cluster.nodes[1].url.removeprefix("redis://")
         with capture_logs() as logs:
             await cluster.nodes[1].kill()
-            await eventually(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "away")
+            await until(lambda: not watcher.messages[-1].cluster.log_nodes[1].available, "away")
             await cluster.nodes[1].start()
-            await eventually(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "back")
+            await until(lambda: watcher.messages[-1].cluster.log_nodes[1].available, "back")
         told = [
             (line["event"], line["node"], line["address"]) for line in logs if "log_node" in line["event"]
         ]

@@ -11,10 +11,10 @@ from kit.metadata_instances import (
     MetadataCluster,
     Writer,
     docker_problem,
-    eventually,
     metadata_cluster,
     records,
 )  # fmt: skip
+from kit.waiting import until
 from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -63,7 +63,7 @@ async def test_appends_are_dense_chained_and_on_all_nodes(cluster: MetadataClust
     entries = await cluster[0].read(0, writer)
     assert records(entries) == writer.acknowledged
     assert [entry.position.offset for entry in entries] == list(range(1, 323))
-    await eventually(lambda: cluster.level(0), "all nodes have the log")
+    await until(lambda: cluster.level(0), "all nodes have the log")
 
 
 async def test_repeat_through_another_instance_is_the_same_append(cluster: MetadataCluster) -> None:
@@ -133,7 +133,7 @@ async def test_reading_without_a_claim_ends_at_the_acknowledged_position(cluster
     async def all_read() -> bool:
         return records(await cluster[1].read(0)) == [b"w:1"]
 
-    await eventually(all_read, "the acknowledged position travels by itself")
+    await until(all_read, "the acknowledged position travels by itself")
 
 
 async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:

@@ -15,10 +15,10 @@ from kit.metadata_instances import (
     Instance,
     MetadataCluster,
     Writer,
-    eventually,
     metadata_cluster,
     records,
 )  # fmt: skip
+from kit.waiting import until
 from muster_metadata import MetadataServer, MetadataSettings
 from muster_metadata.replacement import ReplaceError, Replacement
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -144,7 +144,7 @@ class Appending:
         async def claimed() -> bool:
             return (await self.writer.claim(self._cluster[0], above_epoch)).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(claimed, "claimed")
+        await until(claimed, "claimed")
 
     async def stop(self) -> None:
         self._stop.set()
@@ -163,14 +163,14 @@ async def test_node_is_replaced_while_appends_run(tmp_path: Path, count: int) ->
     async with replaceable(tmp_path, count) as running:
         appending = Appending(running.cluster, 0)
         task = asyncio.create_task(appending.run())
-        await eventually(lambda: len(appending.acknowledged) > 5, "appends run")
+        await until(lambda: len(appending.acknowledged) > 5, "appends run")
         old, new = running.nodes[1], await running.empty_node()
         await running.replace(1, new)
         before = len(appending.acknowledged)
-        await eventually(lambda: len(appending.acknowledged) > before + 20, "appends go on")
+        await until(lambda: len(appending.acknowledged) > before + 20, "appends go on")
         await appending.stop()
         await task
-        await eventually(lambda: running.complete(0), "the new node has the log of the shard that is written")
+        await until(lambda: running.complete(0), "the new node has the log of the shard that is written")
         assert await running.complete(1)
         # The old one is out for ever; the new one is needed for a majority as soon as others are gone.
         await old.kill()
@@ -188,22 +188,20 @@ async def test_command_that_is_killed_at_any_step_loses_nothing_and_goes_on(
     async with replaceable(tmp_path, shards=1, instances=1) as running:
         appending = Appending(running.cluster, 0)
         task = asyncio.create_task(appending.run())
-        await eventually(lambda: len(appending.acknowledged) > 5, "appends run")
+        await until(lambda: len(appending.acknowledged) > 5, "appends run")
         new = await running.empty_node()
         code, told = await running.process(running.nodes[2], new, writes)
         assert code in (-9, 0), told
         before = len(appending.acknowledged)
-        await eventually(
-            lambda: len(appending.acknowledged) > before + 5, "appends go on without the command"
-        )
+        await until(lambda: len(appending.acknowledged) > before + 5, "appends go on without the command")
         code, told = await running.process(running.nodes[2], new, 0)
         assert code == 0, told
         running.nodes[2] = new
         before = len(appending.acknowledged)
-        await eventually(lambda: len(appending.acknowledged) > before + 5, "appends go on")
+        await until(lambda: len(appending.acknowledged) > before + 5, "appends go on")
         await appending.stop()
         await task
-        await eventually(lambda: running.complete(0), "the new node has the log")
+        await until(lambda: running.complete(0), "the new node has the log")
         await running.nodes[0].kill()
         assert (await appending.writer.append(running.cluster[0], b"w:last")).outcome == pb.LOG_OUTCOME_OK
         await check_nothing_lost(running, appending, running.cluster[0])
@@ -226,7 +224,7 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(tmp_path: Path
                  listen="127.0.0.1:0", **FAST)
         )  # fmt: skip
         await stale.start()
-        await eventually(lambda: "was replaced by" in stale.metadata.problem, "it says what is wrong")
+        await until(lambda: "was replaced by" in stale.metadata.problem, "it says what is wrong")
         assert place(new) in stale.metadata.problem
         assert "MUSTER_METADATA_REDIS_URL" in stale.metadata.problem
         assert not stale.metadata.ready.is_set()
@@ -239,7 +237,7 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(tmp_path: Path
         async def claimed() -> bool:
             return (await again.claim(instance)).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(claimed, "the new node votes")
+        await until(claimed, "the new node votes")
         assert records(await instance.read(0, again)) == [b"w:1"]
         await instance.stop()
 
@@ -263,12 +261,12 @@ async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path:
         async def brought() -> bool:
             return str(await client.hget("muster:node", "identity")).endswith("4 of 5/2'")
 
-        await eventually(brought, "the node that was away is told by the running instance")
+        await until(brought, "the node that was away is told by the running instance")
         await client.aclose()
         client = Redis.from_url(old.url)
         assert str(await client.hget("muster:node", "identity")).endswith("5 of 5/1'")
         await client.aclose()
-        await eventually(lambda: running.complete(0), "all five have the log")
+        await until(lambda: running.complete(0), "all five have the log")
 
 
 async def test_two_replacements_at_once_are_refused(tmp_path: Path) -> None:
@@ -335,7 +333,7 @@ async def test_empty_server_at_another_address_is_not_filled(tmp_path: Path) -> 
         instance = await Instance(MetadataServer(settings)).start()
         again = Writer(0, "c-2")
         await again.claim(instance)
-        await eventually(
+        await until(
             lambda: any(
                 "muster nodes" in node.problem for node in instance.server.metadata.view.cluster.log_nodes
             ),

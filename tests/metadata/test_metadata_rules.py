@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from kit.metadata_instances import FAST, MetadataCluster, Writer, eventually, metadata_cluster, records
+from kit.metadata_instances import FAST, MetadataCluster, Writer, metadata_cluster, records
+from kit.waiting import until, until_equal
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher
 from muster_metadata.entries import End, Entry, arguments, chain
@@ -29,10 +30,10 @@ async def test_one_node_of_three_neither_renews_nor_judges(tmp_path: Path, count
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         holder, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[1])
         await holder.renew()
-        await eventually(lambda: watcher.state("c-1") == LIVE, "seen")
+        await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
         for index in range(count):
             cluster.nodes[index].pause()
-        await eventually(
+        await until(
             lambda: sum(not node.available for node in watcher.messages[-1].cluster.log_nodes) == count,
             "the nodes are away",
         )
@@ -214,7 +215,7 @@ async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(tmp_path:
         async def claimed() -> bool:
             return (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(claimed, "claimed with a majority")
+        await until(claimed, "claimed with a majority")
         assert records(await cluster[1].read(0, alone)) == owner.acknowledged
 
 
@@ -222,7 +223,7 @@ async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path:
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         old, new, last = Writer(0, "c-1"), Writer(0, "c-2"), Writer(0, "c-3")
         await old.claim(cluster[0])
-        await eventually(lambda: cluster.level(0), "level")
+        await until(lambda: cluster.level(0), "level")
         for index in (0, 1):
             await cluster.nodes[index].kill()
         many = old.batch(*(b"w:never acknowledged %d" % number for number in range(20)))
@@ -234,7 +235,7 @@ async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path:
         async def claimed(writer: Writer) -> bool:
             return (await writer.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(lambda: claimed(new), "claimed without node 3")
+        await until(lambda: claimed(new), "claimed without node 3")
         await new.append(cluster[1], b"w:acknowledged")
         await cluster[0].stop()
         await cluster.nodes[0].kill()
@@ -246,7 +247,7 @@ async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path:
         async def claimed_last() -> bool:
             return (await last.claim(instance)).outcome == pb.LOG_OUTCOME_OK
 
-        await eventually(claimed_last, "claimed by nodes 2 and 3")
+        await until(claimed_last, "claimed by nodes 2 and 3")
         assert records(await instance.read(0, last)) == [b"w:acknowledged"]
 
 

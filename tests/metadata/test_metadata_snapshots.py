@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, eventually, metadata_cluster
+from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
+from kit.waiting import until
 from muster_core.position import Position
 from muster_core.snapshot import digest_of, part_hash
 from muster_metadata.entries import End
@@ -61,7 +62,7 @@ async def snapshot(
     )
     assert (await writer.append(cluster[0], record.SerializeToString())).outcome == OK
     if settle:
-        await eventually(lambda: cluster.level(0), "all nodes are level")
+        await until(lambda: cluster.level(0), "all nodes are level")
     return upto.position, writer.end
 
 
@@ -117,7 +118,7 @@ async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Pos
     done = await trim(cluster, writer, newer, marker, previous_upto=older.to_proto(), before=older.to_proto())
     assert done.outcome == OK
     await fill(cluster, writer, 5)
-    await eventually(lambda: trimmed(cluster, older), "all nodes have trimmed their logs")
+    await until(lambda: trimmed(cluster, older), "all nodes have trimmed their logs")
     return writer, older, newer, marker
 
 
@@ -191,7 +192,7 @@ async def test_a_node_that_missed_a_snapshot_gets_it(cluster: MetadataCluster) -
             row: Any = await client.hgetall(f"muster:{{0}}:snapshot:{upto.stream_id}")
             return bool(row.get(b"hashes") == b"".join(HASHES) and [row.get(b"0"), row.get(b"1")] == PARTS)
 
-        await eventually(there, "the node has the snapshot")
+        await until(there, "the node has the snapshot")
 
 
 @pytest.mark.parametrize("field", ["0", "hashes"])
@@ -211,7 +212,7 @@ async def test_a_snapshot_that_no_node_has_right_keeps_none_from_being_rebuilt(
                 await client.hexists(f"muster:{{0}}:snapshot:{newer.stream_id}", "hashes")
             )
 
-        await eventually(rebuilt, "the node has the log and the snapshot that is right")
+        await until(rebuilt, "the node has the log and the snapshot that is right")
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from kit.metadata_instances import (
     MetadataCluster,
     Writer,
     docker_problem,
-    eventually,
     metadata_cluster,
     records,
 )  # fmt: skip
+from kit.waiting import until
 from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
 from muster_metadata.addresses import place_of, split_urls
 from muster_metadata.replacement import Replacement
@@ -164,7 +164,7 @@ async def test_log_over_tls_survives_a_node_and_its_replacement(cluster: Metadat
         assert (await writer.append(cluster[0], b"w:with")).outcome == pb.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
         await nodes[0].start()
-        await eventually(lambda: complete(cluster, len(writer.acknowledged) + 2), "all nodes have the log")
+        await until(lambda: complete(cluster, len(writer.acknowledged) + 2), "all nodes have the log")
         found = await survey(after)
         assert [node.problems for node in found.nodes] == [[], [], []]
         assert found.nodes[0].server.startswith("redis 8")
@@ -198,8 +198,6 @@ async def test_what_a_server_does_not_accept_is_said(
     plain = f"redis://muster:{nodes.password}@{split_urls(nodes.url)[0].rpartition('@')[2].partition('?')[0]}"
     server = MetadataServer(load(MetadataSettings, redis_url=plain, listen="127.0.0.1:0", **FAST))
     await server.start()
-    await eventually(
-        lambda: server.metadata.quorum.nodes[0].tables.problem != "it was not reached yet", "tried"
-    )
+    await until(lambda: server.metadata.quorum.nodes[0].tables.problem != "it was not reached yet", "tried")
     assert not server.metadata.ready.is_set()
     await server.stop(0)

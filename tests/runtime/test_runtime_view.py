@@ -4,11 +4,12 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from kit.waiting import until, until_equal
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.channels import Address, Channels
 from muster_runtime.view import ClusterView
 from structlog.testing import capture_logs
-from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster, until
+from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def test_holds_what_is_pushed_and_tells_of_changes(
         assert told == [1, 2]
         end()
         first.push(cluster({0: (3, "c")}))
-        await until(lambda: view.changes == 3)
+        await until_equal(lambda: view.changes, 3)
         assert told == [1, 2]
 
 
@@ -72,7 +73,7 @@ async def test_equal_news_is_no_change(pair: tuple[MetadataStandIn, MetadataStan
     first, _ = pair
     async with Watching(first) as view:
         first.push(cluster({0: (1, "a")}))
-        await until(lambda: view.changes == 1)
+        await until_equal(lambda: view.changes, 1)
         first.push(cluster({0: (1, "a")}))
         first.push(cluster({0: (1, "a")}, {"a": DEAD}))
         await until(lambda: view.changes > 1)
@@ -86,7 +87,7 @@ async def test_goes_on_with_the_next_instance(pair: tuple[MetadataStandIn, Metad
     async with Watching(first, second) as view:
         await until(lambda: view.connected)
         await first.stop()
-        await until(lambda: view.changes == 2)
+        await until_equal(lambda: view.changes, 2)
         owner = view.owner(0)
         assert owner is not None
         assert owner.shard_epoch == 2
@@ -105,7 +106,7 @@ async def test_comes_back_to_a_restarted_instance(pair: tuple[MetadataStandIn, M
         assert view.cluster is not None
         again = await MetadataStandIn().start(first.port)
         again.push(cluster({0: (5, "z")}))
-        await until(lambda: view.changes == 2)
+        await until_equal(lambda: view.changes, 2)
         assert view.connected
         await again.stop()
 
@@ -127,7 +128,7 @@ async def test_never_goes_back_to_a_lower_epoch(pair: tuple[MetadataStandIn, Met
     async with Watching(first, second) as view:
         await until(lambda: view.connected)
         await first.stop()
-        await until(lambda: view.changes == 2)
+        await until_equal(lambda: view.changes, 2)
         rows = [] if view.cluster is None else [(row.shard_epoch, row.node_id) for row in view.cluster.shards]
         assert rows == [(5, "a"), (2, "b")]
         assert view.catalog is not None
@@ -157,7 +158,7 @@ async def test_a_subscriber_that_fails_hurts_nobody(pair: tuple[MetadataStandIn,
         view.subscribe(lambda: told.append(1))
         with capture_logs() as logs:
             first.push(cluster({0: (1, "a")}))
-            await until(lambda: told == [1])
+            await until_equal(lambda: told, [1])
         assert "view_subscriber_failed" in [entry["event"] for entry in logs]
 
 

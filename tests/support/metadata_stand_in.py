@@ -111,10 +111,3 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "told to fail")
             raise AssertionError
         return self.on_change(request)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
-    """Waits for a condition; fails the test when it does not come true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
-            await asyncio.sleep(0.005)
