@@ -9,7 +9,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.group_state import GroupState
-from muster_core.history import GenerationEntry
+from muster_core.history import GenerationEntry, Participant
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import TopicPartition, partitions_in
@@ -102,11 +102,15 @@ class Application:
         group = self.group(record.group_id, wall_ms)
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
-        staying = {entry.member_id for entry in record.members}
-        for member in [member for member in group.members.values() if member.member_id not in staying]:
-            self._remove(group, member.member_id)
-        for entry in record.members:
-            member = self._adopt(group, entry)
+        staying = {entry.member_id: entry for entry in record.members}
+        for member_id in [member_id for member_id in group.members if member_id not in staying]:
+            self._remove(group, member_id)
+        participants = []
+        for member_id, entry in staying.items():
+            member = self._adopt(group, member_id, entry)
+            participants.append(
+                Participant(member_id, member.group_instance_id, member.client_id, member.host)
+            )
             if group.assigned_generation != group.generation:
                 member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
         group.generation = record.generation
@@ -130,15 +134,7 @@ class Application:
                 started_at_ms=wall_ms,
                 leader=record.leader,
                 protocol_name=record.protocol_name,
-                members=tuple(
-                    coordinator_pb2.GroupHistoryResponse.Member(
-                        member_id=entry.member_id,
-                        group_instance_id=entry.group_instance_id,
-                        client_id=entry.client_id,
-                        host=entry.host,
-                    )
-                    for entry in record.members
-                ),
+                members=tuple(participants),
                 position=position,
             )
         )
@@ -231,10 +227,10 @@ class Application:
             )
 
     @staticmethod
-    def _adopt(group: Group, entry: log.Member) -> Member:
-        member = group.members.get(entry.member_id)
+    def _adopt(group: Group, member_id: str, entry: log.Member) -> Member:
+        member = group.members.get(member_id)
         if member is None:
-            member = Member(entry.member_id)
+            member = Member(member_id)
             member.adopt(entry)
             group.add(member)
         elif member.is_as(entry):

@@ -1,10 +1,27 @@
 """The timeline of a group: its last generations, with cause and what moved."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.position import Position
+
+
+class Participant(NamedTuple):
+    """Who was in a generation.
+
+    Attributes:
+        member_id: its id then.
+        group_instance_id: its static id; empty: dynamic.
+        client_id: its client id.
+        host: its address.
+    """
+
+    member_id: str
+    group_instance_id: str
+    client_id: str
+    host: str
 
 
 @dataclass(slots=True)
@@ -29,7 +46,7 @@ class GenerationEntry:
     started_at_ms: int
     leader: str
     protocol_name: str
-    members: tuple[coordinator_pb2.GroupHistoryResponse.Member, ...]
+    members: tuple[Participant, ...]
     position: Position
     assigned_at_ms: int = 0
     moves: list[coordinator_pb2.GroupHistoryResponse.Move] = field(default_factory=list)
@@ -37,18 +54,20 @@ class GenerationEntry:
 
     def to_proto(self) -> coordinator_pb2.GroupHistoryResponse.Generation:
         """The generation as it is sent."""
-        return coordinator_pb2.GroupHistoryResponse.Generation(
+        message = coordinator_pb2.GroupHistoryResponse.Generation(
             generation=self.generation,
             cause=self.cause,
             started_at_ms=self.started_at_ms,
             assigned_at_ms=self.assigned_at_ms,
             leader=self.leader,
             protocol_name=self.protocol_name,
-            members=self.members,
             moves=self.moves,
             moves_truncated=self.moves_truncated,
             position=self.position.to_proto(),
         )
+        for member in self.members:
+            message.members.add(**member._asdict())
+        return message
 
     @classmethod
     def from_proto(cls, message: coordinator_pb2.GroupHistoryResponse.Generation) -> "GenerationEntry":
@@ -59,7 +78,10 @@ class GenerationEntry:
             started_at_ms=message.started_at_ms,
             leader=message.leader,
             protocol_name=message.protocol_name,
-            members=tuple(message.members),
+            members=tuple(
+                Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
+                for member in message.members
+            ),
             position=Position.from_proto(message.position),
             assigned_at_ms=message.assigned_at_ms,
             moves=list(message.moves),

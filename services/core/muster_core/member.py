@@ -14,13 +14,21 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 _RECORD_OVERHEAD_BYTES = 64
 _PROTOCOL_OVERHEAD_BYTES = 12
+_KINDS = 16
+"""Of so many lists of protocols is remembered what was made of them: members of a group are mostly alike."""
 
 
 def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
-    """Names and metadata in the order of preference."""
-    return tuple([(protocol.name, protocol.metadata) for protocol in messages])
+    """Names and metadata in the order of preference; members that support the same share one."""
+    return _alike(tuple([(protocol.name, protocol.metadata) for protocol in messages]))
 
 
+@lru_cache(maxsize=_KINDS)
+def _alike(protocols: Protocols) -> Protocols:
+    return protocols
+
+
+@lru_cache(maxsize=_KINDS)
 def protocols_bytes(protocols: Protocols) -> int:
     """About what a list of protocols takes in a record."""
     return sum([_PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols])
@@ -183,25 +191,43 @@ class Member:
             self.protocols = protocols
             self._protocols_bytes = protocols_bytes(protocols)
 
-    def to_record(self) -> records_pb2.Member:
-        """The member as a record knows it; not to be changed."""
-        if self._record is None or self._record.member_id != self.member_id:
-            record = records_pb2.Member()
-            record.CopyFrom(_protocols_record(self.protocols))
+    def write(self, record: records_pb2.Member) -> None:
+        """Fills an empty message of a record in; it must not be changed after that."""
+        if self._record is not None and self._record.member_id == self.member_id:
+            record.CopyFrom(self._record)
+        else:
+            record.CopyFrom(
+                _alike_record(
+                    self.protocols,
+                    self.session_timeout_ms,
+                    self.rebalance_timeout_ms,
+                    self.disconnect_grace_ms,
+                )
+            )
             record.member_id = self.member_id
-            record.group_instance_id = self.group_instance_id
             record.client_id = self.client_id
             record.host = self.host
-            record.session_timeout_ms = self.session_timeout_ms
-            record.rebalance_timeout_ms = self.rebalance_timeout_ms
-            record.disconnect_grace_ms = self.disconnect_grace_ms
             record.member_seq = self.join_seq
-            self._record = record
-        return self._record
+            if self.group_instance_id:
+                record.group_instance_id = self.group_instance_id
+        self._record = record  # the latest: the record before it can go
+
+    def to_record(self) -> records_pb2.Member:
+        """The member as a record knows it."""
+        record = records_pb2.Member()
+        self.write(record)
+        return record
 
 
-@lru_cache(maxsize=16)
-def _protocols_record(protocols: Protocols) -> records_pb2.Member:
-    """What records of members that support the same have in common; members of a group are mostly alike."""
+@lru_cache(maxsize=_KINDS)
+def _alike_record(
+    protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int, disconnect_grace_ms: int
+) -> records_pb2.Member:
+    """What records of members with the same settings have in common."""
     messages: Any = [{"name": name, "metadata": metadata} for name, metadata in protocols]
-    return records_pb2.Member(protocols=messages)  # as mappings: a message for each would be made twice
+    return records_pb2.Member(
+        protocols=messages,  # as mappings: a message for each would be made twice
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        disconnect_grace_ms=disconnect_grace_ms,
+    )

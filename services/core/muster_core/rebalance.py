@@ -159,7 +159,9 @@ class Rebalancer:
                 cause=group.cause,
             )
         )
-        record.generation_started.members.extend([member.to_record() for member in staying])
+        entries = record.generation_started.members
+        for member in staying:
+            member.write(entries.add())
         self._context.append(
             [record],
             partial(self._generation_stored, group),
