@@ -200,17 +200,16 @@ def judge_replicas(
         first: every log on every node.
         second: the same later, as with `judge_nodes`.
     """
-    missing = Counter(replica.node for replica in second if replica.outcome != metadata_pb2.LOG_OUTCOME_OK)
-    behind = _behind(ends_of(first), ends_of(second))
-    for index in sorted({replica.node for replica in second}):
+    missing = Counter(
+        replica.node for replica in second if replica.outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
+    )
+    ends = ends_of(second)
+    behind = _behind(ends_of(first), ends)
+    answering = {index for held in ends.values() for index in held}
+    for index in sorted(answering | set(missing)):
         subject = f"node {index}"
         if missing[index]:
-            yield Finding(
-                "log node",
-                subject,
-                Result.FAILED,
-                f"metadata finds {missing[index]} of its logs missing",
-                "bring it back: it is repaired by itself; `muster nodes list` tells more",
-            )
+            problem = f"it lacks {missing[index]} of its logs"
+            yield Finding("log node", subject, Result.FAILED, problem, _remedy(problem))
         else:
             yield _lag(behind.get(index, (0, 0)), subject)
