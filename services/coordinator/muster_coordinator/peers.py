@@ -63,7 +63,7 @@ class CoordinatorPeerServicer(rpc.CoordinatorPeerServiceServicer):
     ) -> None:
         self._give = give
 
-    async def RequestHandoff(  # noqa: N802
+    async def RequestHandoff(
         self, request: pb.RequestHandoffRequest, _context: object
     ) -> pb.RequestHandoffResponse:
         """Hands a shard over to the coordinator that asks."""

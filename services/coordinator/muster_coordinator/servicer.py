@@ -59,7 +59,7 @@ class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):
     def __init__(self, serve: Callable[[Any, str], Awaitable[None]]) -> None:
         self._serve = serve
 
-    async def Session(  # type: ignore[override]  # noqa: N802
+    async def Session(  # type: ignore[override]
         self, _requests: Any, context: Any
     ) -> None:
         """Serves one stream."""

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - methods are named as in the protocol buffers
 """What discovery answers."""
 
 import asyncio

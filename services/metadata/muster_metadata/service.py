@@ -34,7 +34,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     def __init__(self, metadata: "Metadata") -> None:
         self._metadata = metadata
 
-    async def Log(  # type: ignore[override]  # noqa: N802
+    async def Log(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.LogRequest], context: Any
     ) -> None:
         """Claims, appends, checks."""
@@ -43,7 +43,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         )
         await stream.serve(request_iterator, self._metadata.stopping)
 
-    async def Lease(  # type: ignore[override]  # noqa: N802
+    async def Lease(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.LeaseRequest], context: Any
     ) -> None:
         """Renewals of one coordinator."""
@@ -61,9 +61,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 task.cancel()
             await asyncio.gather(serving, halt, return_exceptions=True)
 
-    async def ReadLog(  # noqa: N802
-        self, request: pb.ReadLogRequest, context: Any
-    ) -> AsyncIterator[pb.ReadLogResponse]:
+    async def ReadLog(self, request: pb.ReadLogRequest, context: Any) -> AsyncIterator[pb.ReadLogResponse]:
         """Pages of one log."""
         self._check_shard(request.shard, catalog=True)
         if request.page_size > MAX_PAGE:
@@ -86,16 +84,12 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             for message in _messages(page, packed=request.packed):
                 yield message
 
-    async def Watch(  # noqa: N802
-        self, request: pb.WatchRequest, context: Any
-    ) -> AsyncIterator[pb.WatchResponse]:
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
         """The view, now and after every change."""
         async for message in self._metadata.view.watch():
             yield message
 
-    async def ChangeTopic(  # noqa: N802
-        self, request: pb.ChangeTopicRequest, context: Any
-    ) -> pb.ChangeTopicResponse:
+    async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
         """Creates, changes or removes a topic."""
         self._shard_count()
         kind = request.WhichOneof("change")
@@ -112,7 +106,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             )
         return await self._metadata.catalog.change(request)
 
-    async def ReportExported(  # noqa: N802
+    async def ReportExported(
         self, request: pb.ReportExportedRequest, context: Any
     ) -> pb.ReportExportedResponse:
         """Stores how far the audit has a log."""
@@ -139,9 +133,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         known = pb.LOG_OUTCOME_UNKNOWN if outcome is None else outcome
         return _exported(known, messages.get(known, steps.UNKNOWN.message))
 
-    async def DescribeLog(  # noqa: N802
-        self, request: pb.DescribeLogRequest, context: Any
-    ) -> pb.DescribeLogResponse:
+    async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
         """Every asked log on every node."""
         shards = sorted(set(request.shards)) or range(self._shard_count() + 1)
         for shard in shards:
