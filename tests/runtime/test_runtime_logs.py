@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from muster_runtime.logs import LogSettings, configure
+from muster_runtime.logs import LogSettings, alarm, configure
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,15 @@ def test_the_level_holds_and_people_get_a_readable_line() -> None:
     assert "quiet" not in out.getvalue()
     assert "loud" in out.getvalue()
     assert out.getvalue().count("\n") == 1
+
+
+def test_an_alarm_is_an_error_that_says_so() -> None:
+    out = io.StringIO()
+    configure(LogSettings(format="json"), out)
+    alarm("shard_failed", shard=3)
+    event = json.loads(out.getvalue())
+    assert (event["event"], event["level"], event["shard"]) == ("shard_failed", "error", 3)
+    assert event["alarm"] is True
 
 
 def test_exceptions_are_kept() -> None:

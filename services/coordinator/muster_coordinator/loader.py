@@ -11,6 +11,7 @@ from muster_core.replay import LogDamaged
 from muster_core.snapshot import SnapshotUnusable
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_runtime.logs import alarm
 
 from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.shard_log import LogStopped
@@ -87,7 +88,7 @@ class Loader:
                     raise LoadFailed(str(error)) from error
                 # Another node may have it as it was written: now metadata looks before it answers.
                 careful, problem = True, str(error)
-                log.error("log_damaged", shard=image.shard, reason=problem, alarm=True)  # noqa: TRY400
+                alarm("log_damaged", shard=image.shard, reason=problem)
             complete = end is None or image.chain.end.offset >= end.position.offset
             if not problem and complete:
                 break
@@ -181,7 +182,7 @@ def _take(image: LogImage, page: pb.ReadLogResponse) -> str:
 def _without(image: LogImage, page: pb.ReadLogResponse, reason: str) -> str:
     """Goes on without a snapshot: with an older one, or with the log from its beginning."""
     upto = Position.from_proto(page.snapshot_upto)
-    log.error("snapshot_unusable", shard=image.shard, upto=upto.stream_id, reason=reason, alarm=True)
+    alarm("snapshot_unusable", shard=image.shard, upto=upto.stream_id, reason=reason)
     image.unusable.add(upto)
     image.restart()
     return reason

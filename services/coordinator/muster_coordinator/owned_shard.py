@@ -15,6 +15,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.logs import alarm
 
 from muster_coordinator.core_driver import CoreDriver, Outlets, Sink
 from muster_coordinator.kept_snapshots import KeptSnapshots
@@ -354,7 +355,7 @@ class OwnedShard:
         self._around.changed(self)
 
     def _fail(self, reason: str) -> None:
-        log.error("shard_failed", shard=self.number, epoch=self.epoch, reason=reason, alarm=True)
+        alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
         self._drop(Suspend())
         self._become(Phase.FAILED)
         self._around.changed(self)

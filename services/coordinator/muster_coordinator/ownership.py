@@ -12,6 +12,7 @@ from muster_core.events import TopicsChanged
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.channels import Address
+from muster_runtime.logs import alarm
 from muster_runtime.view import ClusterView
 
 from muster_coordinator.lease import LeaseKeeper
@@ -276,7 +277,7 @@ class Ownership:
             if error.fenced:
                 log.warning("claim_lost", shard=number, reason=str(error))
             else:
-                log.error("log_damaged", shard=number, reason=str(error), alarm=True)  # noqa: TRY400
+                alarm("log_damaged", shard=number, reason=str(error))
         except LoadFailed:
             pass  # the shard stays, as FAILED
         except Exception:
@@ -302,7 +303,7 @@ class Ownership:
             await self._loader.preload(image)
         except LoadFailed as error:
             # The owner serves it; do not take from it what this process cannot read.
-            log.error("preload_failed", shard=shard.number, reason=str(error), alarm=True)  # noqa: TRY400
+            alarm("preload_failed", shard=shard.number, reason=str(error))
             return
         async with self._handoffs:
             self._pulls_not_asked.discard(shard.number)

@@ -11,6 +11,7 @@ from muster_core.position import Position
 from muster_core.snapshot import Covered, digest_of, part_hash, parts
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
+from muster_runtime.logs import alarm
 
 from muster_coordinator.kept_snapshots import KeptSnapshots
 from muster_coordinator.loader import Loader
@@ -106,7 +107,7 @@ class SnapshotTaker:
                     log.info("snapshot_given_up", shard=shard.number, reason=str(reason))
                 except LoadFailed as error:
                     self._pause(shard, self._pace.damaged_ms)
-                    log.error("log_not_readable", shard=shard.number, reason=str(error), alarm=True)  # noqa: TRY400
+                    alarm("log_not_readable", shard=shard.number, reason=str(error))
                 except Exception:
                     self._pause(shard, self._pace.retry_ms)
                     log.exception("snapshot_failed", shard=shard.number)

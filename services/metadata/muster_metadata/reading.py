@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.logs import alarm
 
 from muster_metadata import steps
 from muster_metadata.entries import End, Entry, continues
@@ -17,8 +17,6 @@ from muster_metadata.reply import Status
 from muster_metadata.runs import Malformed, Run, runs_of
 from muster_metadata.snapshot_copies import Found, SnapshotCopies, SnapshotLost
 from muster_metadata.steps import Verdict
-
-log = structlog.get_logger()
 
 DEFAULT_PAGE = 1_000
 MAX_PAGE = 5_000
@@ -201,9 +199,7 @@ class LogReader:
         """Goes on with another node, and tells the administrator about this one."""
         node = cursor.sources.pop(0)
         cursor.damage = f"on every node that has the log to its end: {problem}"
-        log.error(
-            "log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem, alarm=True
-        )
+        alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
 
     async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
         """Whether the log there begins behind a place that was wanted."""

@@ -3,18 +3,16 @@
 from collections.abc import AsyncIterator, Container, Iterable
 from dataclasses import dataclass
 
-import structlog
 from google.protobuf.message import DecodeError
 from muster_core.position import Position
 from muster_core.snapshot import digest_of, part_hash
 from muster_protos.muster.log.v1 import records_pb2
+from muster_runtime.logs import alarm
 
 from muster_metadata.entries import Entry, parse_id
 from muster_metadata.node import Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reply import Reply, Status
-
-log = structlog.get_logger()
 
 HASHES = "hashes"
 """Field of a snapshot's key with the SHA-256 of each part; the parts' fields are their numbers, from 0."""
@@ -109,13 +107,12 @@ class SnapshotCopies:
                     break
                 certain = certain and reply.status is Status.OK
                 if data is not None:
-                    log.error(
+                    alarm(
                         "log_node_damaged",
                         node=node.index,
                         address=node.place,
                         shard=found.shard,
                         problem=f"part {number} of the snapshot up to {found.upto.stream_id} was changed",
-                        alarm=True,
                     )
                 # It comes last from now on: what lacks one part lacks others.
                 nodes.remove(node)

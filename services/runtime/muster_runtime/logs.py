@@ -33,7 +33,9 @@ class LogSettings(Settings):
     )
     format: Literal["auto", "json", "human"] = Field(
         default="auto",
-        description="`json`: one object per line; `human`: for people; `auto`: human on a terminal.",
+        description=(
+            "`json`: one object per line; `human`: for people; `auto`: human on a terminal, else json."
+        ),
     )
 
 
@@ -118,6 +120,14 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(level, logging.INFO))
+
+
+def alarm(event: str, **fields: Any) -> None:
+    """Logs what an administrator has to look at, because nothing here repairs it.
+
+    Such a line carries `alarm`, which the rules of an alerting system look for.
+    """
+    structlog.get_logger().error(event, **fields, alarm=True)
 
 
 def clean_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
