@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.config import GroupConfig
 from muster_core.group import Group
@@ -105,19 +105,24 @@ class Application:
         staying = {entry.member_id: entry for entry in record.members}
         for member_id in [member_id for member_id in group.members if member_id not in staying]:
             self._remove(group, member_id)
+        known = {one.member_id: one for one in group.history[-1].members} if group.history else {}
         participants = []
         for member_id, entry in staying.items():
             member = self._adopt(group, member_id, entry)
+            one = Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
+            before = known.get(member_id)
             participants.append(
-                Participant(member_id, member.group_instance_id, member.client_id, member.host)
-            )
+                before if before is not None and before == one else one
+            )  # one for all generations of the history
             if group.assigned_generation != group.generation:
                 member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
         group.generation = record.generation
         group.protocol_type = record.protocol_type
         group.protocol_name = record.protocol_name
         group.leader = record.leader
-        group.cause = record.cause
+        cause = common_pb2.RebalanceCause()
+        cause.CopyFrom(record.cause)  # a part of the record would keep all of it alive in the history
+        group.cause = cause
         group.unfinished = None
         group.new_member_added = False
         if record.members:
@@ -130,7 +135,7 @@ class Application:
         group.history.append(
             GenerationEntry(
                 generation=record.generation,
-                cause=record.cause,
+                cause=cause,
                 started_at_ms=wall_ms,
                 leader=record.leader,
                 protocol_name=record.protocol_name,
