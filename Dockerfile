@@ -1,36 +1,58 @@
 # Images of Muster, one for each role, from one build:
 #   docker build --target coordinator -t muster-coordinator .
-# Targets: metadata, discovery, coordinator, server (all roles, and the commands muster and muster-server).
+# Targets: metadata, discovery, coordinator, audit (Spark and its Java), server (all roles, and the commands muster and
+# muster-server).
 ARG PYTHON_IMAGE=python:3.13-slim-trixie
 
-FROM ${PYTHON_IMAGE} AS build
-RUN python3 -m venv /opt/muster && /opt/muster/bin/pip install --quiet --no-cache-dir uv
+FROM ${PYTHON_IMAGE} AS tools
+RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install --quiet --no-cache-dir uv \
+ && python3 -m venv --without-pip /opt/muster
 WORKDIR /src
-ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/muster
-COPY requirements-server.lock ./
-RUN /opt/muster/bin/uv pip install --quiet --require-hashes -r requirements-server.lock
+ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/muster PATH=/opt/uv/bin:$PATH
+
+FROM tools AS packages
 COPY README.md LICENSE ./
 COPY protos protos
 COPY clients/python clients/python
 COPY services services
-RUN /opt/muster/bin/uv pip install --quiet --no-deps ./protos ./clients/python ./services \
- && /opt/muster/bin/uv pip uninstall --quiet uv pip
+RUN for package in protos clients/python services services/audit; do uv build --quiet --wheel --out-dir /wheels $package; done
 
-FROM ${PYTHON_IMAGE} AS server
+FROM tools AS build
+COPY requirements-server.lock ./
+RUN uv pip install --quiet --require-hashes -r requirements-server.lock
+COPY --from=packages /wheels /wheels
+RUN uv pip install --quiet --no-deps /wheels/muster_protos-* /wheels/muster_client-* /wheels/muster_server-*
+
+FROM tools AS build-audit
+COPY requirements-audit.lock ./
+RUN uv pip install --quiet --require-hashes -r requirements-audit.lock
+COPY --from=packages /wheels /wheels
+RUN uv pip install --quiet --no-deps /wheels/*
+
+FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="muster" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
+# Spark asks who it runs as, by name.
+RUN echo muster:x:65532:65532::/tmp:/usr/sbin/nologin >>/etc/passwd
+ENV PATH=/opt/muster/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+USER 65532:65532
+WORKDIR /tmp
+
+FROM base AS audit
+COPY --from=build-audit /opt/muster /opt/muster
+ENTRYPOINT ["muster-audit"]
+CMD ["--help"]
+
+FROM base AS server
 COPY --from=build /opt/muster /opt/muster
 # Containers listen on every address; what others are told is MUSTER_…_ADVERTISE.
-ENV PATH=/opt/muster/bin:/usr/local/bin:/usr/bin:/bin \
-    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    MUSTER_METADATA_LISTEN=0.0.0.0:7420 \
+ENV MUSTER_METADATA_LISTEN=0.0.0.0:7420 \
     MUSTER_DISCOVERY_LISTEN=0.0.0.0:7400 \
     MUSTER_COORDINATOR_LISTEN=0.0.0.0:7410 \
     MUSTER_LOG_FORMAT=json
-USER 65532:65532
-WORKDIR /tmp
 ENTRYPOINT ["muster-server"]
 CMD ["--roles", "all"]
 

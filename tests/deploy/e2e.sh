@@ -2,7 +2,7 @@
 # Installs Muster (overlay `test`) on whatever cluster kubectl points at, starts 30 workers that commit all the time,
 # breaks one thing after the other, and says what the workers noticed. docs/kubernetes.md is the same by hand.
 #
-#   tests/deploy/e2e.sh [--only TEXT] [--keep]
+#   tests/deploy/e2e.sh [--only PATTERN] [--keep]
 #
 # The cluster must have the images muster-{server,metadata,discovery,coordinator,audit}:0.1.0 and redis:8-trixie.
 set -eu

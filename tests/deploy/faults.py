@@ -18,7 +18,7 @@ QUIET_S = 10
 
 _KILL = """
 for process in /proc/[0-9]*; do
-  if tr '\\0' ' ' <"$process/cmdline" | grep -q 'muster-server --roles'; then kill -9 "${process#/proc/}"; fi
+  if tr '\\0' ' ' <"$process/cmdline" | grep -q '[m]uster-server --roles'; then kill -9 "${process#/proc/}"; fi
 done
 """
 
