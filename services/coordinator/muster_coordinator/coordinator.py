@@ -18,6 +18,7 @@ from muster_runtime.channels import CHANNEL_OPTIONS, Address, Channels, open_cha
 from muster_runtime.errors import StartupError
 from muster_runtime.refusals import Unavailable
 from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.telemetry import Telemetry
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
 from muster_runtime.wire import GRPC, Wire
@@ -58,6 +59,7 @@ class Coordinator:
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
         lease_line: what the lease is renewed on; a thread of its own if absent.
+        telemetry: where its numbers go; nothing is counted if absent.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Coordinator:
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
         lease_line: LeaseLine | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         if settings.advertise is None and settings.listen.host in _EVERYWHERE:
             raise StartupError(
@@ -84,7 +87,7 @@ class Coordinator:
         self._tls = tls
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
-        self._server = RpcServer(server, tls, wire)
+        self._server = RpcServer(server, tls, wire, telemetry)
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
         self._parts: _Parts | None = None

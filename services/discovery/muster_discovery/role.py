@@ -7,6 +7,7 @@ import structlog
 from muster_protos.muster.v1 import discovery_pb2_grpc
 from muster_runtime.channels import Address, Channels
 from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.telemetry import Telemetry
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
 from muster_runtime.wire import GRPC, Wire
@@ -26,6 +27,7 @@ class Discovery:
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
+        telemetry: where its numbers go; nothing is counted if absent.
     """
 
     def __init__(
@@ -35,9 +37,10 @@ class Discovery:
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._settings = settings
-        self._server = RpcServer(server, tls, wire)
+        self._server = RpcServer(server, tls, wire, telemetry)
         self._tls = tls
         self._wire = wire
         self._channels: Channels | None = None

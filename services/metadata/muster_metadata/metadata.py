@@ -9,6 +9,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import load
+from muster_runtime.telemetry import Telemetry
 
 from muster_metadata.addresses import split_urls
 from muster_metadata.catalog import Catalog
@@ -43,9 +44,10 @@ class Metadata:
 
     Args:
         settings: where the log is, and times.
+        telemetry: where its numbers go; nothing is counted if absent.
     """
 
-    def __init__(self, settings: MetadataSettings) -> None:
+    def __init__(self, settings: MetadataSettings, telemetry: Telemetry | None = None) -> None:
         self.settings = settings
         self.instance = f"metadata-{uuid.uuid4()}"
         self.shard_count = 0
@@ -196,12 +198,18 @@ class MetadataServer:
     Args:
         settings: where the log is, where to listen, and times; the environment's if absent.
         server: what to serve it on; a plain one if absent.
+        telemetry: where its numbers go; nothing is counted if absent.
     """
 
-    def __init__(self, settings: MetadataSettings | None = None, server: RpcServer | None = None) -> None:
+    def __init__(
+        self,
+        settings: MetadataSettings | None = None,
+        server: RpcServer | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.settings = load(MetadataSettings) if settings is None else settings
-        self.server = RpcServer() if server is None else server
-        self.metadata = Metadata(self.settings)
+        self.server = RpcServer(telemetry=telemetry) if server is None else server
+        self.metadata = Metadata(self.settings, telemetry)
         self.metadata.add_to(self.server)
         self._serving: asyncio.Task[None] | None = None
 

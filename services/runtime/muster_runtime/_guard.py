@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from muster_runtime.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
+from muster_runtime.telemetry.rpcs import RpcMetrics
 
 log = structlog.get_logger()
 
@@ -62,6 +63,7 @@ class Guard:
         method_limits: largest request in bytes by name of the method.
         max_deadline_ms: time that a unary call gets at most, also when the client set none.
         tracker: given for streams that the server ends by itself when it stops.
+        metrics: counts unary calls.
     """
 
     def __init__(
@@ -71,11 +73,13 @@ class Guard:
         method_limits: Mapping[str, int],
         max_deadline_ms: int,
         tracker: CallTracker | None = None,
+        metrics: RpcMetrics | None = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
         self._max_deadline_s = max_deadline_ms / 1000
         self._tracker = tracker
+        self._metrics = metrics
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
@@ -85,6 +89,8 @@ class Guard:
         if not handler.request_streaming and not handler.response_streaming:
             decode = _decoder(handler.request_deserializer, limit, by_value=True)
             unary = self._unary(method, handler.unary_unary)
+            if self._metrics is not None:
+                unary = self._metrics.counted(method, unary)
             return grpc.unary_unary_rpc_method_handler(unary, decode, serialize)
         if not handler.request_streaming:
             decode = _decoder(handler.request_deserializer, limit, by_value=True)

@@ -16,6 +16,7 @@ from muster_runtime._guard import CallTracker, Guard, Recorder
 from muster_runtime.about import ProcessServicer
 from muster_runtime.errors import StartupError
 from muster_runtime.settings import Settings
+from muster_runtime.telemetry import Telemetry
 from muster_runtime.tls import TlsSettings
 from muster_runtime.wire import GRPC, Wire
 
@@ -42,64 +43,65 @@ class ServerSettings(Settings):
         default=MIB,
         ge=1024,
         le=64 * MIB,
-        description="Largest request in bytes, 1 KiB to 64 MiB, unless its call has its own limit.",
+        description=("Largest request, unless its call has a limit of its own; larger ones are refused."),
     )
-    max_response_bytes: int = Field(
-        default=64 * MIB, ge=MIB, le=512 * MIB, description="Largest answer in bytes, 1 to 512 MiB."
-    )
+    max_response_bytes: int = Field(default=64 * MIB, ge=MIB, le=512 * MIB, description="Largest answer.")
     max_metadata_bytes: int = Field(
         default=8_192,
         ge=1_024,
         le=65_536,
-        description="Headers of a call in bytes, 1 to 64 KiB; twice that is refused for certain.",
+        description="Headers of a call; twice that is refused for certain.",
     )
     max_pending_calls: int = Field(
         default=20_000,
         ge=100,
         le=1_000_000,
-        description="Calls that wait to be accepted; more are cancelled. 100 to 1,000,000.",
+        description="Calls that wait to be accepted; more are cancelled.",
     )
     max_concurrent_calls: int = Field(
         default=20_000,
         ge=100,
         le=1_000_000,
-        description="Open calls of the process, parked ones included; more are answered RESOURCE_EXHAUSTED.",
+        description=(
+            "Open calls of the process, parked ones included; more are answered "
+            "RESOURCE_EXHAUSTED. A parked JoinGroup takes about 20 KB."
+        ),
     )
     max_concurrent_streams: int = Field(
         default=10_000,
         ge=10,
         le=1_000_000,
-        description="Open calls of one connection; more wait at the client. 10 to 1,000,000.",
+        description="Open calls of one connection; more wait at the client.",
     )
     max_deadline_ms: int = Field(
         default=600_000,
         ge=1_000,
         le=86_400_000,
-        description="Longest time in ms that a unary call gets, also without a deadline of its own.",
+        description=("Longest time that a unary call gets, also without a deadline of its own."),
     )
     keepalive_ms: int = Field(
-        default=10_000, ge=100, le=3_600_000, description="Time in ms after which a silent client is pinged."
+        default=10_000, ge=100, le=3_600_000, description="Time after which a silent client is pinged."
     )
     keepalive_timeout_ms: int = Field(
         default=5_000,
         ge=100,
         le=600_000,
-        description="Time in ms for the answer to that ping before the connection is cut.",
+        description="Time for the answer to that ping before the connection is cut.",
     )
     min_ping_interval_ms: int = Field(
         default=500,
         ge=0,
         le=3_600_000,
-        description="Clients that ping more often than this, in ms, are cut off after two strikes.",
+        description="Clients that ping more often than this are cut off after two strikes.",
     )
     handshake_timeout_ms: int = Field(
-        default=10_000, ge=100, le=600_000, description="Time in ms for a new connection to say what it is."
+        default=10_000, ge=100, le=600_000, description="Time for a new connection to say what it is."
     )
     idle_timeout_ms: int = Field(
         default=900_000,
         ge=1_000,
         le=86_400_000,
-        description="Time in ms after which a connection without calls is closed.",
+        description="Time after which a connection without calls is closed.",
     )
 
     def options(self, largest_request_bytes: int) -> list[tuple[str, Any]]:
@@ -137,14 +139,20 @@ class RpcServer:
         settings: the limits; the environment's if absent.
         tls: certificates; plain text if absent.
         wire: how processes reach each other.
+        telemetry: counts the calls; they are not counted if absent.
     """
 
     def __init__(
-        self, settings: ServerSettings | None = None, tls: TlsSettings | None = None, wire: Wire = GRPC
+        self,
+        settings: ServerSettings | None = None,
+        tls: TlsSettings | None = None,
+        wire: Wire = GRPC,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
         self._tls = tls
         self._wire = wire
+        self._metrics = None if telemetry is None else telemetry.rpcs
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._health = health.aio.HealthServicer()
@@ -269,6 +277,7 @@ class RpcServer:
             method_limits=limits,
             max_deadline_ms=self._settings.max_deadline_ms,
             tracker=tracker,
+            metrics=self._metrics,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.settings import Settings, check_environment, load
+from muster_runtime.telemetry import Telemetry, TelemetrySettings
 from muster_runtime.tls import TlsSettings
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class RoleKind:
     """How a role is made.
 
     Attributes:
-        make: takes its settings, and by name the others, `server` and `tls`.
+        make: takes its settings, and by name the others, `server`, `tls` and `telemetry`.
         settings: its own group of settings.
         others: further groups, by the name of the argument.
     """
@@ -135,7 +137,9 @@ def kind_of(role: str) -> RoleKind:
         from muster_metadata import MetadataServer, MetadataSettings
 
         return RoleKind(
-            lambda settings, server, tls: _MetadataRole(MetadataServer(settings, RpcServer(server, tls))),
+            lambda settings, server, tls, telemetry: _MetadataRole(
+                MetadataServer(settings, RpcServer(server, tls, telemetry=telemetry), telemetry)
+            ),
             MetadataSettings,
         )
     if role == DISCOVERY:
@@ -161,7 +165,7 @@ def kind_of(role: str) -> RoleKind:
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that processes of these roles read."""
-    shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings]
+    shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings, TelemetrySettings]
     for role in roles:
         kind = kind_of(role)
         shared += [kind.settings, *kind.others.values()]
@@ -190,6 +194,7 @@ class Composition:
         configure(self._log)
         self._server = load(ServerSettings)
         self._tls = load(TlsSettings)
+        self._telemetry_settings = load(TelemetrySettings)
         self._kinds = {role: kind_of(role) for role in self.roles}
         self._settings = {
             role: load(kind.settings, **self._overrides.get(role, {})) for role, kind in self._kinds.items()
@@ -197,12 +202,14 @@ class Composition:
         self._others = {
             name: load(other) for kind in self._kinds.values() for name, other in kind.others.items()
         }
+        self._telemetry: Telemetry | None = None
         self._running: list[tuple[str, Role]] = []
 
     @property
     def settings(self) -> list[Settings]:
         """All settings in force."""
-        return [self._log, self._server, self._tls, *self._settings.values(), *self._others.values()]
+        shared = [self._log, self._server, self._tls, self._telemetry_settings]
+        return [*shared, *self._settings.values(), *self._others.values()]
 
     async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
         """Starts the roles, and stops them when told to.
@@ -216,6 +223,7 @@ class Composition:
         """
         watches: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
         try:
+            metrics_port = await self._start_telemetry()
             for role in self.roles:
                 running = await self._start(role)
                 watches.append(asyncio.ensure_future(running.over()))
@@ -224,7 +232,7 @@ class Composition:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 await ready
-                self._announce(ready_file)
+                self._announce(ready_file, metrics_port)
                 await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             else:
                 ready.cancel()
@@ -233,6 +241,8 @@ class Composition:
             for watch in watches:
                 watch.cancel()
             await self._stop()
+            if self._telemetry is not None:
+                await self._telemetry.stop()
 
     async def _start(self, role: str) -> Role:
         kind, own = self._kinds[role], self._settings[role]
@@ -240,7 +250,7 @@ class Composition:
         if beside is not None and role != METADATA and "metadata" not in own.model_fields_set:
             own = own.model_copy(update={"metadata": (Address(_LOOPBACK, beside.port),)})
         others = {name: self._others[name] for name in kind.others}
-        running = kind.make(own, **others, server=self._server, tls=self._tls)
+        running = kind.make(own, **others, server=self._server, tls=self._tls, telemetry=self._telemetry)
         self._running.append((role, running))
         await running.start()
         return running
@@ -253,8 +263,19 @@ class Composition:
             except Exception:
                 log.exception("role_stop_failed", role=role)
 
-    def _announce(self, ready_file: Path | None) -> None:
+    async def _start_telemetry(self) -> int:
+        """Begins to tell metrics and traces if that is set; gives the port of the metrics, or 0."""
+        settings = self._telemetry_settings
+        if not settings.metrics:
+            return 0
+        node_id = getattr(self._settings.get(COORDINATOR), "node_id", "")
+        self._telemetry = Telemetry(settings, self.roles, version("muster-server"), node_id)
+        return await self._telemetry.start()
+
+    def _announce(self, ready_file: Path | None, metrics_port: int) -> None:
         ports = {role: running.port for role, running in self._running}
+        if metrics_port:
+            ports["metrics"] = metrics_port
         log.info("ready", **ports)
         if ready_file is not None:
             draft = ready_file.with_suffix(f".{os.getpid()}")

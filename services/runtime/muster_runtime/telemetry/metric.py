@@ -1,0 +1,73 @@
+"""What a metric is: its name, its labels with all their values, and what people are told about it."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+OTHER = "other"
+"""The value of a label that is none of those the metric has."""
+
+SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Bounds for what takes from under a millisecond to seconds."""
+
+LONG_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Bounds for what takes from milliseconds to minutes."""
+
+
+class Kind(enum.Enum):
+    """How a metric's numbers behave."""
+
+    COUNTER = "counter"
+    """Grows, and begins at 0 when the process starts."""
+    GAUGE = "gauge"
+    """What is now."""
+    HISTOGRAM = "histogram"
+    """How often a value came into each of some ranges."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One metric.
+
+    The number of its series is bounded by construction: each label has a list of values, and whatever is not
+    on it is told as `other`. Ids of groups and members are never values: whoever may join could make as many
+    series as he likes.
+
+    Attributes:
+        base: its name without unit and `_total`.
+        kind: how its numbers behave.
+        text: what it says, in one sentence.
+        unit: `seconds`, `bytes` or nothing.
+        labels: every label with every value that it may have.
+        bounds: upper bounds of a histogram's ranges, growing.
+        advice: what to do when it is not as it should be; empty: it explains other metrics.
+    """
+
+    base: str
+    kind: Kind
+    text: str
+    unit: str = ""
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bounds: tuple[float, ...] = ()
+    advice: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name as Prometheus has it; a histogram's has `_bucket`, `_sum` and `_count` behind it."""
+        unit = f"_{self.unit}" if self.unit else ""
+        return f"{self.base}{unit}{'_total' if self.kind is Kind.COUNTER else ''}"
+
+    @property
+    def series_max(self) -> int:
+        """How many combinations of label values there can be."""
+        number = 1
+        for values in self.labels.values():
+            number *= len(values) + 1
+        return number
+
+    def allowed(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """The values of its labels, in order, with `other` for those that it does not have."""
+        return tuple(
+            value if value in values else OTHER
+            for value, values in zip(labels, self.labels.values(), strict=True)
+        )

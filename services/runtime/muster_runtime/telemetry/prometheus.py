@@ -1,0 +1,149 @@
+"""Serves the numbers of a process to Prometheus."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from muster_runtime.channels import Address
+from muster_runtime.errors import StartupError
+from muster_runtime.telemetry.instruments import Distribution, Sample
+from muster_runtime.telemetry.metric import Kind, Metric
+
+CONNECTIONS_MAX = 16
+"""Scrapes at a time; more are closed at once."""
+CONNECTION_TIMEOUT_S = 10.0
+"""How long a client may leave its connection silent."""
+
+_FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+
+
+class PrometheusEndpoint:
+    """An HTTP server in threads of its own.
+
+    Args:
+        read: all numbers.
+        metrics: every metric there is, also those without a number yet.
+    """
+
+    def __init__(self, read: Callable[[], Sequence[Sample]], metrics: Callable[[], Iterable[Metric]]) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Numbers(read, metrics))
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        self._app = make_wsgi_app(registry)
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, listen: Address) -> int:
+        """Listens.
+
+        Returns:
+            The bound port.
+
+        Raises:
+            StartupError: the address is taken, or is none of this machine's.
+        """
+        server_class = _ServerV6 if ":" in listen.host else _Server
+        try:
+            self._server = make_server(listen.host, listen.port, self._app, server_class, _Handler)
+        except OSError as error:
+            raise StartupError(
+                f"MUSTER_TELEMETRY_PROMETHEUS_LISTEN={listen}: cannot listen there: {error.strerror}"
+            ) from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="prometheus", daemon=True
+        )
+        self._thread.start()
+        return self._server.server_port
+
+    def stop(self) -> None:
+        """Closes the port. Waits for the thread that listens, not for open scrapes."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = self._thread = None
+
+
+class _Numbers(Collector):
+    """Turns samples into what prometheus_client writes."""
+
+    def __init__(self, read: Callable[[], Sequence[Sample]], metrics: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Family]:
+        samples = self._read()
+        families = {metric: _family(metric) for metric in self._metrics()}
+        for sample in samples:
+            family = families.get(sample.metric) or families.setdefault(sample.metric, _family(sample.metric))
+            if isinstance(sample.value, Distribution):
+                family.add_metric(sample.labels, _buckets(sample), sum_value=sample.value.total)
+            else:
+                family.add_metric(sample.labels, sample.value)
+        yield from families.values()
+
+
+def _family(metric: Metric) -> Any:
+    if metric.kind is Kind.HISTOGRAM:
+        return HistogramMetricFamily(metric.name, metric.text, labels=list(metric.labels))
+    return _FAMILIES[metric.kind](metric.name, metric.text, labels=list(metric.labels))
+
+
+def _buckets(sample: Sample) -> list[tuple[str, float]]:
+    assert isinstance(sample.value, Distribution)
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*sample.metric.bounds, "+Inf"), sample.value.counts, strict=True):
+        below += count
+        buckets.append((str(bound), below))
+    return buckets
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CONNECTION_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Scrapes are not logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*args, **options)
+
+    def server_bind(self) -> None:
+        """Binds without asking a name server who this machine is, as the library's own does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nobody's business."""
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
