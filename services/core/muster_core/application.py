@@ -110,10 +110,8 @@ class Application:
         for member_id, entry in staying.items():
             member = self._adopt(group, member_id, entry)
             one = Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
-            before = known.get(member_id)
-            participants.append(
-                before if before is not None and before == one else one
-            )  # one for all generations of the history
+            before = known.get(member_id, one)
+            participants.append(before if before == one else one)  # one for all generations of the history
             if group.assigned_generation != group.generation:
                 member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
         group.generation = record.generation
