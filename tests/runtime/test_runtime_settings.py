@@ -5,6 +5,7 @@ import pytest
 from muster_runtime.channels import Address, AddressList
 from muster_runtime.effective import as_json, as_table, effective
 from muster_runtime.logs import LogSettings
+from muster_runtime.setting_facts import facts
 from muster_runtime.settings import Settings, SettingsError, check_environment, load
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -140,8 +141,25 @@ def test_settings_in_force_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         "name": "MUSTER_EXAMPLE_PORT",
         "value": "9",
         "default": "7",
+        "unit": "",
+        "range": "1 to 65,535",
         "description": "A port.",
     }
     assert rows["MUSTER_EXAMPLE_PEERS"]["value"] == "a:1"
     assert "MUSTER_LOG_LEVEL" in rows
     assert [line for line in as_table(effective([load(Example)])).splitlines() if line.startswith("*")]
+
+
+def test_what_is_known_of_a_setting_without_reading_it() -> None:
+    known = {fact.name.removeprefix("MUSTER_EXAMPLE_"): fact for fact in facts(Example)}
+    assert (known["PORT"].kind, known["PORT"].range, known["PORT"].default) == (
+        "whole number",
+        "1 to 65,535",
+        "7",
+    )
+    assert (known["PEERS"].kind, known["PEERS"].default) == ("list of host:port", "a:1")
+    assert (known["PASSWORD"].kind, known["PASSWORD"].secret) == ("secret", True)
+    assert {fact.kind for fact in facts(LogSettings)} == {
+        "`debug`, `info`, `warning`, `error`",
+        "`auto`, `json`, `human`",
+    }

@@ -16,68 +16,86 @@ _DAY_MS = 86_400_000
 
 
 class CoordinatorSettings(Settings):
-    """Where a coordinator listens, who it is, and where metadata is."""
+    """Where a coordinator listens, who it is, and where metadata is.
+
+    The lease margin, interval and limit together must be shorter than the lease that metadata gives
+    (`MUSTER_METADATA_LEASE_MS`), else the coordinator stops answering between two renewals.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_COORDINATOR_")
 
     listen: ListenAddress = Field(
         default=Address("127.0.0.1", 7410),
-        description="Address to listen on, host:port; port 0 picks a free one.",
+        description="Where to listen; port 0 picks a free one.",
     )
     advertise: OneAddress | None = Field(
-        default=None, description="Address that clients are told, host:port; default: the listen address."
+        default=None,
+        description=("Address that clients and other coordinators are told; unset: where it listens."),
     )
     node_id: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9._-]+$")] = (
         Field(
             default_factory=socket.gethostname,
-            description="Name of the process, unique among those that live: 1 to 255 of `A-Za-z0-9._-`.",
+            description=(
+                "Name of the process, unique among those that live: 1 to 255 of "
+                "`A-Za-z0-9._-`; unset: the machine's name."
+            ),
         )
     )
     metadata: AddressList = Field(
         default=(Address("127.0.0.1", 7420),),
-        description="Addresses of the metadata instances, host:port,host:port.",
+        description="Addresses of the metadata instances, 1 to 100.",
     )
     lease_margin_ms: int = Field(
         default=400,
         ge=50,
         le=10_000,
-        description="Stop answering so many ms before the lease ends, 50 to 10,000.",
+        description=(
+            "How long before the end of its lease it stops answering: what clocks and stalls may cost."
+        ),
     )
     lease_interval_ms: int = Field(
-        default=400, ge=50, le=10_000, description="Renew the lease every so many ms, 50 to 10,000."
+        default=400, ge=50, le=10_000, description="How often it renews its lease."
     )
     lease_limit_ms: int = Field(
         default=300,
         ge=20,
         le=10_000,
-        description="A renewal fails when unanswered for so many ms, 20 to 10,000.",
+        description=(
+            "A renewal that is not answered within this time has failed and is tried at another instance."
+        ),
     )
     join_delay_ms: int = Field(
         default=300,
         ge=0,
         le=60_000,
-        description="Be among the live coordinators for so many ms before taking the first shard.",
+        description=(
+            "How long it must be among the live coordinators before it takes its "
+            "first shard, so that several that start together share at once."
+        ),
     )
     settle_ms: int = Field(
         default=5_000,
         ge=0,
         le=3_600_000,
-        description="Shards move for balance when no coordinator came or went for so many ms.",
+        description=("Shards move for balance when no coordinator came or went for this long."),
     )
     moves_max: int = Field(
-        default=16, ge=1, le=1_000, description="Claims and hand-overs in flight at a time, 1 to 1,000."
+        default=16, ge=1, le=1_000, description="Claims and hand-overs in flight at a time."
     )
     drain_limit_ms: int = Field(
         default=10_000,
         ge=0,
         le=600_000,
-        description="At the end, wait so many ms for others to take the shards over, 0 to 600,000.",
+        description=(
+            "At its end, how long it waits for others to take its shards over. A "
+            "container's grace period must be longer."
+        ),
     )
     load_wait_ms: int = Field(
         default=100,
         ge=0,
         le=5_000,
-        description="Let a call wait so many ms for a load to end before it is told to retry, 0 to 5,000.",
+        description=("How long a call waits for the load of its shard to end before it is told to retry."),
     )
 
 
@@ -90,22 +108,24 @@ class ShardLogSettings(Settings):
         default=10_000,
         ge=0,
         le=1_000_000,
-        description="Take a snapshot when a load would replay so many records, 100 to 1,000,000; 0: never.",
+        description=(
+            "Take a snapshot when a load would replay this many records; at least 100, or 0: never."
+        ),
     )
     snapshot_bytes: int = Field(
         default=32 << 20,
         ge=65_536,
         le=1 << 30,
-        description="Or when a load would replay so many bytes, 65,536 to 1 GiB.",
+        description="Or when a load would replay this many bytes.",
     )
     retention_ms: int = Field(
         default=7 * _DAY_MS,
         ge=0,
         le=3_660 * _DAY_MS,
-        description="Remove entries that snapshots cover and that are older than this; 0: keep them all.",
+        description=("Remove entries that snapshots cover and that are older than this; 0: keep them all."),
     )
     export: bool = Field(
-        default=False, description="Remove only entries of which the audit reported that it exported them."
+        default=False, description=("Remove only entries of which the audit reported that it exported them.")
     )
 
     @model_validator(mode="after")
@@ -136,7 +156,7 @@ class ShardLogSettings(Settings):
 
 
 class GroupSettings(Settings):
-    """Limits and times of the group protocol."""
+    """Limits and times of the group protocol; preset as Kafka's brokers are, where they have them."""
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_GROUP_")
 
@@ -144,73 +164,81 @@ class GroupSettings(Settings):
         default=_DEFAULTS.min_session_timeout_ms,
         ge=1,
         le=_DAY_MS,
-        description="Lowest session timeout in ms.",
+        description="Lowest session time-out that a member may ask for.",
     )
     max_session_timeout_ms: int = Field(
         default=_DEFAULTS.max_session_timeout_ms,
         ge=1,
         le=_DAY_MS,
-        description="Highest session timeout in ms.",
+        description="Highest session time-out that a member may ask for.",
     )
     initial_rebalance_delay_ms: int = Field(
         default=_DEFAULTS.initial_rebalance_delay_ms,
         ge=0,
         le=3_600_000,
-        description="How long an empty group gathers members first, in ms (KIP-134).",
+        description=("How long an empty group gathers members before its first generation (KIP-134)."),
     )
     max_size: int = Field(
-        default=_DEFAULTS.max_size, ge=1, le=1_000_000, description="Members of a group at most (KIP-389)."
+        default=_DEFAULTS.max_size,
+        ge=1,
+        le=1_000_000,
+        description="Members of a group; more are refused (KIP-389).",
     )
     max_group_bytes: int = Field(
         default=_DEFAULTS.max_group_bytes,
         ge=65_536,
         le=_DEFAULTS.max_group_bytes,
-        description="Ids and protocol lists of all members of a group at most, in bytes.",
+        description=("Ids and protocol lists of all members of a group together; more are refused."),
     )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
         ge=1,
         le=1_000_000,
-        description="Member ids given out and not yet used, per group (KIP-394).",
+        description=(
+            "Member ids of a group that were given out and not used yet; more are refused (KIP-394)."
+        ),
     )
     new_member_join_timeout_ms: int = Field(
         default=_DEFAULTS.new_member_join_timeout_ms,
         ge=1_000,
         le=_DAY_MS,
-        description="How long a new member may be parked in its first JoinGroup, in ms.",
+        description=("How long a new member may be parked in its first JoinGroup before it is forgotten."),
     )
     offset_metadata_max_bytes: int = Field(
         default=_DEFAULTS.offset_metadata_max_bytes,
         ge=0,
         le=65_536,
-        description="Length of the metadata string of a commit, in bytes of UTF-8.",
+        description="Length of the metadata string of a commit, in UTF-8.",
     )
     offsets_retention_ms: int = Field(
         default=_DEFAULTS.offsets_retention_ms,
         ge=1_000,
         le=3_660 * _DAY_MS,
-        description="How long offsets outlive the last member of their group, in ms (KIP-211).",
+        description="How long offsets outlive the last member of their group (KIP-211).",
     )
     retention_check_interval_ms: int = Field(
         default=_DEFAULTS.retention_check_interval_ms,
         ge=100,
         le=_DAY_MS,
-        description="How often expired offsets are looked for, in ms.",
+        description="How often expired offsets are looked for.",
     )
     append_timeout_ms: int = Field(
         default=_DEFAULTS.append_timeout_ms,
         ge=100,
         le=600_000,
-        description="How long a call waits for its records to be stored, in ms.",
+        description=("How long a call waits for its records to be stored before it is told to retry."),
     )
     history_length: int = Field(
-        default=_DEFAULTS.history_length, ge=1, le=10_000, description="Generations that a group remembers."
+        default=_DEFAULTS.history_length,
+        ge=1,
+        le=10_000,
+        description="Generations that a group remembers, for `muster groups history`.",
     )
     history_moves: int = Field(
         default=_DEFAULTS.history_moves,
         ge=0,
         le=100_000,
-        description="Moves of partitions that a generation of the history lists.",
+        description="Moves of partitions that one generation of the history lists.",
     )
 
     def to_config(self) -> GroupConfig:
@@ -224,56 +252,71 @@ class SessionSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="MUSTER_SESSION_")
 
     max_streams: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Session streams of the process, 1 to 1,000,000."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Session streams of the process; more are refused. Each client process "
+            "has one to each coordinator that serves it."
+        ),
     )
     max_members: int = Field(
-        default=5_000, ge=1, le=1_000_000, description="Members on one stream, 1 to 1,000,000."
+        default=5_000, ge=1, le=1_000_000, description="Members on one stream; more are refused."
     )
     max_frames: int = Field(
-        default=1_000, ge=1, le=100_000, description="Frames in one message of a client, 1 to 100,000."
+        default=1_000, ge=1, le=100_000, description="Frames in one message of a client; more are refused."
     )
     max_open_calls: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Calls of one stream that wait for their answer, 1 to 1,000,000.",
+        description="Calls of one stream that wait for their answer; more are refused.",
     )
     max_queued_bytes: int = Field(
         default=8 << 20,
         ge=1_024,
         le=1 << 30,
-        description="What may wait for a client that does not read before its stream is cut off, in bytes.",
+        description=("What may wait for a client that does not read before its stream is cut off."),
     )
     hello_timeout_ms: int = Field(
-        default=10_000, ge=50, le=600_000, description="Time for a new stream to say Hello, in ms."
+        default=10_000,
+        ge=50,
+        le=600_000,
+        description="Time for a new stream to say Hello before it is cut off.",
     )
     write_timeout_ms: int = Field(
         default=10_000,
         ge=50,
         le=600_000,
-        description="Time for a client to take a message before its stream is cut off, in ms.",
+        description="Time for a client to take a message before its stream is cut off.",
     )
     max_silence_ms: int = Field(
         default=60_000,
         ge=100,
         le=86_400_000,
-        description="A stream without a frame for so many ms, and for three beats, is closed.",
+        description=("A stream without a frame for this long, and for three beats, is closed."),
     )
     max_age_ms: int = Field(
         default=7_200_000,
         ge=100,
         le=_DAY_MS,
-        description="Age in ms at which a stream ends and its client opens another; a tenth either way.",
+        description=(
+            "Age at which a stream ends and its client opens another, so that "
+            "clients spread anew; a tenth either way."
+        ),
     )
     break_window_ms: int = Field(
         default=200,
         ge=0,
         le=2_000,
-        description="Streams that break within so many ms are judged together, 0 to 2,000.",
+        description=(
+            "Streams that break within this time are judged together: most of them "
+            "at once is the network, not the members."
+        ),
     )
     break_hold_ms: int = Field(
         default=1_000,
         ge=0,
         le=60_000,
-        description="After most streams broke, further ones are put down to the network for so many ms.",
+        description=("After most streams broke, further ones are put down to the network for this long."),
     )

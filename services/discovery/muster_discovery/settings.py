@@ -13,30 +13,30 @@ class DiscoverySettings(Settings):
 
     listen: ListenAddress = Field(
         default=Address("0.0.0.0", 7400),  # noqa: S104
-        description="Where to listen, as host:port; port 0 picks a free one.",
+        description="Where to listen; port 0 picks a free one.",
     )
     advertise: OneAddress | None = Field(
-        default=None, description="Address that clients are told, as host:port; by default where it listens."
+        default=None, description="Address that clients are told; unset: where it listens."
     )
     metadata: AddressList = Field(
         default=(Address("127.0.0.1", 7420),),
-        description="Addresses of the metadata instances, as host:port,host:port; 1 to 100.",
+        description="Addresses of the metadata instances, 1 to 100.",
     )
     max_watchers: int = Field(
         default=1_000,
         ge=1,
         le=100_000,
-        description="Open WatchCluster calls; more are refused. 1 to 100,000.",
+        description="Open WatchCluster calls; more are refused.",
     )
     topic_attempt_timeout_ms: int = Field(
         default=3_000,
         ge=100,
         le=60_000,
-        description="Time in ms for one metadata instance to change a topic before the next one is asked.",
+        description=("Time for one metadata instance to change a topic before the next one is asked."),
     )
     stop_grace_ms: int = Field(
         default=1_000,
         ge=0,
         le=600_000,
-        description="Time in ms for open calls to end when the process stops.",
+        description="Time for open calls to end when the process stops.",
     )

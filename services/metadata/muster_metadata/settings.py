@@ -8,50 +8,79 @@ from muster_metadata.addresses import split_urls
 
 
 class MetadataSettings(Settings):
-    """Where the log is, where to listen, and how long to wait. Times in ms."""
+    """Where the log is, where to listen, and how long to wait.
+
+    The lease must be at least three polls and more than two renewals long, and longer than a probe; a claim,
+    and the delay before a node is rebuilt, at least two steps. All instances should have the same values.
+    """
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_METADATA_")
 
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379"),
-        description="1, 3 or 5 independent servers: redis://a:6379,b:6379,c:6379, or rediss:// for TLS.",
+        description=(
+            "1, 3 or 5 independent servers, all of the log's nodes in the order in "
+            "which they were made: `redis://user:password@a:6379,b:6379,c:6379`, "
+            "or `rediss://` for TLS."
+        ),
     )
-    listen: str = Field("127.0.0.1:7420", description="host:port to listen on; port 0 picks one.")
+    listen: str = Field("127.0.0.1:7420", description="Where to listen, host:port; port 0 picks a free one.")
     advertise: str = Field(
-        "", description="host:port that other services reach this instance at; empty: the one it listens on."
+        "",
+        description=(
+            "Address that other services reach this instance at, host:port; unset: where it listens."
+        ),
     )
     lease_ms: int = Field(
-        2_000, ge=300, le=60_000, description="Silence after which a coordinator is dead, 300 to 60,000."
+        2_000,
+        ge=300,
+        le=60_000,
+        description=("Silence after which a coordinator is dead and others may take its shards."),
     )
     poll_ms: int = Field(
-        100, ge=10, le=5_000, description="Time between two reads of the tables of a node, 10 to 5,000."
+        100,
+        ge=10,
+        le=5_000,
+        description=(
+            "Time between two reads of the tables of a node: how fast instances learn of each other's news."
+        ),
     )
-    renew_timeout_ms: int = Field(
-        250, ge=10, le=10_000, description="Longest time of a renewal of a lease, 10 to 10,000."
-    )
+    renew_timeout_ms: int = Field(250, ge=10, le=10_000, description="Longest time of a renewal of a lease.")
     probe_timeout_ms: int = Field(
         300,
         ge=10,
         le=5_000,
-        description="How long the address of a coordinator whose stream broke may stay silent, 10 to 5,000.",
+        description=(
+            "How long the address of a coordinator whose stream broke may stay "
+            "silent before it counts as dead."
+        ),
     )
     step_timeout_ms: int = Field(
         1_000,
         ge=50,
         le=30_000,
-        description="After this a step without a majority has an unknown outcome, 50 to 30,000.",
+        description=("After this time a step without a majority has an unknown outcome and is repeated."),
     )
     claim_timeout_ms: int = Field(
-        5_000, ge=100, le=120_000, description="After this a claim has an unknown outcome, 100 to 120,000."
+        5_000,
+        ge=100,
+        le=120_000,
+        description="After this time a claim has an unknown outcome and is repeated.",
     )
     change_timeout_ms: int = Field(
-        5_000, ge=100, le=120_000, description="After this a change of a topic is answered as not available."
+        5_000,
+        ge=100,
+        le=120_000,
+        description="After this time a change of a topic is answered as not available.",
     )
     rebuild_delay_ms: int = Field(
         2_000,
         ge=100,
         le=600_000,
-        description="How long a node must have been seen without its data before it is rebuilt.",
+        description=(
+            "How long a node must have been seen without its data before it is "
+            "rebuilt: until then a claimant may count on a promise that it lost."
+        ),
     )
 
     @field_validator("redis_url")
