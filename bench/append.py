@@ -4,7 +4,7 @@
 Embedded servers on this machine, `appendfsync everysec`, one append in flight: called in the metadata
 instance itself, and through its gRPC stream from the same process. Prints medians and the ratio.
 
-    ./x run python bench/append.py [--appends 2000] [--record-bytes 300]
+    ./x bench append [--appends 2000] [--record-bytes 300]
 """
 
 import argparse

@@ -6,7 +6,7 @@ reads them in one run: a bare read; the rules of the log with the chain of hashe
 of groups. Each in one plain process and through Spark, which is measured after its start. Prints rates,
 ratios and the memory of Spark's Python workers.
 
-    ./x run python bench/audit.py [--records 1000000] [--records 2000000 …] [--cores 2] [--memory-mb 256]
+    ./x bench audit [--records 1000000] [--records 2000000 …] [--cores 2] [--memory-mb 256]
 """
 
 import argparse

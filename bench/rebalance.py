@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a rebalance takes, beside a real Kafka in the same run.
 
-    ./x run python bench/rebalance.py [--members 10 100] [--tries 5] [--all-rejoin 1000] [--no-kafka]
+    ./x bench rebalance [--members 10 100] [--tries 5] [--all-rejoin 1000] [--no-kafka]
 
 * join: a member joins a stable group of n, spread over four client processes with a stream each, until all
   hold the new assignment (200 partitions);

@@ -9,7 +9,7 @@ nothing else, the pages of metadata read and nothing else, and a load in this pr
 Wall time means little on a machine that does other things, so the processor time of a load is told, too: that
 of the coordinator's side and of metadata, which work at once, each on a core of its own if there are two.
 
-    ./x run python bench/reload.py [--records 200000] [--rounds 3] [--offsets-only]
+    ./x bench reload [--records 200000] [--rounds 3] [--offsets-only]
 """
 
 import argparse

@@ -6,7 +6,7 @@ groups whose members are on one stream each. Reads the CPU time of the coordinat
 around each kind of load; the loads take turns, so that whatever else the machine does hits all alike. What
 the idle process uses by itself is measured the same way and taken off. Prints medians and ratios.
 
-    ./x run python bench/session.py [--members 100] [--rounds 5] [--seconds 1.5]
+    ./x bench session [--members 100] [--rounds 5] [--seconds 1.5]
 """
 
 import argparse

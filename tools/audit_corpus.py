@@ -8,8 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from kit.audit_corpus import judge, table
 from muster_audit.session import spark_session
 

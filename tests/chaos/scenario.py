@@ -8,7 +8,7 @@ from chaos.arena import Arena
 KILLED_MS, SILENT_MS, NODE_MS = 4_000, 7_000, 2_500
 """How long a commit may take at most when a coordinator died, went silent, or a Redis node is missing.
 
-Far above the bars, which `bench/failover.py` measures on a quiet machine: here 300 members share it with
+Far above the bars, which `./x bench failover` measures on a quiet machine: here 300 members share it with
 everything else, and a limit that only noise breaks would be worth nothing.
 """
 

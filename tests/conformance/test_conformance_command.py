@@ -1,34 +1,18 @@
 """The command behind `./x conformance` sees each fault that it is there for."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
-
-TOOL = Path(__file__).parents[2] / "tools" / "conformance.py"
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("conformance_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from conformance.command import RowTests, judge_rows, read_rows
 
 
-def faults(tool: ModuleType, tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[str]) -> Any:
+def faults(tmp_path: Path, rows: str, tests: dict[str, list[str]], passed: set[str]) -> list[str]:
     path = tmp_path / "rows.toml"
     path.write_text(f'[XY]\ntitle = "x"\ncount = 2\n{rows}')
-    ran = tool.RowTests()
+    ran = RowTests()
     ran.tests.update(tests)
     ran.passed |= passed
-    return tool.judge_rows(tool.read_rows(path), ran)
+    return judge_rows(read_rows(path), ran)
 
 
 GOOD = 'XY-01 = ["covered", "a"]\nXY-02 = ["differs", "b", "because"]'
@@ -54,20 +38,19 @@ GOOD = 'XY-01 = ["covered", "a"]\nXY-02 = ["differs", "b", "because"]'
     ],
 )
 def test_faults_are_found(
-    tool: ModuleType,
     tmp_path: Path,
     rows: str,
     tests: dict[str, list[str]],
     passed: set[str],
     fault: str | None,
 ) -> None:
-    found = faults(tool, tmp_path, rows, tests, passed)
+    found = faults(tmp_path, rows, tests, passed)
     assert found == [] if fault is None else len(found) == 1
     assert all(fault is not None and line.startswith(fault) for line in found)
 
 
-def test_the_list_itself_is_whole(tool: ModuleType) -> None:
-    rows = tool.read_rows()
+def test_the_list_itself_is_whole() -> None:
+    rows = read_rows()
     assert rows.faults == []
     assert (len(rows.rows), len(rows.groups)) == (486, 26)
     assert sum(row.verdict == "not applicable" for row in rows.rows.values()) <= 62

@@ -13,7 +13,7 @@ answer stays parked for ever.
 * The leader of a member's last join sends `<plan>-<member id>` for every member that it saw.
 * `wait` lets so many ms pass.
 
-`tools/record_traces.py` writes such files, `./x conformance --traces FILE` plays them.
+`./x record-traces` writes such files, `./x conformance --traces FILE` plays them.
 """
 
 import json

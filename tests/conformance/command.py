@@ -16,24 +16,20 @@ import asyncio
 import sys
 import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
+from conformance import traces, traces_grpc, traces_judge
+from conformance.traces import Script
+from conformance.traces_judge import Verdict
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from conformance.traces import Script
-    from conformance.traces_judge import Verdict
-
-ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
-ROWS = TESTS / "conformance" / "rows.toml"
+HERE = Path(__file__).resolve().parent
+ROWS = HERE / "rows.toml"
 VERDICTS = ("covered", "differs", "not applicable")
 
 
@@ -160,8 +156,6 @@ def _columns(counts: Counter[str]) -> str:
 
 def run_traces(path: Path | None) -> tuple[int, int, list[str]]:
     """Plays scripts; returns how many there are, how many needed a named difference, and what differs."""
-    from conformance import traces, traces_judge
-
     scripts = traces.load(path)
     verdicts = [traces_judge.judge(script) for script in scripts]
     print(f"\nin virtual time: {traces_judge.summary(verdicts)}")
@@ -171,8 +165,6 @@ def run_traces(path: Path | None) -> tuple[int, int, list[str]]:
 
 def run_traces_on_processes(path: Path | None, count: int | None) -> list[str]:
     """Plays so many scripts over real gRPC on processes, or the usual sample; returns what differs."""
-    from conformance import traces, traces_grpc, traces_judge
-
     chosen, passed_over = traces_grpc.sample(traces.load(path), count or traces_grpc.SAMPLE)
     with TemporaryDirectory() as folder:
         played = asyncio.run(traces_grpc.play_on_processes(Path(folder), chosen))
@@ -185,7 +177,7 @@ def run_traces_on_processes(path: Path | None, count: int | None) -> list[str]:
     return faults
 
 
-def _differences(scripts: "Sequence[Script]", verdicts: "Sequence[Verdict]", where: str = "") -> list[str]:
+def _differences(scripts: Sequence[Script], verdicts: Sequence[Verdict], where: str = "") -> list[str]:
     return [
         f"script {script.name}, step {verdict.step} ({script.steps[verdict.step]}){where}:\n"
         f"    Kafka answered {verdict.expected}\n    Muster answered {verdict.got}"
@@ -198,7 +190,7 @@ def run_tests() -> RowTests:
     """Runs the tests that carry ids."""
     ran = RowTests()
     with redirect_stdout(StringIO()):
-        pytest.main(["-q", "--rootdir", str(ROOT), str(TESTS)], plugins=[ran])
+        pytest.main(["-q", "--rootdir", str(HERE.parents[1]), str(HERE.parent)], plugins=[ran])
     return ran
 
 
@@ -216,7 +208,6 @@ def main() -> int:
     )
     parser.add_argument("--brief", action="store_true", help="leave the table of rows out")
     arguments = parser.parse_args()
-    sys.path[0] = str(TESTS)  # in place of this folder, where this file hides the tests' folder of its name
     try:
         count, named, faults = 0, 0, list[str]()
         totals: Counter[str] = Counter()

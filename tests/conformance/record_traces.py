@@ -3,7 +3,7 @@
 Each script runs twice, in a new group each time, and is kept only if both runs gave the same answers. The
 broker is that of `bench/peers/kafka/up single`.
 
-    .venv/bin/python tools/record_traces.py --broker 127.0.0.1:19201 --count 300 --seed 1 --out traces.json
+    ./x record-traces --broker 127.0.0.1:19201 --count 300 --seed 1 --out traces.json
     ./x conformance --traces traces.json
 """
 
@@ -13,11 +13,8 @@ import sys
 import uuid
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[0] = str(TESTS)
-
-from conformance import traces, traces_kafka, traces_live, traces_random  # noqa: E402
-from conformance.traces import Answers, Script  # noqa: E402
+from conformance import traces, traces_kafka, traces_live, traces_random
+from conformance.traces import Answers, Script
 
 _SETTLE_S = 0.2
 
@@ -66,9 +63,7 @@ async def record(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="tools/record_traces.py", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="./x record-traces", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--broker", required=True, metavar="HOST:PORT", help="a Kafka broker")
     parser.add_argument("--count", type=int, default=100, help="how many scripts")
     parser.add_argument("--seed", type=int, default=1, help="of the first script")
