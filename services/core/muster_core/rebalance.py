@@ -46,12 +46,6 @@ class Rebalancer:
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
 
-    def remaining_ms(self, member: Member) -> int | None:
-        """How long the session still runs; None: its timer is not armed."""
-        if member.heartbeat is None or not member.heartbeat.armed:
-            return None
-        return max(member.heartbeat.deadline_ms - self._context.now.boot_ms, 0)
-
     def session_ended(self, group_id: str, member: Member) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
         group = self._context.groups.get(group_id)

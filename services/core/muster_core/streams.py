@@ -4,8 +4,8 @@ from muster_protos.muster.v1 import session_pb2
 
 from muster_core import error_code
 from muster_core.context import ShardContext
+from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Beat, Detach, Push, StreamBroken
-from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.rebalance import Rebalancer
@@ -27,25 +27,28 @@ class Streams:
         """Puts a member on a stream; the answer is that of a heartbeat."""
         request = event.request
         result = session_pb2.AttachResult(
-            group_id=request.group_id, member_id=request.member_id, shard_epoch=self._context.epoch
+            group_id=request.group_id,
+            member_id=request.member_id,
+            error_code=self._attached(event.stream_id, request),
+            shard_epoch=self._context.epoch,
         )
-        group = self._context.groups.get(request.group_id)
-        fault = (
-            error_code.UNKNOWN_MEMBER_ID
-            if group is None
-            else group.fault_of(request.member_id, request.group_instance_id, request.generation)
-        )
-        if group is None or fault is not None:
-            result.error_code = fault if fault is not None else error_code.UNKNOWN_MEMBER_ID
-        else:
-            member = group.members[request.member_id]
-            self._context.detach(member)
-            member.stream_id = event.stream_id
-            self._context.streams.setdefault(event.stream_id, {})[member] = group
-            self._rebalancer.touch(group, member)
-            if group.state is GroupState.PREPARING_REBALANCE:
-                result.error_code = error_code.REBALANCE_IN_PROGRESS
         self._context.effects.pushes.append(Push(event.stream_id, result))
+
+    def _attached(self, stream_id: int, request: session_pb2.Attach) -> ErrorCode:
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            return error_code.UNKNOWN_MEMBER_ID
+        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        if fault is not None:
+            return fault
+        member = group.members[request.member_id]
+        self._context.detach(member)
+        member.stream_id = stream_id
+        self._context.streams.setdefault(stream_id, {})[member] = group
+        self._rebalancer.touch(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return error_code.REBALANCE_IN_PROGRESS
+        return error_code.NONE
 
     def detach(self, event: Detach) -> None:
         """Takes a member off its stream, if it is on this one."""
@@ -60,21 +63,24 @@ class Streams:
         for member, group in self._context.streams.get(event.stream_id, {}).items():
             timer = member.heartbeat
             deadline_ms = now_ms + member.session_timeout_ms
-            if timer is None or member.suspect or not timer.armed or deadline_ms < timer.deadline_ms:
-                self._rebalancer.touch(group, member)
-            else:
-                timer.deadline_ms = deadline_ms
+            if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
+                timer.deadline_ms = deadline_ms  # nearly always: what `touch` would do, without its calls
                 member.confirmed = True
+            else:
+                self._rebalancer.touch(group, member)
 
     def broken(self, event: StreamBroken) -> None:
         """The stream is gone: its members expire after their grace unless they are heard of again."""
-        for member, group in self._context.streams.pop(event.stream_id, {}).items():
+        for member in self._context.streams.pop(event.stream_id, {}):
             member.stream_id = None
             if event.suspect and member.disconnect_grace_ms:
-                self._suspect(group, member)
+                self._suspect(member)
 
-    def _suspect(self, group: Group, member: Member) -> None:
-        remaining_ms = self._rebalancer.remaining_ms(member)
-        if remaining_ms is None or member.disconnect_grace_ms < remaining_ms:
-            self._rebalancer.touch(group, member, member.disconnect_grace_ms)
+    def _suspect(self, member: Member) -> None:
+        """The session ends with the grace, if it did not end before (docs/safety.md, SES-07 and SES-08)."""
+        timer = member.heartbeat
+        if timer is None or not timer.armed:
+            return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
+        grace_ends_ms = self._context.now.boot_ms + member.disconnect_grace_ms
+        self._context.purgatory.wheel.arm(timer, min(timer.deadline_ms, grace_ends_ms))
         member.suspect = True

@@ -1,0 +1,276 @@
+"""Session streams to the millisecond: who is on which, what a beat moves, when a grace ends."""
+
+import pytest
+from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from muster_core.config import GroupConfig
+from muster_core.events import Attach, Beat, Detach, StreamBroken
+from muster_core.timing_wheel import TimingWheel
+from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
+STREAM = 5_000
+DISCONNECTED = common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
+SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
+
+
+def attach(member: VirtualMember, stream_id: int = STREAM) -> session_pb2.AttachResult:
+    """Puts a member on a stream; returns the answer, which is the only news."""
+    request = session_pb2.Attach(
+        group_id=member.group,
+        member_id=member.member_id,
+        group_instance_id=member.instance,
+        generation=member.generation,
+    )
+    before = len(member.cluster.pushes)
+    member.cluster.feed(Attach(stream_id, request))
+    (push,) = member.cluster.pushes[before:]
+    assert push.stream_id == stream_id
+    assert isinstance(push.message, session_pb2.AttachResult)
+    return push.message
+
+
+def alone(grace_ms: int = 3_000) -> tuple[VirtualShard, VirtualMember]:
+    """The only member of a Stable group, on a stream; its session of 10 s has just begun."""
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, "a").join(disconnect_grace_ms=grace_ms)
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    member.joined()
+    member.sync({member.member_id: b"x"}).synced()
+    assert attach(member).error_code == 0
+    return cluster, member
+
+
+def remaining_ms(cluster: VirtualShard) -> int:
+    (described,) = cluster.describe().members
+    return described.session_remaining_ms
+
+
+def leaves(cluster: VirtualShard, member: VirtualMember) -> int:
+    """Sends that the member leaves; returns the call."""
+    leaver = pb.LeaveGroupRequest.Member(member_id=member.member_id)
+    return cluster.send(pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+
+
+def test_an_answer_to_attach_names_member_group_and_epoch() -> None:
+    cluster, member = alone()
+    after = cluster.reloaded()
+    member.cluster = after
+    assert attach(member) == session_pb2.AttachResult(group_id="g", member_id=member.member_id, shard_epoch=2)
+    member.group = "other"
+    assert attach(member) == session_pb2.AttachResult(
+        group_id="other", member_id=member.member_id, shard_epoch=2, error_code=UNKNOWN
+    )
+
+
+@pytest.mark.row("HB-08")
+def test_attach_answers_as_a_heartbeat_while_the_group_rebalances() -> None:
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    assert attach(second).error_code == 0
+    first.join()
+    assert attach(second).error_code == 27
+    second.join()
+    first.joined()
+    second.joined()
+    assert cluster.state() == "CompletingRebalance"
+    assert attach(second).error_code == 0
+
+
+def test_attach_begins_a_full_session() -> None:
+    cluster, member = alone()
+    cluster.advance(9_999)
+    attach(member)
+    assert remaining_ms(cluster) == 10_000
+    cluster.advance(9_999)
+    assert cluster.state() == "Stable"
+    cluster.advance(1)
+    assert cluster.state() == "Empty"
+
+
+def test_a_member_is_on_one_stream_the_last_it_came_onto() -> None:
+    cluster, member = alone()
+    attach(member, STREAM + 1)
+    cluster.advance(4_000)
+    cluster.feed(Beat(STREAM))
+    assert remaining_ms(cluster) == 6_000, "it left that stream"
+    cluster.feed(StreamBroken(STREAM))
+    assert remaining_ms(cluster) == 6_000, "so its end makes it no suspect"
+    cluster.feed(Beat(STREAM + 1))
+    assert remaining_ms(cluster) == 10_000
+
+
+@pytest.mark.parametrize("from_stream", [STREAM - 1, STREAM, STREAM + 1])
+def test_a_member_is_taken_off_the_stream_that_it_is_on(from_stream: int) -> None:
+    cluster, member = alone()
+    cluster.feed(Detach(int(str(from_stream)), session_pb2.Detach(group_id="g", member_id=member.member_id)))
+    cluster.advance(4_000)
+    cluster.feed(Beat(STREAM))
+    assert remaining_ms(cluster) == (6_000 if from_stream == STREAM else 10_000)
+
+
+@pytest.mark.parametrize("who", [{"group_id": "g", "member_id": "x"}, {"group_id": "x", "member_id": "x"}])
+def test_nobody_is_taken_off_for_a_stranger(who: dict[str, str]) -> None:
+    cluster, _ = alone()
+    cluster.feed(Detach(STREAM, session_pb2.Detach(**who)))
+    cluster.advance(4_000)
+    cluster.feed(Beat(STREAM))
+    assert remaining_ms(cluster) == 10_000
+
+
+@pytest.mark.row("SE-02")
+def test_a_session_ends_to_the_millisecond_after_the_last_beat() -> None:
+    cluster, _ = alone()
+    for gap_ms in (7, 2_500, 9_999):
+        cluster.advance(gap_ms)
+        cluster.feed(Beat(STREAM))
+        assert remaining_ms(cluster) == 10_000
+    cluster.advance(9_999)
+    assert cluster.state() == "Stable"
+    cluster.advance(1)
+    assert cluster.state() == "Empty"
+
+
+def test_a_beat_only_moves_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It carries hundreds of members, so it must not file their timers again."""
+    cluster, member = alone()
+    filed = []
+    monkeypatch.setattr(TimingWheel, "arm", lambda _, timer, deadline_ms: filed.append(timer))
+    for gap_ms in (0, 1, 9_000):
+        cluster.now_ms += gap_ms
+        cluster.feed(Beat(STREAM))
+        assert cluster.shard.groups["g"].members[member.member_id].heartbeat.deadline_ms == (  # type: ignore[union-attr]
+            cluster.now_ms + 10_000
+        )
+    assert filed == []
+
+
+def test_a_beat_revives_a_session_whose_end_waits_in_line() -> None:
+    """Its timer has fired, but nothing was done yet: the member lives (GRP-05)."""
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    attach(second)
+    cluster.advance(9_999)
+    first.heartbeat()
+    cluster.auto_ack = False
+    leaves(cluster, first)
+    cluster.advance(1)
+    cluster.feed(Beat(STREAM))
+    cluster.acknowledge()
+    assert [described.member_id for described in cluster.describe().members] == [second.member_id]
+    assert remaining_ms(cluster) == 10_000
+
+
+def test_a_beat_shortens_a_session_whose_time_out_became_shorter() -> None:
+    """A newcomer that is asked to hurry: its session is what its last join says (SE-08)."""
+    cluster = VirtualShard(GroupConfig(initial_rebalance_delay_ms=60_000))
+    newcomer = VirtualMember(cluster, "a")
+    newcomer.session_timeout_ms = 30_000
+    newcomer.join()
+    newcomer.generation = 0
+    attach(newcomer)
+    newcomer.session_timeout_ms = 10_000
+    newcomer.join()
+    cluster.feed(Beat(STREAM))
+    cluster.advance(9_999)
+    assert newcomer.is_parked
+    cluster.advance(1)
+    assert newcomer.joined().error_code == 25
+
+
+def test_a_beat_is_a_sign_of_life_after_a_load_and_a_break_is_none() -> None:
+    cluster, member = alone()
+
+    def confirmed() -> bool:
+        (described,) = cluster.describe().members
+        return described.confirmed
+
+    cluster.suspend()
+    cluster.resume()
+    assert not confirmed()
+    cluster.feed(Beat(STREAM))
+    assert confirmed()
+    cluster.suspend()
+    cluster.resume()
+    cluster.feed(StreamBroken(STREAM))
+    assert not confirmed()
+    member.heartbeat()
+    assert confirmed()
+
+
+def test_a_stream_that_broke_gets_no_news() -> None:
+    cluster, member = alone()
+    cluster.feed(StreamBroken(STREAM))
+    cluster.pushes.clear()
+    VirtualMember(cluster, "b").join()
+    assert member.heartbeat() == 27
+    assert cluster.pushes == []
+
+
+@pytest.mark.parametrize(
+    ("grace_ms", "silent_ms", "left_ms", "kind"),
+    [
+        (3_000, 6_999, 3_000, DISCONNECTED),
+        (3_000, 7_000, 3_000, DISCONNECTED),
+        (3_000, 7_001, 2_999, DISCONNECTED),
+        (0, 7_000, 3_000, SESSION_EXPIRED),
+        (1, 0, 1, DISCONNECTED),
+        (60_000, 0, 10_000, DISCONNECTED),
+    ],
+)
+def test_a_grace_ends_with_the_session_at_the_latest(
+    grace_ms: int, silent_ms: int, left_ms: int, kind: int
+) -> None:
+    cluster, _ = alone(grace_ms)
+    cluster.advance(silent_ms)
+    cluster.feed(StreamBroken(STREAM))
+    assert remaining_ms(cluster) == left_ms
+    cluster.advance(left_ms - 1)
+    assert cluster.state() == "Stable"
+    cluster.advance(1)
+    assert cluster.state() == "Empty"
+    assert cluster.describe().cause.kind == kind
+
+
+def test_a_session_that_has_ended_gets_no_grace() -> None:
+    """The rule SES-08, also while the end of the session waits in line for a record in flight."""
+    cluster = VirtualShard()
+    first = VirtualMember(cluster, "a").join()
+    second = VirtualMember(cluster, "b").join(disconnect_grace_ms=3_000)
+    cluster.advance(6_000)
+    for member in (first, second):
+        member.joined()
+    attach(second)
+    cluster.advance(9_999)
+    first.heartbeat()
+    cluster.auto_ack = False
+    leaves(cluster, first)
+    cluster.advance(1)
+    cluster.feed(StreamBroken(STREAM))
+    cluster.acknowledge()
+    assert [record.WhichOneof("kind") for record in cluster.waiting[0].records] == ["member_left"]
+    assert cluster.waiting[0].records[0].member_left.cause.kind == SESSION_EXPIRED
+
+
+def test_who_waits_is_no_suspect_and_has_a_full_session_with_its_answer() -> None:
+    """A parked call is a sign of life that outlasts the stream (SE-07)."""
+    cluster = VirtualShard()
+    first = VirtualMember(cluster, "a").join()
+    second = VirtualMember(cluster, "b").join(disconnect_grace_ms=1_000)
+    cluster.advance(6_000)
+    for member in (first, second):
+        member.joined()
+    attach(second)
+    second.sync()
+    cluster.advance(9_999)
+    first.heartbeat()
+    cluster.advance(5_000)
+    cluster.feed(StreamBroken(STREAM))
+    cluster.advance(3_000)
+    assert second.is_parked
+    first.sync({}).synced()
+    assert second.synced().error_code == 0
+    cluster.advance(9_999)
+    first.heartbeat()
+    cluster.advance(1)
+    assert cluster.describe().cause.kind == SESSION_EXPIRED
