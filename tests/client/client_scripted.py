@@ -7,7 +7,7 @@ request (possibly async) that gives one, or raises `Break` to end the call with 
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,14 +207,16 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
         )
 
 
-def commit_answer(request: Any, code: int, shard_epoch: int = 1) -> pb.OffsetCommitResponse:
+def commit_answer(
+    request: Any, code: common.ErrorCode.ValueType, shard_epoch: int = 1
+) -> pb.OffsetCommitResponse:
     return pb.OffsetCommitResponse(
         shard_epoch=shard_epoch,
         topics=[
             pb.OffsetCommitResponse.Topic(
                 name=topic.name,
                 partitions=[
-                    pb.OffsetCommitResponse.Partition(partition=p.partition, error_code=code)  # type: ignore[arg-type]
+                    pb.OffsetCommitResponse.Partition(partition=p.partition, error_code=code)
                     for p in topic.partitions
                 ],
             )
@@ -303,5 +305,6 @@ class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
         self.topics[name] = request.topic.partitions
         return disco.AlterTopicResponse(topic=request.topic)
 
-    async def WatchCluster(self, request: Any, context: Any) -> Any:  # type: ignore[override]
-        raise NotImplementedError
+    async def WatchCluster(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client does not watch")
+        yield

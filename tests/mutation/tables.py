@@ -1,6 +1,7 @@
 """Changes of what cosmic-ray leaves alone: states, and the tables and sets that are made of them."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -26,9 +27,9 @@ class _Tables(Operator):  # type: ignore[misc]
         """The table, changed in the way of that number."""
         return _text(node, self.variants(node)[index])
 
+    @abstractmethod
     def variants(self, node: Any) -> list[str]:
         """The texts that the table may become, without the white space before it."""
-        raise NotImplementedError
 
     @classmethod
     def examples(cls) -> tuple[()]:
