@@ -58,7 +58,7 @@ def test_the_command_plants_and_counts(
     assert told.endswith("1 rules, 1 bugs planted: 1 caught, 0 not caught\n")
     for arguments, code, words in [
         (["--only", "nothing"], 2, "there is no plant nothing"),
-        (["--rule", "XXX-99"], 2, "no plant breaks XXX-99"),
+        (["--rule", "NOT-99"], 2, "no plant breaks NOT-99"),
         (["--check"], 0, "0 faults"),
         (["--list", "--rule", "GRP-02"], 0, "sync-answered-before-the-log: SyncGroup is answered while"),
     ]:
@@ -87,7 +87,7 @@ def test_faults_are_found() -> None:
         (dataclasses.replace(HARMLESS, old="ms"), ["is stale: its old text stands"]),
         (dataclasses.replace(HARMLESS, file="nothing.py"), ["names the file nothing.py, which is none"]),
         (dataclasses.replace(HARMLESS, tests=("core/x.py::test_y",)), ["names the test core/x.py::test_y"]),
-        (dataclasses.replace(HARMLESS, rules=("XXX-01",)), ["names the rule XXX-01", "rule TIM-01 has no"]),
+        (dataclasses.replace(HARMLESS, rules=("NOT-01",)), ["names the rule NOT-01", "rule TIM-01 has no"]),
     ]
     for plant, expected in wrong:
         found = faults(Plants({plant.id: plant}), rules)
