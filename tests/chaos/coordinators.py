@@ -103,7 +103,9 @@ async def kill_preparing(arena: Arena) -> str:
         arena.expect(await failed(joining), "the parked join has no answer")
         after = await stable(members, "after")
         numbers = await arena.logs.generations(group)
-        arena.expect(after == generation + 1, f"one new generation, not {numbers}")
+        # The successor does not know the fourth one's id: the three may be back before it has another.
+        arena.expect(after in (generation + 1, generation + 2), f"one or two new generations, not {numbers}")
+        arena.expect(numbers == sorted(set(numbers)), f"generations in the log: {numbers}")
     return f"parked in PreparingRebalance of generation {generation}; then {after}"
 
 
