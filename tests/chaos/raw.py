@@ -192,11 +192,16 @@ class RawMember:
         return int(answer.topics[0].partitions[0].error_code)
 
     async def leave(self) -> None:
-        """Leaves the group."""
+        """Leaves the group, at whoever is the coordinator."""
         request = pb.LeaveGroupRequest(
             group_id=self.group, members=[pb.LeaveGroupRequest.Member(member_id=self.member_id)]
         )
-        await self._stub.LeaveGroup(request, timeout=5)
+
+        async def call() -> pb.LeaveGroupResponse:
+            answer: pb.LeaveGroupResponse = await self._stub.LeaveGroup(request, timeout=5)
+            return answer
+
+        await self.until_answered(call, lambda answer: int(answer.error_code))
 
     async def until_answered(self, call: Callable[[], Awaitable[T]], code: Callable[[T], int]) -> T:
         """Repeats a call, at whoever is the coordinator, until it has an outcome of the group."""
