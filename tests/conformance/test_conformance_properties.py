@@ -28,6 +28,7 @@ from muster_core.group_checker import GroupChecker
 from muster_core.group_state import GroupState
 from muster_core.invariants import Findings
 from muster_core.position import NOWHERE, Position
+from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -379,7 +380,7 @@ class GroupLife(RuleBasedStateMachine):
     @invariant()
     def check_records(self) -> None:
         for position, record in self.cluster.log[self.checked :]:
-            self.checker.add(position, record)
+            self.checker.add_run(RecordRun.of_one(position, record))
             started = record.generation_started
             assert sum(not member.group_instance_id for member in started.members) <= CONFIG.max_size
         self.checked = len(self.cluster.log)

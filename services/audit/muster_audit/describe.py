@@ -7,9 +7,9 @@ from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.log_checker import LogChecker
 from muster_core.position import NOWHERE, Position
+from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
-from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogUnreadableError
 from rich.console import Console
 from rich.table import Table
@@ -56,12 +56,13 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
     state = Shard(shard, GroupConfig())
     position, written_at_ms = NOWHERE, 0
 
-    def follow(place: Position, kind: str, record: records_pb2.Record) -> None:
+    def follow(run: RecordRun) -> None:
         nonlocal position, written_at_ms
-        if record.written_at_ms > at_ms and kind != "genesis":
-            raise _Enough
-        state.replay(place, record)
-        position, written_at_ms = place, record.written_at_ms
+        for index, (kind, record) in enumerate(zip(run.kinds, run.records, strict=True)):
+            if record.written_at_ms > at_ms and kind != "genesis":
+                raise _Enough
+            position, written_at_ms = run.position(index), record.written_at_ms
+            state.replay(position, record)
 
     checker = LogChecker(shard, cluster=source.genesis, groups=False, follow=follow)
     try:

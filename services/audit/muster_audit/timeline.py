@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from muster_core import causes
 from muster_core.group import Group
 from muster_core.position import Position
+from muster_core.record_run import COMMIT, RecordRun
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -30,8 +31,7 @@ class _Seen:
     members: int = 0
     rebalances: int = 0
     unexpected: int = 0
-    commits: int = 0
-    last_cause: str = ""
+    last_cause: int | None = None
 
 
 @dataclass(slots=True)
@@ -46,51 +46,56 @@ class Timeline:
     shard: int
     span_ms: int
     _activity: Counter[tuple[int, str]] = field(default_factory=Counter)
-    _rebalances: Counter[tuple[int, str]] = field(default_factory=Counter)
-    _members: Counter[tuple[int, str]] = field(default_factory=Counter)
+    _rebalances: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _members: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _commits: Counter[str] = field(default_factory=Counter)
     _owners: list[Owned] = field(default_factory=list)
     _groups: defaultdict[str, _Seen] = field(default_factory=lambda: defaultdict(_Seen))
     _last_ms: int = 0
     _handed_off: bool = False
 
-    def watch(self, position: Position, kind: str, record: records_pb2.Record) -> None:
-        """Takes the next record."""
-        now_ms = record.written_at_ms
-        span = now_ms - now_ms % self.span_ms
-        self._activity[span, kind] += 1
-        if kind == "offset_committed":
-            self._groups[record.offset_committed.group_id].commits += 1
-        elif kind == "generation_started":
-            self._generation(span, record.generation_started)
-        elif kind == "member_left":
-            self._left(span, record.member_left)
-        elif kind == "claim":
-            self._claimed(position, now_ms, record.claim)
-        elif kind == "handoff":
-            self._handed_off = True
-        self._last_ms = now_ms
+    def watch(self, run: RecordRun) -> None:
+        """Takes the next records."""
+        times = [record.written_at_ms for record in run.records]
+        spans = [at_ms // self.span_ms for at_ms in times]
+        self._activity.update(zip(spans, run.kinds, strict=True))
+        commits = [
+            record.offset_committed
+            for kind, record in zip(run.kinds, run.records, strict=True)
+            if kind == COMMIT
+        ]
+        self._commits.update([commit.group_id for commit in commits])
+        for index in run.others:
+            kind, record = run.kinds[index], run.records[index]
+            if kind == "generation_started":
+                self._generation(spans[index], record.generation_started)
+            elif kind == "member_left":
+                self._left(spans[index], record.member_left)
+            elif kind == "claim":
+                self._claimed(run.position(index), record, times[index - 1] if index else self._last_ms)
+            elif kind == "handoff":
+                self._handed_off = True
+        self._last_ms = times[-1]
 
     def _generation(self, span: int, message: records_pb2.GenerationStarted) -> None:
-        seen = self._groups[message.group_id]
-        cause = cause_in_words(message.cause.kind)
+        seen, members, kind = self._groups[message.group_id], len(message.members), message.cause.kind
         seen.rebalances += 1
-        seen.unexpected += message.cause.kind in _UNEXPECTED
-        seen.last_cause = cause
-        self._rebalances[span, cause] += 1
-        self._members[span, cause] += len(message.members) - seen.members
-        seen.members = len(message.members)
+        seen.unexpected += kind in _UNEXPECTED
+        seen.last_cause = kind
+        self._rebalances[span, kind] += 1
+        self._members[span, kind] += members - seen.members
+        seen.members = members
 
     def _left(self, span: int, message: records_pb2.MemberLeft) -> None:
         seen = self._groups[message.group_id]
         if seen.members:
             seen.members -= 1
-            self._members[span, cause_in_words(message.cause.kind)] -= 1
+            self._members[span, message.cause.kind] -= 1
 
-    def _claimed(self, position: Position, now_ms: int, claim: records_pb2.Claim) -> None:
-        unowned_ms = max(now_ms - self._last_ms, 0) if self._owners else 0
-        self._owners.append(
-            Owned(self.shard, position.epoch, now_ms, claim.node_id, self._handed_off, unowned_ms)
-        )
+    def _claimed(self, position: Position, record: records_pb2.Record, before_ms: int) -> None:
+        now_ms, owner = record.written_at_ms, record.claim.node_id
+        unowned_ms = max(now_ms - before_ms, 0) if self._owners else 0
+        self._owners.append(Owned(self.shard, position.epoch, now_ms, owner, self._handed_off, unowned_ms))
         self._handed_off = False
 
     def facts(self, groups: Mapping[str, Group]) -> Iterator[Fact]:
@@ -100,12 +105,15 @@ class Timeline:
             groups: as the replay left them.
         """
         for (span, kind), count in self._activity.items():
-            yield Activity(self.shard, span, kind or "unknown", count)
+            yield Activity(self.shard, span * self.span_ms, kind or "unknown", count)
         for key in self._rebalances.keys() | self._members.keys():
-            yield Rebalances(self.shard, *key, self._rebalances[key], self._members[key])
+            span, cause = key
+            words = cause_in_words(cause)
+            at_ms = span * self.span_ms
+            yield Rebalances(self.shard, at_ms, words, self._rebalances[key], self._members[key])
         yield from self._owners
-        for group_id, seen in self._groups.items():
-            group = groups.get(group_id)
+        for group_id in sorted(self._groups.keys() | self._commits.keys()):
+            seen, group = self._groups[group_id], groups.get(group_id)
             yield GroupSeen(
                 self.shard,
                 group_id,
@@ -115,6 +123,6 @@ class Timeline:
                 0 if group is None else len(group.offsets),
                 seen.rebalances,
                 seen.unexpected,
-                seen.commits,
-                seen.last_cause,
+                self._commits[group_id],
+                "" if seen.last_cause is None else cause_in_words(seen.last_cause),
             )

@@ -56,7 +56,7 @@ class Application:
         """
         kind = record.WhichOneof("kind")
         if kind == "offset_committed":
-            self._commit((record,))
+            self.apply_commits((record,))
         elif kind is None:
             if record.critical:
                 raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
@@ -86,10 +86,10 @@ class Application:
         """
         begin = 0
         for index in [index for index, kind in enumerate(kinds) if kind != "offset_committed"]:
-            self._commit(records[begin:index])
+            self.apply_commits(records[begin:index])
             self.apply(first.after(index), log.Record.FromString(datas[index]))
             begin = index + 1
-        self._commit(records[begin:])
+        self.apply_commits(records[begin:])
 
     def group(self, group_id: str, wall_ms: int) -> Group:
         """The group of that id, made when it is not there."""
@@ -102,7 +102,7 @@ class Application:
         group = self.group(record.group_id, wall_ms)
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
-        staying = {entry.member_id: entry for entry in record.members}
+        staying = {entry.member_id: entry for entry in record.members[:]}
         for member_id in [member_id for member_id in group.members if member_id not in staying]:
             self._remove(group, member_id)
         known = {one.member_id: one for one in group.history[-1].members} if group.history else {}
@@ -123,7 +123,7 @@ class Application:
         group.cause = cause
         group.unfinished = None
         group.new_member_added = False
-        if record.members:
+        if staying:
             group.recompute_subscribed_topics()
             group.become(GroupState.COMPLETING_REBALANCE, wall_ms)
         else:
@@ -210,7 +210,7 @@ class Application:
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
 
-    def _commit(self, records: Sequence[log.Record]) -> None:
+    def apply_commits(self, records: Sequence[log.Record]) -> None:
         """Carries out commits one after the other; a load consists of little else."""
         groups = self._groups
         for record in records:

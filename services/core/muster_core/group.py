@@ -12,7 +12,7 @@ from muster_core.history import GenerationEntry
 from muster_core.member import Member, Protocols
 from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
-from muster_core.published import TopicPartition, read_subscription
+from muster_core.published import TopicPartition, topics_in
 from muster_core.sharding import java_map_bucket
 from muster_core.timing_wheel import Timer
 
@@ -254,22 +254,22 @@ class Group:
 
     def recompute_subscribed_topics(self) -> None:
         """Reads the topics from the members' metadata; unknown if any is foreign (LD-17 to LD-19)."""
-        topics: set[str] = set()
         if self.protocol_type != CONSUMER:
             self.subscribed_topics = None
             return
+        topics: frozenset[str] = frozenset()
         read: set[bytes] = set()
         for member in self.members.values():
             metadata = member.metadata_for(self.protocol_name)
             if metadata in read:
                 continue  # members of a group are mostly alike
             read.add(metadata)
-            subscription = read_subscription(metadata)
-            if subscription is None:
+            wanted = topics_in(metadata)
+            if wanted is None:
                 self.subscribed_topics = None
                 return
-            topics.update(subscription.topics)
-        self.subscribed_topics = frozenset(topics)
+            topics = topics | wanted if topics else wanted
+        self.subscribed_topics = topics
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""

@@ -1,6 +1,6 @@
 """Checks the records of groups against the promises about groups."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -12,11 +12,22 @@ from muster_core.group import CONSUMER, Group
 from muster_core.invariants import Findings
 from muster_core.position import NOWHERE, Position
 from muster_core.published import TopicPartition, partitions_in, read_subscription
+from muster_core.record_run import RecordRun
 
 RECORD_MAX_BYTES = 8 << 20
 """What one record may have."""
 
 _TOLERANCE_MS = 100  # between two times of one writer
+_BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
+
+
+@dataclass(slots=True)
+class _Member:
+    """What the records so far say of one member; `heard_ms`: when it was last heard of, None: not known."""
+
+    record: records_pb2.Member
+    heard_ms: int | None = None
+    commit_seq: int = 0
 
 
 @dataclass(slots=True)
@@ -29,10 +40,9 @@ class _Group:
     protocol_name: str = ""
     leader: str = ""
     server_assignor: str = ""
-    members: dict[str, records_pb2.Member] = field(default_factory=dict)
+    members: dict[str, _Member] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    commit_seqs: dict[str, int] = field(default_factory=dict)
-    heard_ms: dict[str, int] = field(default_factory=dict)
+    seqs_of_strangers: dict[str, int] = field(default_factory=dict)
     given: dict[TopicPartition, tuple[str, Position]] = field(default_factory=dict)
     born_behind: Position = NOWHERE
     met_in_the_middle: bool = False
@@ -60,21 +70,28 @@ class GroupChecker:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
-            "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
         }
 
-    def add(self, position: Position, record: records_pb2.Record) -> None:
-        """Takes the next record; those that do not concern groups pass."""
-        check = self._checks.get(record.WhichOneof("kind") or "")
-        if check is not None:
-            self._now_ms = record.written_at_ms
-            check(position, record)
+    def add_run(self, run: RecordRun) -> None:
+        """Takes the next records; those that do not concern groups pass."""
+        checked, started = self._findings.checked, run.kinds.count("generation_started")
+        if started:
+            for invariant in _BY_GENERATION:
+                checked[invariant] += started
+        for begin, end in run.commits():
+            if begin < end:
+                self._commits(run, begin, end)
+            if end < len(run.kinds) and (check := self._checks.get(run.kinds[end])) is not None:
+                record = run.records[end]
+                self._now_ms = record.written_at_ms
+                check(run.position(end), record)
 
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
         for group in self._groups.values():
-            group.heard_ms.clear()
+            for member in group.members.values():
+                member.heard_ms = None
 
     def begin_with(self, groups: Iterable[Group]) -> None:
         """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
@@ -85,11 +102,9 @@ class GroupChecker:
                 protocol_type=known.protocol_type,
                 protocol_name=known.protocol_name,
                 leader=known.leader,
-                members={member.member_id: member.to_record() for member in known.members.values()},
-                commit_seqs={
-                    member.member_id: member.commit_seq
+                members={
+                    member.member_id: _Member(member.to_record(), commit_seq=member.commit_seq)
                     for member in known.members.values()
-                    if member.commit_seq
                 },
                 given=dict(known.owners),
             )
@@ -112,31 +127,24 @@ class GroupChecker:
 
     def _generation_started(self, position: Position, record: records_pb2.Record) -> None:
         message = record.generation_started
+        rows, generation = message.members[:], message.generation
         group = self._group(message.group_id)
-        name = f"group {message.group_id!r}, generation {message.generation}"
         unknown = group.met_in_the_middle and group.generation == 0
-        checked = self._findings.checked
-        for invariant in ("G1", "G5", "G6", "G10", "G11", "M4", "M5"):
-            checked[invariant] += 1
-        if message.generation != group.generation + 1 and not (unknown and message.generation > 0):
-            self._wrong("G1", position, f"{name} follows generation {group.generation}")
+        if generation != group.generation + 1 and not (unknown and generation > 0):
+            self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
         if group.born_behind != NOWHERE and group.generation == 0:
-            checked["G13"] += 1
-            if message.generation != 1:
-                self._wrong(
-                    "G13", position, f"{name} of a group that was removed at {group.born_behind.stream_id}"
-                )
-        members = {member.member_id: member for member in message.members}
-        self._check_members(position, message, members, name)
-        back = sorted(group.gone.intersection(members))
-        if back:
-            self._wrong("M4", position, f"{name}: {back} left before")
-        for known in (group.commit_seqs, group.heard_ms):
-            for member_id in known.keys() - members.keys():
-                del known[member_id]
-        for member_id in members:
-            group.heard_ms[member_id] = self._now_ms
-        group.generation = message.generation
+            self._findings.expect(
+                "G13",
+                generation == 1,
+                position,
+                f"{_name(message)} of a group that was removed at {group.born_behind.stream_id}",
+            )
+        members = self._members_of(group, rows)
+        self._check_members(position, message, rows, members)
+        if not group.gone.isdisjoint(members):
+            back = sorted(group.gone.intersection(members))
+            self._wrong("M4", position, f"{_name(message)}: {back} left before")
+        group.generation = generation
         group.assignment = None
         group.protocol_type = message.protocol_type
         group.protocol_name = message.protocol_name
@@ -144,34 +152,50 @@ class GroupChecker:
         group.server_assignor = message.server_assignor
         group.members = members
 
+    def _members_of(self, group: _Group, rows: Sequence[records_pb2.Member]) -> dict[str, _Member]:
+        """The members of a new generation; what is known of those that stay is kept, the rest forgotten."""
+        members: dict[str, _Member] = {}
+        before, strangers, now_ms = group.members, group.seqs_of_strangers, self._now_ms
+        for row in rows:
+            member_id = row.member_id
+            member = before.get(member_id)
+            if member is None:
+                members[member_id] = _Member(row, now_ms, strangers.get(member_id, 0))
+            else:
+                member.record, member.heard_ms = row, now_ms
+                members[member_id] = member
+        strangers.clear()
+        return members
+
     def _check_members(
         self,
         position: Position,
         message: records_pb2.GenerationStarted,
-        members: dict[str, records_pb2.Member],
-        name: str,
+        rows: Sequence[records_pb2.Member],
+        members: dict[str, _Member],
     ) -> None:
+        leader, chosen = message.leader, message.protocol_name
         if "" in members:
-            self._wrong("M5", position, f"{name}: a member without an id")
-        one_each = len(members) == len(message.members)
-        if not one_each or (message.leader not in members if members else bool(message.leader)):
-            self._wrong("G5", position, f"{name}: leader {message.leader!r} of members {list(members)}")
+            self._wrong("M5", position, f"{_name(message)}: a member without an id")
+        one_each = len(members) == len(rows)
+        if not one_each or (leader not in members if members else bool(leader)):
+            self._wrong("G5", position, f"{_name(message)}: leader {leader!r} of members {list(members)}")
         without = [
-            member.member_id
-            for member in message.members
-            if all(protocol.name != message.protocol_name for protocol in member.protocols)
+            row.member_id for row in rows if chosen not in [protocol.name for protocol in row.protocols[:]]
         ]
         if without:
-            self._wrong("G6", position, f"{name}: {without} do not support {message.protocol_name!r}")
-        static = [member.group_instance_id for member in message.members if member.group_instance_id]
+            self._wrong("G6", position, f"{_name(message)}: {without} do not support {chosen!r}")
+        static = [instance for row in rows if (instance := row.group_instance_id)]
         if len(set(static)) != len(static):
-            self._wrong("G10", position, f"{name}: a static id stands for two members among {static}")
+            self._wrong(
+                "G10", position, f"{_name(message)}: a static id stands for two members among {static}"
+            )
         size_bytes = message.ByteSize()
-        if len(message.members) > self._limits.max_size or size_bytes > RECORD_MAX_BYTES:
+        if len(rows) > self._limits.max_size or size_bytes > RECORD_MAX_BYTES:
             self._wrong(
                 "G11",
                 position,
-                f"{name}: {len(message.members)} members of at most {self._limits.max_size}, "
+                f"{_name(message)}: {len(rows)} members of at most {self._limits.max_size}, "
                 f"{size_bytes} bytes of at most {RECORD_MAX_BYTES}",
             )
 
@@ -268,10 +292,9 @@ class GroupChecker:
             f"group {message.group_id!r}: {message.member_id} left generation {message.generation}; "
             f"the group is in {group.generation} and it is {'a' if member is not None else 'no'} member",
         )
-        heard_ms = group.heard_ms.pop(message.member_id, None)
-        if member is not None and heard_ms is not None:
-            self._check_silence(position, message, heard_ms)
-        group.commit_seqs.pop(message.member_id, None)
+        if member is not None and member.heard_ms is not None:
+            self._check_silence(position, message, member.heard_ms)
+        group.seqs_of_strangers.pop(message.member_id, None)
         group.gone.add(message.member_id)
 
     def _check_silence(self, position: Position, message: records_pb2.MemberLeft, heard_ms: int) -> None:
@@ -297,7 +320,7 @@ class GroupChecker:
         old = group.members.pop(message.old_member_id, None)
         self._findings.expect(
             "G10",
-            bool(static) and old is not None and old.group_instance_id == static,
+            bool(static) and old is not None and old.record.group_instance_id == static,
             position,
             f"group {message.group_id!r}: {new} takes {static!r} over from "
             f"{message.old_member_id}, which does not hold it",
@@ -305,11 +328,9 @@ class GroupChecker:
         self._findings.expect(
             "M5", bool(new), position, f"group {message.group_id!r}: a member without an id"
         )
-        group.commit_seqs.pop(message.old_member_id, None)
-        group.heard_ms.pop(message.old_member_id, None)
+        group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
-        group.members[new] = message.member
-        group.heard_ms[new] = self._now_ms
+        group.members[new] = _Member(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
         for partition, (owner, _) in list(group.given.items()):
             if owner == message.old_member_id:
                 group.given[partition] = (new, position)
@@ -339,45 +360,73 @@ class GroupChecker:
 
     # -- offsets ------------------------------------------------------------------------------------
 
-    def _offset_committed(self, position: Position, record: records_pb2.Record) -> None:
-        message = record.offset_committed
-        group = self._group(message.group_id)
-        member_id, generation = message.member_id, message.generation
-        self._findings.checked["O3"] += 1
-        limit = self._limits.offset_metadata_max_bytes
-        for entry in message.offsets:
-            metadata = entry.metadata
-            if len(metadata) * 4 > limit and len(metadata.encode()) > limit:  # 4: of the longest character
-                text = f"group {message.group_id!r}: a commit with more than {limit} bytes of metadata"
-                self._broken("G11", position, text)
+    def _commits(self, run: RecordRun, begin: int, end: int) -> None:
+        """Takes commits that follow each other; a log consists of little else."""
+        checked = self._findings.checked
+        checked["O3"] += end - begin
+        groups, numbered = self._groups, 0
+        for index in range(begin, end):
+            record = run.records[index]
+            commit = record.offset_committed
+            group_id, member_id, seq = commit.group_id, commit.member_id, commit.member_seq
+            group = groups.get(group_id) or self._group(group_id)
+            member = group.members.get(member_id)
+            if member is None or commit.generation != group.generation:
+                self._odd_commit(run.position(index), record, group, member)
+                continue
+            member.heard_ms = record.written_at_ms
+            if seq:
+                numbered += 1
+                if seq <= member.commit_seq:
+                    self._numbered_again(run.position(index), commit, member.commit_seq)
+                member.commit_seq = seq
+        checked["O4"] += numbered
+        if run.longest_bytes > self._limits.offset_metadata_max_bytes:
+            self._check_metadata(run, begin, end)
+
+    def _odd_commit(
+        self, position: Position, record: records_pb2.Record, group: _Group, member: _Member | None
+    ) -> None:
+        """Takes a commit that is not of a member of the present generation."""
+        commit = record.offset_committed
+        member_id, generation, seq = commit.member_id, commit.generation, commit.member_seq
         if not member_id and generation < 0:
             if group.members:
-                text = f"group {message.group_id!r}: a commit from outside while it has members"
+                text = f"group {commit.group_id!r}: a commit from outside while it has members"
                 self._wrong("O3", position, text)
             return
         if group.met_in_the_middle and group.generation == 0:
             return
-        if generation != group.generation or member_id not in group.members:
-            self._check_alive(position, group, "a commit")
-            member = "a" if member_id in group.members else "no"
-            self._wrong(
-                "O3",
-                position,
-                f"group {message.group_id!r}: a commit of {member_id} in generation {generation}; the group "
-                f"is in {group.generation}, of which it is {member} member",
-            )
-        else:
-            group.heard_ms[member_id] = record.written_at_ms
-        seq = message.member_seq
+        self._check_alive(position, group, "a commit")
+        self._wrong(
+            "O3",
+            position,
+            f"group {commit.group_id!r}: a commit of {member_id} in generation {generation}; the group "
+            f"is in {group.generation}, of which it is {'no' if member is None else 'a'} member",
+        )
         if seq:
             self._findings.checked["O4"] += 1
-            last = group.commit_seqs.get(member_id, 0)
+            last = group.seqs_of_strangers.get(member_id, 0) if member is None else member.commit_seq
             if seq <= last:
-                text = (
-                    f"group {message.group_id!r}: a commit of {member_id}: number {seq} after number {last}"
-                )
-                self._wrong("O4", position, text)
-            group.commit_seqs[member_id] = seq
+                self._numbered_again(position, commit, last)
+            if member is None:
+                group.seqs_of_strangers[member_id] = seq
+            else:
+                member.commit_seq = seq
+
+    def _numbered_again(self, position: Position, commit: records_pb2.OffsetCommitted, last: int) -> None:
+        text = f"a commit of {commit.member_id}: number {commit.member_seq} after number {last}"
+        self._broken("O4", position, f"group {commit.group_id!r}: {text}")
+        self._findings.checked["O4"] -= 1
+
+    def _check_metadata(self, run: RecordRun, begin: int, end: int) -> None:
+        limit = self._limits.offset_metadata_max_bytes
+        for index in range(begin, end):
+            commit = run.records[index].offset_committed
+            for entry in commit.offsets:
+                if len(entry.metadata.encode()) > limit:
+                    text = f"group {commit.group_id!r}: a commit with more than {limit} bytes of metadata"
+                    self._broken("G11", run.position(index), text)
 
     def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.offset_tombstone
@@ -401,12 +450,16 @@ class GroupChecker:
             return True
         for member in group.members.values():
             metadata = next(
-                (row.metadata for row in member.protocols if row.name == group.protocol_name), b""
+                (row.metadata for row in member.record.protocols if row.name == group.protocol_name), b""
             )
             subscription: common_pb2.Subscription | None = read_subscription(metadata)
             if subscription is None or topic in subscription.topics:
                 return True
         return False
+
+
+def _name(message: records_pb2.GenerationStarted) -> str:
+    return f"group {message.group_id!r}, generation {message.generation}"
 
 
 def _keeps(name: str, member_id: str, partition: TopicPartition, since: Position) -> str:

@@ -14,6 +14,8 @@ class GroupState(Enum):
     STABLE = "Stable"
     DEAD = "Dead"
 
+    __hash__ = object.__hash__  # what Enum has is Python, and every move looks states up
+
     @property
     def proto(self) -> coordinator_pb2.GroupState.ValueType:
         """The state as it is sent."""

@@ -11,13 +11,12 @@ from muster_core.log_checker import LogChecker
 from muster_core.nonces import NonceBook
 from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
+from muster_core.record_run import FollowRun, RecordRun
 from muster_core.shard import Shard
 from muster_core.snapshot import SnapshotReader, SnapshotUnusable, digest_of, part_hash, parts
 
 Snapshots = Mapping[Position, Callable[[], Iterable[bytes]]]
 """Stored snapshots: the last position each covers → its parts."""
-
-Watch = Callable[[Position, str, records_pb2.Record], None]
 
 
 class LogAudit:
@@ -34,7 +33,7 @@ class LogAudit:
         nonces: remembers nonces; absent: in memory.
         replay: whether records of groups are checked and replayed; the catalog's log has none.
         snapshots: those that are stored.
-        watch: told of each record that could be decoded.
+        watch: told of the records that could be decoded.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class LogAudit:
         nonces: NonceBook | None = None,
         replay: bool = True,
         snapshots: Snapshots | None = None,
-        watch: Watch | None = None,
+        watch: FollowRun | None = None,
     ) -> None:
         self._limits = GroupConfig() if limits is None else limits
         self._snapshots = dict(snapshots or {})
@@ -63,6 +62,7 @@ class LogAudit:
             nonces=nonces,
             groups=replay,
             follow=self._follow if replay or watch is not None else None,
+            pauses=self._snapshots.keys(),
         )
 
     @property
@@ -123,25 +123,31 @@ class LogAudit:
             findings.expect("G12", True, GENESIS, "")
         return findings
 
-    def _follow(self, position: Position, kind: str, record: records_pb2.Record) -> None:
+    def _follow(self, run: RecordRun) -> None:
         if self._watch is not None:
-            self._watch(position, kind, record)
+            self._watch(run)
+        for begin, end in run.commits():
+            if self._replaying and self._state is not None and begin < end:
+                self._state.replay_commits(run.records[begin:end])
+            if end < len(run.kinds):
+                self._other(run.position(end), run.kinds[end], run.records[end])
+        last = run.position(len(run.kinds) - 1)
+        if last in self._snapshots and self._state is not None:
+            self._meet_snapshot(self._state, last)
+
+    def _other(self, position: Position, kind: str, record: records_pb2.Record) -> None:
+        """Takes a record that is no commit."""
         if kind == "snapshot":
             self._markers[Position.from_proto(record.snapshot.upto)] = (position, record.snapshot)
-        state = self._state
-        if state is None:
-            return
         if kind == "genesis" and position == GENESIS:
-            self._replaying = True
-        if self._replaying:
-            try:
-                state.replay(position, record)
-            except Exception as error:
-                self.findings.expect("G12", False, position, f"{type(error).__name__}: {error}")
-                self._state = None
-                return
-        if position in self._snapshots:
-            self._meet_snapshot(state, position)
+            self._replaying = self._state is not None
+        if not self._replaying or self._state is None:
+            return
+        try:
+            self._state.replay(position, record)
+        except Exception as error:
+            self.findings.expect("G12", False, position, f"{type(error).__name__}: {error}")
+            self._state = None
 
     def _meet_snapshot(self, state: Shard, position: Position) -> None:
         """Compares a snapshot with the replay, or begins the replay with it."""

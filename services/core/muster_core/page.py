@@ -42,6 +42,19 @@ class Page:
         """Place of an entry."""
         return self.first.after(index) if self.positions is None else self.positions[index]
 
+    def part(self, begin: int, end: int) -> "Page":
+        """Some of the entries, as a page."""
+        if (begin, end) == (0, len(self)):
+            return self
+        rows = slice(begin, end)
+        positions = None if self.positions is None else self.positions[rows]
+        first = self.position(begin) if begin < len(self) else NOWHERE
+        return Page(first, self.records[rows], self.nonces[rows], self.hashes[rows], positions)
+
+    def entry(self, index: int) -> Entry:
+        """One of the entries."""
+        return Entry(self.position(index), self.records[index], self.nonces[index], self.hashes[index])
+
     def entries(self) -> Iterator[Entry]:
         """The entries one by one."""
         for index, (record, nonce, hash_) in enumerate(
@@ -51,13 +64,18 @@ class Page:
 
     @classmethod
     def of_stream(
-        cls, ids: Sequence[bytes], records: list[bytes], nonces: list[bytes], hashes: list[bytes]
+        cls,
+        ids: Sequence[bytes],
+        records: Sequence[bytes],
+        nonces: Sequence[bytes],
+        hashes: Sequence[bytes],
     ) -> "Page":
         """A page from ids of a Redis stream, `<epoch>-<offset>` each."""
         if not ids:
             return cls(NOWHERE, records, nonces, hashes)
         epoch, offset = first = Position.parse(ids[0].decode())
-        if list(ids) == [b"%d-%d" % (epoch, number) for number in range(offset, offset + len(ids))]:
+        numbers = range(offset, offset + len(ids))
+        if list(ids) == list(map((b"%d-%%d" % epoch).__mod__, numbers)):
             return cls(first, records, nonces, hashes)
         return cls(first, records, nonces, hashes, [Position.parse(one.decode()) for one in ids])
 

@@ -1,6 +1,7 @@
 """Reading the published subscription and assignment messages out of bytes that may be foreign."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 from muster_protos.muster.v1 import common_pb2
@@ -18,6 +19,13 @@ def read_subscription(metadata: bytes) -> common_pb2.Subscription | None:
     except DecodeError:
         return None
     return message if message.version == _VERSION else None
+
+
+@lru_cache(maxsize=64)
+def topics_in(metadata: bytes) -> frozenset[str] | None:
+    """The topics of a published subscription; None: foreign. Members of a group are mostly alike."""
+    subscription = read_subscription(metadata)
+    return None if subscription is None else frozenset(subscription.topics)
 
 
 def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:

@@ -131,6 +131,10 @@ class Shard:
         """
         self._context.application.apply(position, record)
 
+    def replay_commits(self, records: Sequence[records_pb2.Record]) -> None:
+        """The same for records of commits that follow each other."""
+        self._context.application.apply_commits(records)
+
     def replay_run(
         self,
         first: Position,

@@ -21,7 +21,8 @@ from redis.retry import Retry
 PAGE_ENTRIES = 1_000
 """Entries that are asked for at a time: more only make the server slow for others."""
 
-_FIELDS = 6
+_NAMES = (b"r", b"n", b"h")
+_FIELDS = 2 * len(_NAMES)
 _PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
 _HASH_BYTES = 32
 _AROUND = 2
@@ -55,18 +56,19 @@ class LogTrimmedError(LogUnreadableError):
 
 def _page(rows: list[list[Any]]) -> Page:
     """A page of what XRANGE answers: id, and the fields `r`, `n` and `h` of each entry in this order."""
-    ids, records, nonces, hashes = [], [], [], []
-    for id_, fields in rows:
-        ids.append(id_)
-        if len(fields) == _FIELDS:
-            _, record, _, nonce, _, hash_ = fields
-        else:
-            named = dict(zip(fields[::2], fields[1::2], strict=False))
-            record, nonce, hash_ = (named.get(name, b"") for name in (b"r", b"n", b"h"))
-        records.append(record)
-        nonces.append(nonce)
-        hashes.append(hash_)
+    if not rows:
+        return Page.of_stream([], [], [], [])
+    ids, fields = zip(*rows, strict=True)
+    if set(map(len, fields)) != {_FIELDS}:
+        fields = tuple(map(_in_order, fields))
+    _, records, _, nonces, _, hashes = zip(*fields, strict=True)
     return Page.of_stream(ids, records, nonces, hashes)
+
+
+def _in_order(fields: list[bytes]) -> tuple[bytes, ...]:
+    """The fields of an entry that has others than it should."""
+    named = dict(zip(fields[::2], fields[1::2], strict=False))
+    return tuple(word for name in _NAMES for word in (name, named.get(name, b"")))
 
 
 def _written_at_ms(record: bytes) -> int:
