@@ -1,15 +1,12 @@
 """`muster-audit follow`: what it raises, what it keeps, and that a kill loses and repeats nothing."""
 
-import json
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from kit.audit_follower import FollowProcess
 from kit.damaged_logs import DAMAGES, Damage
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
@@ -210,39 +207,9 @@ def test_what_is_no_checkpoint(text: str, tmp_path: Path) -> None:
         Checkpoint.load(tmp_path / "checkpoint")
 
 
-class Process:
-    """The real command, with what it tells."""
-
-    def __init__(self, url: str, folder: Path, *more: str) -> None:
-        self.metrics = folder / "audit.prom"
-        self.process = subprocess.Popen(
-            [
-                sys.executable, "-m", "muster_audit", "follow", url, "--checkpoint", str(folder / "at.json"),
-                "--metrics", str(self.metrics), "--poll-seconds", "0.2", "-o", "json", *more,
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def has_checked(self, count: int) -> None:
-        """Waits until the metrics say so."""
-        deadline = time.monotonic() + PATIENCE_S
-        wanted = f'muster_audit_entries_checked_total{{log="shard 0"}} {count}\n'
-        while not self.metrics.is_file() or wanted not in self.metrics.read_text():
-            assert time.monotonic() < deadline, self.metrics.read_text()
-            assert self.process.poll() is None
-            time.sleep(0.05)
-
-    def end(self, number: signal.Signals) -> tuple[int, list[tuple[str, str]]]:
-        """Ends it; gives the exit code and what was told."""
-        self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=PATIENCE_S)
-        told = [json.loads(line) for line in out.splitlines()]
-        return self.process.returncode, [(one["invariant"], one["position"]) for one in told]
-
-
 async def test_a_kill_loses_and_repeats_nothing(nodes: RedisNodes, tmp_path: Path) -> None:
     built = builder()
-    one = Process(nodes.url, tmp_path)
+    one = FollowProcess(nodes.url, tmp_path)
     one.has_checked(22)
     built.generation(7, "z")
     hold(nodes, built)
@@ -251,7 +218,7 @@ async def test_a_kill_loses_and_repeats_nothing(nodes: RedisNodes, tmp_path: Pat
     built.commit(7, "z", 1)
     built.commit(3, "z", 2)
     hold(nodes, built)
-    two = Process(nodes.url, tmp_path)
+    two = FollowProcess(nodes.url, tmp_path)
     two.has_checked(25)
     text = two.metrics.read_text()
     assert two.end(signal.SIGTERM) == (1, [("O3", "2-25")])
@@ -261,16 +228,29 @@ async def test_a_kill_loses_and_repeats_nothing(nodes: RedisNodes, tmp_path: Pat
     assert "muster_audit_up 1\n" in text
 
 
+async def test_one_checkpoint_has_one_follower(nodes: RedisNodes, tmp_path: Path) -> None:
+    one = FollowProcess(nodes.url, tmp_path)
+    one.has_checked(22)
+    two = FollowProcess(nodes.url, tmp_path)
+    _, said = two.process.communicate(timeout=PATIENCE_S)
+    assert two.process.returncode == 2
+    assert f"at.json is in use by process {one.process.pid}" in said
+    assert one.end(signal.SIGTERM) == (0, [])
+    three = FollowProcess(nodes.url, tmp_path)
+    three.has_checked(22)
+    assert three.end(signal.SIGTERM) == (0, [])
+
+
 async def test_a_clean_log_ends_with_0_and_the_first_violation_with_1_if_asked_for(
     nodes: RedisNodes, tmp_path: Path
 ) -> None:
-    process = Process(nodes.url, tmp_path, "--fail-fast")
+    process = FollowProcess(nodes.url, tmp_path, "--fail-fast")
     process.has_checked(22)
     assert process.end(signal.SIGTERM) == (0, [])
     built = builder()
     built.generation(7, "z")
     hold(nodes, built)
-    again = Process(nodes.url, tmp_path, "--fail-fast")
+    again = FollowProcess(nodes.url, tmp_path, "--fail-fast")
     assert again.process.wait(PATIENCE_S) == 1
     assert again.end(signal.SIGTERM)[1] == [("G1", "2-23")]
 

@@ -11,7 +11,7 @@ import redis
 from muster_core.position import Position
 from muster_server.verify.reader import LogUnreadableError
 
-from muster_audit.checkpoint import Checkpoint, CheckpointUnusable, LogProgress, replace_file
+from muster_audit.checkpoint import Checkpoint, CheckpointUnusable, LogProgress, held_alone, replace_file
 from muster_audit.facts import Broken
 from muster_audit.follow_metrics import Round, metrics_text
 from muster_audit.log_follower import FollowOptions, LogFollower
@@ -30,7 +30,7 @@ class Follower:
     def __init__(self, checkpoint: Checkpoint, options: FollowOptions) -> None:
         self.checkpoint = checkpoint
         self.names: dict[int, str] = {}
-        self._options = options
+        self.options = options
         self._logs: dict[int, LogFollower] = {}
 
     @property
@@ -56,11 +56,11 @@ class Follower:
             )
         checkpoint.cluster_id = source.cluster_id
         shards = source.logs()
-        nonces = self._options.memory_mb * (1 << 20) // NONCE_BYTES_EACH // 2 // len(shards)
+        nonces = self.options.memory_mb * (1 << 20) // NONCE_BYTES_EACH // 2 // len(shards)
         for shard in shards:
             if shard not in self._logs:
                 progress = checkpoint.logs.setdefault(shard, LogProgress())
-                self._logs[shard] = LogFollower(shard, progress, nonces, self._options)
+                self._logs[shard] = LogFollower(shard, progress, nonces, self.options)
                 self.names[shard] = source.name(shard)
             for violation in self._logs[shard].turn(source):
                 around = _around(source, shard, violation.position)
@@ -116,10 +116,18 @@ def follow(
         metrics: file for the metrics; None: none are written.
 
     Raises:
-        CheckpointUnusable: it cannot be gone on from the checkpoint.
+        CheckpointUnusable: it cannot be gone on from the checkpoint, or another process does so.
         LogUnreadableError: the log cannot be read at the start. Later on it is tried again.
     """
-    follower = Follower(Checkpoint.load(path), options)
+    with held_alone(path):
+        follower = Follower(Checkpoint.load(path), options)
+        _follow(follower, address, path, told, stop, metrics)
+    return follower.checkpoint.broken
+
+
+def _follow(
+    follower: Follower, address: str, path: Path, told: Told, stop: threading.Event, metrics: Path | None
+) -> None:
     began, problem, at_seconds = False, "", 0.0
     while not stop.is_set():
         try:
@@ -143,5 +151,4 @@ def follow(
             last = Round(not problem, at_seconds, follower.lags)
             replace_file(metrics, metrics_text(follower.checkpoint, last, follower.names))
         if problem or not follower.more:
-            stop.wait(options.poll_seconds)
-    return follower.checkpoint.broken
+            stop.wait(follower.options.poll_seconds)
