@@ -18,8 +18,9 @@ QUIET_S = 10
 
 _KILL = """
 for process in /proc/[0-9]*; do
-  if tr '\\0' ' ' <"$process/cmdline" | grep -q '[m]uster-server --roles'; then kill -9 "${process#/proc/}"; fi
+  tr '\\0' ' ' <"$process/cmdline" | grep -q '[m]uster-server --roles' && kill -9 "${process#/proc/}"
 done
+true
 """
 
 MAJORITY = 2
