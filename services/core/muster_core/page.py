@@ -42,13 +42,26 @@ class Page:
         """Place of an entry."""
         return self.first.after(index) if self.positions is None else self.positions[index]
 
+    def dense_parts(self) -> Iterator["Page"]:
+        """The page in as few pages as are dense."""
+        positions = self.positions
+        if positions is None:
+            yield self
+            return
+        begin = 0
+        for end in range(1, len(self) + 1):
+            if end == len(self) or positions[end] != positions[end - 1].after(1):
+                rows = slice(begin, end)
+                yield Page(positions[begin], self.records[rows], self.nonces[rows], self.hashes[rows])
+                begin = end
+
     def part(self, begin: int, end: int) -> "Page":
         """Some of the entries, as a page."""
         if (begin, end) == (0, len(self)):
             return self
         rows = slice(begin, end)
         positions = None if self.positions is None else self.positions[rows]
-        first = self.position(begin) if begin < len(self) else NOWHERE
+        first = self.position(begin) if begin < end else NOWHERE
         return Page(first, self.records[rows], self.nonces[rows], self.hashes[rows], positions)
 
     def entry(self, index: int) -> Entry:
