@@ -236,6 +236,7 @@ async def test_one_checkpoint_has_one_follower(nodes: RedisNodes, tmp_path: Path
     assert two.process.returncode == 2
     assert f"at.json is in use by process {one.process.pid}" in said
     assert one.end(signal.SIGTERM) == (0, [])
+    one.metrics.unlink()
     three = FollowProcess(nodes.url, tmp_path)
     three.has_checked(22)
     assert three.end(signal.SIGTERM) == (0, [])
