@@ -10,13 +10,19 @@ ratios and the memory of Spark's Python workers.
 """
 
 import argparse
+import itertools
+import os
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import Process, Queue
 from pathlib import Path
+from typing import Any
 
 import redis
 import uvloop
@@ -25,7 +31,7 @@ from muster_audit.scan import Rules, ScanOptions, audit_log
 from muster_audit.session import spark_session
 from muster_audit.sources import NodesSource
 from muster_core.chain import BEFORE_GENESIS, chain_hash
-from muster_core.position import NOWHERE, Position
+from muster_core.position import Position
 from muster_metadata.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
@@ -36,10 +42,12 @@ SHARDS = 50
 GROUPS = 40
 CLUSTER = "bench"
 PIPELINE = 1_000
+RULES = ((Rules.LOG, "log rules, chain", 400_000), (Rules.ALL, "all rules, replay", 150_000))
+"""What is measured, and how many records/s it should reach on two cores."""
 
 
-def records(shard: int, count: int) -> Iterator[bytes]:
-    """A healthy log of so many records."""
+def records(shard: int) -> Iterator[bytes]:
+    """A healthy log without an end."""
     yield log.Record(
         written_at_ms=1, critical=True,
         genesis=log.Genesis(cluster_id=CLUSTER, shard_count=SHARDS, shard=shard),
@@ -48,7 +56,7 @@ def records(shard: int, count: int) -> Iterator[bytes]:
     yield log.Record(written_at_ms=2, claim=claim).SerializeToString()
     subscription = common_pb2.Subscription(version=1, topics=["orders"]).SerializeToString()
     generation = [0] * GROUPS
-    for number in range(count - 2):
+    for number in itertools.count():
         now_ms = 1_700_000_000_000 + number
         group = number // 5 % GROUPS
         group_id, member_id = f"group-{shard}-{group}", f"member-{shard}-{group}-0123456789abcdef"
@@ -68,23 +76,85 @@ def records(shard: int, count: int) -> Iterator[bytes]:
         yield record.SerializeToString()
 
 
-def fill(port: int, shard: int, count: int) -> int:
-    """Writes one log; gives its bytes."""
-    keys = log_keys(shard, SHARDS)
-    place, before, size = NOWHERE, BEFORE_GENESIS, 0
-    with redis.Redis(port=port) as connection, connection.pipeline(transaction=False) as pipeline:
-        pipeline.delete(keys.log)
-        for number, record in enumerate(records(shard, count), 1):
+class Filler:
+    """Writes the logs, and makes them longer: what stands there stays.
+
+    Args:
+        port: of the server.
+        shard: number of the log.
+    """
+
+    def __init__(self, port: int, shard: int) -> None:
+        self._port, self._keys = port, log_keys(shard, SHARDS)
+        self._records = enumerate(records(shard), 1)
+        self._before = BEFORE_GENESIS
+        self._size_bytes = 0
+
+    def grow(self, count: int) -> int:
+        """Writes so many records more; gives the bytes of all."""
+        client: Any = redis.Redis(port=self._port)
+        connection = client.connection_pool.get_connection()
+        connection.send_command("DEL" if self._before == BEFORE_GENESIS else "EXISTS", self._keys.log)
+        connection.read_response()
+        key, left = self._keys.log.encode(), count
+        while left:
+            rows = list(islice(self._records, min(PIPELINE, left)))
+            connection.send_packed_command([self._commands(key, rows)])
+            for _ in rows:
+                connection.read_response()
+            left -= len(rows)
+        connection.send_command("SET", self._keys.acknowledged, Position(1, rows[-1][0]).stream_id)
+        connection.read_response()
+        connection.disconnect()
+        return self._size_bytes
+
+    def _commands(self, key: bytes, rows: list[tuple[int, bytes]]) -> bytes:
+        """XADD of each record, packed by hand: the client's way takes longer than all the rest."""
+        commands = []
+        for number, record in rows:
             place = Position(0 if number == 1 else 1, number)
             nonce = secrets.token_bytes(16)
-            before = chain_hash(before, place, nonce, record)
-            pipeline.xadd(keys.log, {"r": record, "n": nonce, "h": before}, id=place.stream_id)
-            size += len(record)
-            if number % PIPELINE == 0:
-                pipeline.execute()
-        pipeline.set(keys.acknowledged, place.stream_id)
-        pipeline.execute()
-    return size
+            self._before = chain_hash(self._before, place, nonce, record)
+            self._size_bytes += len(record)
+            words = (b"XADD", key, place.stream_id.encode(), b"r", record, b"n", nonce, b"h", self._before)
+            commands.append(b"*9\r\n" + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+        return b"".join(commands)
+
+
+class Fillers:
+    """Processes that write the logs.
+
+    Args:
+        port: of the server.
+        processes: how many.
+    """
+
+    def __init__(self, port: int, processes: int) -> None:
+        self._each = 0
+        self._sizes: Queue[int] = Queue()
+        self._amounts: list[Queue[int]] = [Queue() for _ in range(processes)]
+        for number, amounts in enumerate(self._amounts):
+            shards = range(number, SHARDS, processes)
+            Process(target=_fill, args=(port, shards, amounts, self._sizes), daemon=True).start()
+
+    def grow_to(self, count: int) -> int:
+        """Makes all logs together so long; gives their bytes."""
+        more, self._each = count // SHARDS - self._each, count // SHARDS
+        for amounts in self._amounts:
+            amounts.put(more)
+        return sum(self._sizes.get() for _ in self._amounts)
+
+    def end(self) -> None:
+        """Ends the processes."""
+        for amounts in self._amounts:
+            amounts.put(0)
+
+
+def _fill(port: int, shards: Sequence[int], amounts: "Queue[int]", sizes: "Queue[int]") -> None:
+    """A process that makes some of the logs longer each time it is told by how much; 0 ends it."""
+    fillers = [Filler(port, shard) for shard in shards]
+    while count := amounts.get():
+        sizes.put(sum(filler.grow(count) for filler in fillers))
 
 
 def bare(url: str) -> int:
@@ -131,51 +201,96 @@ class Memory:
                     continue
 
 
-def timed(name: str, count: int, baseline: float, run: object) -> float:
-    began = time.perf_counter()
-    run()  # type: ignore[operator]
-    took = time.perf_counter() - began
-    ratio = f"{took / baseline:6.2f}× the bare read" if baseline else ""
-    print(f"  {name:34} {count / took:12,.0f} records/s  {took:8.2f} s  {ratio}", flush=True)
-    return took
+def processor_seconds() -> float:
+    """What this process and all below it have used: Spark's JVM and workers, the server."""
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(path.parent.name)
+        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+
+    def below(pid: int) -> bool:
+        while pid not in (0, os.getpid()):
+            pid = parents.get(pid, 0)
+        return pid != 0
+
+    return sum(ticks for pid, ticks in used.items() if below(pid)) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Runs things and prints what they cost.
+
+    Attributes:
+        count: records of a run.
+        cores: how many there are.
+        bare_seconds: what a read that looks at nothing took.
+    """
+
+    count: int
+    cores: int
+    bare_seconds: float = 0.0
+
+    def time(self, name: str, run: Callable[[], object], bar: int = 0) -> float:
+        """Runs something; gives its wall time."""
+        used, began = processor_seconds(), time.perf_counter()
+        run()
+        took, used = time.perf_counter() - began, processor_seconds() - used
+        rate, undisturbed = self.count / took, self.count * self.cores / max(used, 0.01)
+        ratio = f"{took / self.bare_seconds:5.2f}× the bare read" if self.bare_seconds else ""
+        print(f"  {name:32} {rate:11,.0f} records/s {took:7.2f} s  {ratio}", flush=True)
+        told = f"  {'':32} {used:.2f} s of processors, {used / self.count * 1e6:.2f} µs a record"
+        if bar:
+            told += f"; {undisturbed:,.0f} records/s if all {self.cores} cores were free; bar {bar:,}"
+        print(told, flush=True)
+        return took
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, action="append", help="how many; may be given again")
+    parser.add_argument(
+        "--records", type=int, action="append", help="how many; again: that many after a growth; ascending"
+    )
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory-mb", type=int, default=256)
+    parser.add_argument("--plain", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         nodes = RedisNodes(folder / "nodes", 1, fsync="no")
         await nodes.start()
         await initialise_log(nodes.url, SHARDS, CLUSTER)
-        port, url = nodes[0].port, nodes.url
-        log_file = folder / "spark.log"
-        master = f"local[{arguments.cores}]"
+        url, log_file, master = nodes.url, folder / "spark.log", f"local[{arguments.cores}]"
+        fillers = Fillers(nodes[0].port, arguments.cores)
         try:
             with spark_session("bench", master=master, folder=folder / "spark", log=log_file) as spark:
                 check(spark, url, CheckOptions(), folder / "warm")
-                for number, count in enumerate(arguments.records or [1_000_000]):
-                    with ProcessPoolExecutor(arguments.cores) as pool:
-                        each = [count // SHARDS] * SHARDS
-                        size = sum(pool.map(fill, [port] * SHARDS, range(SHARDS), each))
+                for count in arguments.records or [1_000_000]:
+                    size_bytes = fillers.grow_to(count)
                     print(
-                        f"{count:,} records of {size / count:.0f} bytes, {arguments.cores} cores", flush=True
+                        f"{count:,} records of {size_bytes / count:.0f} bytes, {arguments.cores} cores",
+                        flush=True,
                     )
-                    base = timed("bare read, one process", count, 0, lambda: bare(url))
-                    for rules, told in ((Rules.LOG, "log rules, chain"), (Rules.ALL, "all rules, replay")):
-                        timed(f"{told}: plain Python", count, base, lambda rules=rules: plain(url, rules))
+                    watch = Stopwatch(count, arguments.cores)
+                    watch.bare_seconds = watch.time("bare read, one process", partial(bare, url))
+                    for rules, told, bar in RULES:
+                        if arguments.plain:
+                            watch.time(f"{told}: plain Python", partial(plain, url, rules))
                         options = CheckOptions(rules=rules, memory_mb=arguments.memory_mb)
-                        tables = folder / f"{rules}-{number}"
+                        tables = folder / f"{rules}-{count}"
                         with Memory() as memory:
-                            timed(
-                                f"{told}: Spark", count, base,
-                                lambda options=options, tables=tables: check(spark, url, options, tables),
-                            )  # fmt: skip
-                        print(f"  {'':34} largest Python worker: {memory.highest_mb:,.0f} MiB", flush=True)
+                            watch.time(
+                                f"{told}: Spark",
+                                partial(check, spark, url, options, tables),
+                                bar,
+                            )
+                        print(f"  {'':32} largest Python worker: {memory.highest_mb:,.0f} MiB", flush=True)
         finally:
+            fillers.end()
             await nodes.stop()
 
 
