@@ -215,6 +215,17 @@ def describe_command(
         raise typer.Exit(EXIT_BROKEN)
 
 
+@app.command(name="executor", hidden=True)
+def executor_command() -> None:
+    """What a pod runs that Spark starts."""
+    from muster_audit.executor import NotAnExecutor, become_executor
+
+    try:
+        become_executor()
+    except (NotAnExecutor, JavaMissing) as error:
+        _fail(str(error))
+
+
 def _fail(message: str) -> NoReturn:
     typer.echo(f"muster-audit: {message}", err=True)
     raise typer.Exit(EXIT_UNREADABLE)
