@@ -14,6 +14,7 @@ from muster._backoff import Backoff
 from muster._channels import Channels
 from muster._clock import boot_ms
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
+from muster._tracing import metadata
 from muster._transport import ConnectionLost, Overloaded, raise_status
 
 log = logging.getLogger("muster")
@@ -185,7 +186,7 @@ class Discovery:
             stub = pb_grpc.CoordinatorDiscoveryServiceStub(channel)
             call: Any = getattr(stub, method)
             try:
-                answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000)
+                answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000, metadata=metadata())
             except grpc.aio.AioRpcError as error:
                 raise_status(error, method)
                 raise

@@ -6,6 +6,7 @@ import grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
 
+from muster._tracing import traceparent
 from muster._transport import GroupRequest, GroupResponse, sort_status
 
 MOST_FRAMES = 500
@@ -34,6 +35,7 @@ def call_frame(call_id: int, request: GroupRequest) -> session_pb2.ClientFrame:
     """The frame of a call. It holds a copy of the request."""
     frame = session_pb2.ClientFrame()
     frame.call.call_id = call_id
+    frame.call.traceparent = traceparent()
     getattr(frame.call, _FIELDS[type(request)]).CopyFrom(request)
     return frame
 

@@ -15,6 +15,7 @@ from muster._errors import GroupError, RequestRefused, group_error
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
 from muster._reactions import Call as _Call
 from muster._standing import Pulse, Seat
+from muster._tracing import span
 from muster._transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded, Transport
 
 log = logging.getLogger("muster")
@@ -197,6 +198,15 @@ class GroupLink:
             RequestRefused: the request is wrong or not allowed.
             GroupError: discovery refuses the group id.
         """
+        calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
+        if isinstance(request, pb.HeartbeatRequest):
+            return await calling  # too many, and they say too little, to be traced
+        with span(f"muster {type(request).__name__.removesuffix('Request')}", self.group_id):
+            return await calling
+
+    async def _call(
+        self, request: GroupRequest, response_type: type[Response], timeout_ms: int, *, follow_moves: bool
+    ) -> Outcome[Response]:
         address = await self.locate()
         epoch_before = self.shard_epoch
         moved = self._moved

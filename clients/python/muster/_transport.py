@@ -20,6 +20,7 @@ from muster._channels import Channels
 from muster._clock import boot_ms
 from muster._errors import RequestRefused
 from muster._standing import Pulse, Seat
+from muster._tracing import metadata
 
 GroupRequest: TypeAlias = (
     pb.JoinGroupRequest
@@ -208,7 +209,7 @@ class UnaryTransport:
             stub = pb_grpc.GroupCoordinatorServiceStub(channel)
             call: Any = getattr(stub, method)
             try:
-                response = await call(request, timeout=timeout_ms / 1_000)
+                response = await call(request, timeout=timeout_ms / 1_000, metadata=metadata())
             except grpc.aio.AioRpcError as error:
                 raise_status(error, method)
                 raise

@@ -9,6 +9,7 @@ import grpc
 import structlog
 from muster_core.clock import Now
 from muster_core.events import GroupRequest, GroupResponse, Push
+from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
@@ -19,6 +20,7 @@ from muster_runtime.errors import StartupError
 from muster_runtime.refusals import Unavailable
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry.views import ViewSource
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
 from muster_runtime.wire import GRPC, Wire
@@ -28,6 +30,7 @@ from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeaseP
 from muster_coordinator.lease_line import LeaseLine, LeaseThread
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import LogClient, Nonces
+from muster_coordinator.measures import CoordinatorMeasures
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership, OwnershipPace
 from muster_coordinator.peers import CoordinatorPeerServicer, Peers
@@ -88,6 +91,7 @@ class Coordinator:
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
         self._server = RpcServer(server, tls, wire, telemetry)
+        self._telemetry = telemetry
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
         self._parts: _Parts | None = None
@@ -134,12 +138,13 @@ class Coordinator:
         view = ClusterView(channels)
         targets = [str(address) for address in settings.metadata]
         log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
+        measures = None if self._telemetry is None else _measures(self._telemetry, log_client)
         loader = Loader(channels.channel, len(channels), self._config)
         peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
         # Calls can only be served when their servicers are there before the port is, and who this process is
         # is known only after: so the servicers get what answers them a moment later.
         late = _Late()
-        self._add_servicers(late)
+        self._add_servicers(late, measures)
         try:
             port = await self._server.start(str(settings.listen))
         except BaseException:
@@ -167,13 +172,14 @@ class Coordinator:
             lease,
             lambda owner: Surroundings(
                 claimant=Claimant(settings.node_id, session, version),
-                log=log_client,
+                log=log_client if measures is None else measures.log,
                 nonces=nonces,
                 loader=loader,
                 now=_now,
                 may_answer=lease.may_answer,
-                changed=owner.shard_changed,
+                changed=owner.shard_changed if measures is None else measures.also(owner.shard_changed),
                 pushed=late.pushed,
+                watch=_unwatched if measures is None else measures.watch,
                 load_wait_ms=settings.load_wait_ms,
             ),
             loader,
@@ -188,8 +194,21 @@ class Coordinator:
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, _now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         late.calls, late.ownership = Calls(ownership, view), ownership
-        self._sessions = Sessions(self._session_settings, late.calls, lease.may_answer, clock.boot_ms)
+        tally = None if measures is None else measures.calls
+        traces = None if measures is None else measures.traces
+        self._sessions = Sessions(
+            self._session_settings,
+            late.calls,
+            lease.may_answer,
+            clock.boot_ms,
+            tally,
+            None if traces is None else traces.of_stream,
+        )
         late.sessions = self._sessions
+        if self._telemetry is not None and measures is not None:
+            measures.attach(ownership, lease, self._sessions)
+            self._telemetry.add(measures)
+            self._telemetry.add(ViewSource(view, "coordinator"))
         log_client.start()
         await view.start()
         ownership.start()
@@ -250,11 +269,12 @@ class Coordinator:
         await parts.channels.close()
         log.info("coordinator_stopped", node_id=self.node_id)
 
-    def _add_servicers(self, late: "_Late") -> None:
+    def _add_servicers(self, late: "_Late", measures: CoordinatorMeasures | None) -> None:
         add = self._server.add
+        answer = late.answer if measures is None else measures.answering(late.answer)
         add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
-            GroupCoordinatorServicer(late.answer),
+            GroupCoordinatorServicer(answer),
             method_limits=METHOD_LIMITS,
         )
         add(
@@ -338,6 +358,19 @@ class _Late:
         if self.ownership is None:
             raise Unavailable("the coordinator starts", 100)
         return await self.ownership.give(shard, asker)
+
+
+def _measures(telemetry: Telemetry, log_client: LogClient) -> CoordinatorMeasures:
+    traces = None
+    if telemetry.tracing is not None:
+        from muster_coordinator.traces import CoordinatorTraces
+
+        traces = CoordinatorTraces(telemetry.tracing)
+    return CoordinatorMeasures(log_client, _now, traces)
+
+
+def _unwatched(_core: Shard) -> None:
+    """What watches a shard where nothing is counted."""
 
 
 def _now() -> Now:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -27,6 +27,7 @@ from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_coordinator.phase import NOT_SURE
+from muster_coordinator.watch import Watch
 
 log = structlog.get_logger()
 
@@ -68,6 +69,7 @@ class CoreDriver:
         outlets: where its decisions go.
         now: both clocks.
         may_answer: whether the lease is held at a boot time.
+        watch: told what the core stores; nobody is if absent.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class CoreDriver:
         outlets: Outlets,
         now: Callable[[], Now],
         may_answer: Callable[[int], bool],
+        watch: Watch | None = None,
     ) -> None:
         self.core = core
         self.suspended = False
@@ -84,6 +87,7 @@ class CoreDriver:
         self._out = outlets
         self._now = now
         self._may_answer = may_answer
+        self._watch = watch
         self._calls: dict[int, tuple[Sink, GroupRequest]] = {}
         self._call_ids = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,6 +99,10 @@ class CoreDriver:
         """Number of calls that wait for their answer."""
         return len(self._calls)
 
+    def open_requests(self) -> Iterator[GroupRequest]:
+        """The calls that wait for their answer."""
+        return (message for _, message in self._calls.values())
+
     def begin(self, epoch: int) -> None:
         """The load has ended: the core finishes what the last owner had begun."""
         now = self._now()
@@ -105,6 +113,8 @@ class CoreDriver:
     def end(self, last_event: Event) -> None:
         """Plays the last event and drops the rest; appends of it would come too late and are not made."""
         self.stop_time()
+        if self._watch is not None:
+            self._watch.over()
         now = self._now()
         effects = self.core.handle(last_event, now)
         for reply in effects.replies:
@@ -173,6 +183,8 @@ class CoreDriver:
 
     def appended(self, append_id: int, position: Position) -> None:
         """The records of an append are on a majority."""
+        if self._watch is not None:
+            self._watch.stored(append_id)
         try:
             self.handle(AppendDone(append_id, position))
         except Exception:
@@ -211,6 +223,8 @@ class CoreDriver:
         for push in effects.pushes:
             self._out.push(push)
         for append in effects.appends:
+            if self._watch is not None:
+                self._watch.storing(append)
             self._out.append(append.append_id, [record.SerializeToString() for record in append.records])
         self._arm(effects.next_deadline_ms, now)
 

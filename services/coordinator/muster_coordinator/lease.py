@@ -85,6 +85,10 @@ class LeaseKeeper:
         pace: its times.
         callbacks: what the loop is told.
         boot_ms: the boot clock.
+
+    Attributes:
+        lapses: how often the lease ran out before it was renewed.
+        failed_renewals: renewals that were not confirmed in time.
     """
 
     def __init__(
@@ -96,6 +100,8 @@ class LeaseKeeper:
         callbacks: LeaseCallbacks,
         boot_ms: Callable[[], int],
     ) -> None:
+        self.lapses = 0
+        self.failed_renewals = 0
         self._targets = tuple(targets)
         self._line = line
         self._holder = holder
@@ -133,6 +139,10 @@ class LeaseKeeper:
     def may_answer(self, now_ms: int) -> bool:
         """Whether this process may answer clients at the given boot time. Checked when an answer is built."""
         return not self._lapsed and now_ms < self._deadline_ms
+
+    def margin_ms(self, now_ms: int) -> int:
+        """How long this process may answer from a boot time on without another renewal; 0: it may not."""
+        return 0 if self._lapsed else max(self._deadline_ms - now_ms, 0)
 
     def set_lease_ms(self, lease_ms: int) -> None:
         """Takes over the lease time that metadata says its observers use."""
@@ -218,6 +228,7 @@ class LeaseKeeper:
     def _check_deadline(self, now_ms: int) -> None:
         if not self._lapsed and now_ms >= self._deadline_ms:
             self._lapsed = True
+            self.lapses += 1
             log.warning("lease_lapsed", late_ms=now_ms - self._deadline_ms)
             self._tell(self._callbacks.suspended)
 
@@ -265,6 +276,7 @@ class LeaseKeeper:
             return False
         if answer is None or not answer.renewed:
             if not self._stopping:
+                self.failed_renewals += 1
                 problem = stream.problem or (answer.message if answer is not None else "no answer in time")
                 if not self._failing:
                     log.warning("lease_not_renewed", instance=stream.target, reason=problem)

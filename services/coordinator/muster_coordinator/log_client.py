@@ -111,11 +111,17 @@ class LogClient:
         targets: addresses of the metadata instances.
         connect: makes a channel to one of them.
         pace: its times.
+
+    Attributes:
+        repeats: how often a step was sent again because its outcome was not known or refused for now.
+        streams_lost: how often a stream broke, or was given up for the next instance.
     """
 
     def __init__(
         self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], pace: Pace | None = None
     ) -> None:
+        self.repeats = 0
+        self.streams_lost = 0
         self._targets = tuple(targets)
         self._connect = connect
         self._pace = Pace() if pace is None else pace
@@ -175,6 +181,7 @@ class LogClient:
             self._stream = None
             self._waiting[:0] = [entry for entry in self._open.values() if not entry.future.done()]
             self._open.clear()
+            self.streams_lost += 1
             failures = 1 if stream.answered else failures + 1
             self._current = (self._current + 1) % len(self._targets)
             pause_ms = min(self._pace.connect_first_ms << min(failures - 1, 10), self._pace.connect_max_ms)
@@ -269,6 +276,7 @@ class LogClient:
             return
         pause_ms = min(self._pace.repeat_first_ms << min(entry.repeats, 10), self._pace.repeat_max_ms)
         entry.repeats += 1
+        self.repeats += 1
         level = log.warning if entry.repeats in {1, 10} else log.debug
         level(
             "log_step_repeated",

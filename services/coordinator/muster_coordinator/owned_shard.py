@@ -1,6 +1,7 @@
 """A shard that this process owns, or is about to: how it is taken, served and given up."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -37,6 +38,10 @@ class OwnedShard:
         surroundings: what all shards share.
         phase: ELSEWHERE while another owner still serves it, CLAIMING if there is none.
         known_epoch: highest epoch that was heard of.
+
+    Attributes:
+        load_ms: how long its load took, once it is served.
+        loaded_records: how many records the load replayed.
     """
 
     def __init__(self, number: int, surroundings: Surroundings, phase: Phase, known_epoch: int = 0) -> None:
@@ -44,6 +49,8 @@ class OwnedShard:
         self.phase = phase
         self.epoch = known_epoch
         self.successor: common_pb2.Coordinator | None = None
+        self.load_ms = 0
+        self.loaded_records = 0
         self._around = surroundings
         self._driver: CoreDriver | None = None
         self._log: ShardLog | None = None
@@ -82,6 +89,10 @@ class OwnedShard:
         """Number of calls that wait for their answer."""
         return 0 if self._driver is None else self._driver.open_calls
 
+    def open_requests(self) -> Iterator[GroupRequest]:
+        """The calls that wait for their answer."""
+        return iter(()) if self._driver is None else self._driver.open_requests()
+
     # --- taking it
 
     async def claim(self, above_epoch: int, image: LogImage) -> None:
@@ -119,21 +130,32 @@ class OwnedShard:
 
     def _serve(self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int) -> None:
         around = self._around
+        watch = around.watch(image.core)
         shard_log = self._log = ShardLog(
-            self.number, self.epoch, nonce, end, around.log, around.nonces, self._appended, self._log_stopped
+            self.number,
+            self.epoch,
+            nonce,
+            end,
+            around.log,
+            around.nonces,
+            self._appended,
+            self._log_stopped,
+            watch,
         )
         outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse)
         self._kept = KeptSnapshots(shard_log, image)
-        self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer)
+        self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer, watch)
         self._become(Phase.SERVING)
         self._driver.begin(self.epoch)
+        self.loaded_records = image.records
+        self.load_ms = around.now().boot_ms - began_ms
         log.info(
             "shard_loaded",
             shard=self.number,
             epoch=self.epoch,
             records=image.records,
             snapshot=image.base.upto.stream_id,
-            load_ms=around.now().boot_ms - began_ms,
+            load_ms=self.load_ms,
         )
         around.changed(self)
 

@@ -1,9 +1,11 @@
 """The group calls of one session stream: started as they come, answered as frames."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -32,6 +34,31 @@ class ProtocolBroken(Exception):
     """The client broke the protocol of the stream or a limit that ends it; says what in one sentence."""
 
 
+class Tally(Protocol):
+    """Told what is answered and what comes, to be counted. On the way of every heartbeat."""
+
+    def answered(self, response: GroupResponse, seconds: float) -> None:
+        """A call was answered after so long."""
+
+    def beat(self) -> None:
+        """A beat of a stream came."""
+
+
+class CallTraces(Protocol):
+    """Makes the spans of a stream's calls."""
+
+    def starting(
+        self, call_id: int, kind: str, request: Any, traceparent: str
+    ) -> AbstractContextManager[None]:
+        """A call is started within."""
+
+    def done(self, call_id: int) -> None:
+        """It was answered."""
+
+    def cancel(self) -> None:
+        """The client is gone."""
+
+
 class StreamCalls:
     """Open calls of a stream.
 
@@ -41,6 +68,8 @@ class StreamCalls:
         max_open: calls open at a time.
         frame: gives a frame of about so many bytes to write an answer into.
         idle: told when the last open call was answered.
+        tally: counts answers; nobody does if absent.
+        traces: makes their spans; nobody does if absent.
     """
 
     def __init__(
@@ -50,12 +79,17 @@ class StreamCalls:
         max_open: int,
         frame: Callable[[int], pb.ServerFrame],
         idle: Callable[[], None],
+        tally: Tally | None = None,
+        traces: CallTraces | None = None,
     ) -> None:
         self._calls = calls
         self._host = host
         self._max_open = max_open
         self._frame = frame
         self._idle = idle
+        self._tally = tally
+        self._traces = traces
+        self._began: dict[int, float] = {}
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
 
     def __len__(self) -> int:
@@ -87,11 +121,18 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
-        self._start(call_id, kind, request)
+        if self._traces is None:
+            self._start(call_id, kind, request)
+        else:
+            with self._traces.starting(call_id, kind, request, call.traceparent):
+                self._start(call_id, kind, request)
 
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked."""
         calls, self._open = self._open, {}
+        self._began.clear()
+        if self._traces is not None:
+            self._traces.cancel()
         for handle in calls.values():
             if isinstance(handle, asyncio.Task):
                 handle.cancel()
@@ -101,6 +142,8 @@ class StreamCalls:
 
     def _start(self, call_id: int, kind: str, request: Any) -> None:
         self._open[call_id] = None
+        if self._tally is not None:
+            self._began[call_id] = time.perf_counter()
         shard = self._calls.at_once(request)
         if shard is None:
             work = self._answer(call_id, kind, request)
@@ -122,6 +165,8 @@ class StreamCalls:
     def _answered(self, call_id: int, kind: str, response: GroupResponse) -> None:
         if call_id not in self._open:
             return  # the client went away
+        if self._tally is not None:
+            self._tally.answered(response, time.perf_counter() - self._began[call_id])
         reply = self._frame(response.ByteSize()).reply
         reply.call_id = call_id
         getattr(reply, kind).CopyFrom(response)
@@ -139,6 +184,9 @@ class StreamCalls:
 
     def _done(self, call_id: int) -> None:
         self._open.pop(call_id, None)
+        self._began.pop(call_id, None)
+        if self._traces is not None:
+            self._traces.done(call_id)
         if not self._open:
             self._idle()
 

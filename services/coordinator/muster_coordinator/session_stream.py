@@ -17,7 +17,7 @@ from muster_runtime.refusals import Refused
 
 from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.session_calls import ProtocolBroken, StreamCalls
+from muster_coordinator.session_calls import CallTraces, ProtocolBroken, StreamCalls, Tally
 from muster_coordinator.session_members import MemberKey, StreamMembers
 from muster_coordinator.session_outbox import Outbox
 from muster_coordinator.settings import SessionSettings
@@ -54,6 +54,8 @@ class StreamSurroundings:
         broke: told of a stream that its client or the network ended, once nothing of it is open but members.
         may_answer: whether the lease is held at a boot time.
         boot_ms: the boot clock.
+        tally: counts answers and beats; nobody does if absent.
+        traces: gives what makes the spans of a stream's calls; nobody does if absent.
     """
 
     settings: SessionSettings
@@ -62,6 +64,8 @@ class StreamSurroundings:
     broke: Callable[["SessionStream"], None]
     may_answer: Callable[[int], bool]
     boot_ms: Callable[[], int]
+    tally: Tally | None = None
+    traces: Callable[[], CallTraces] | None = None
 
 
 class SessionStream:
@@ -84,7 +88,15 @@ class SessionStream:
         self._around = around
         self._settings = settings
         self._outbox = Outbox(settings.max_queued_bytes)
-        self._calls = StreamCalls(around.calls, host, settings.max_open_calls, self._frame, self._outbox.wake)
+        self._calls = StreamCalls(
+            around.calls,
+            host,
+            settings.max_open_calls,
+            self._frame,
+            self._outbox.wake,
+            around.tally,
+            None if around.traces is None else around.traces(),
+        )
         self._beat_interval_ms = 0
         self._beat_number = 0
         self._opened_ms = self._heard_ms = around.boot_ms()
@@ -337,6 +349,8 @@ class SessionStream:
         if beat.number <= self._beat_number:
             raise ProtocolBroken("beat.number: must grow with each beat, from 1")
         self._beat_number = beat.number
+        if self._around.tally is not None:
+            self._around.tally.beat()
         unheard = list(self.members.beat())
         if not self._around.may_answer(self._around.boot_ms()):
             unheard = [(key, error_code.COORDINATOR_NOT_AVAILABLE) for key in self.members]

@@ -13,6 +13,7 @@ from muster_runtime.refusals import ResourceExhausted, Unavailable
 from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.session_breaks import Breaks
+from muster_coordinator.session_calls import CallTraces, Tally
 from muster_coordinator.session_stream import SessionStream, StreamSurroundings
 from muster_coordinator.settings import SessionSettings
 
@@ -31,6 +32,8 @@ class Sessions:
         calls: answers the calls of the group protocol, finds shards.
         may_answer: whether the lease is held at a boot time.
         boot_ms: the boot clock.
+        tally: counts answers and beats; nobody does if absent.
+        traces: gives what makes the spans of a stream's calls; nobody does if absent.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class Sessions:
         calls: Calls,
         may_answer: Callable[[int], bool],
         boot_ms: Callable[[], int],
+        tally: Tally | None = None,
+        traces: Callable[[], CallTraces] | None = None,
     ) -> None:
         self._settings = settings
         self._boot_ms = boot_ms
@@ -48,7 +53,9 @@ class Sessions:
         self._breaks = Breaks(
             self._streams.values(), settings.break_window_ms, settings.break_hold_ms, boot_ms
         )
-        self._around = StreamSurroundings(settings, calls, {}, self._broke, may_answer, boot_ms)
+        self._around = StreamSurroundings(
+            settings, calls, {}, self._broke, may_answer, boot_ms, tally, traces
+        )
         self._checker: asyncio.TimerHandle | None = None
         self._stopping = False
 

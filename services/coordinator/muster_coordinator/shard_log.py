@@ -9,6 +9,7 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_coordinator.log_client import Log, Nonces, Step
+from muster_coordinator.watch import Watch
 
 BATCH_MAX_RECORDS = 10_000
 BATCH_MAX_BYTES = 16 << 20
@@ -59,6 +60,7 @@ class ShardLog:
         nonces: source of nonces.
         on_done: told of each append, in order, with the place of its first record.
         on_stopped: told once when nothing can be written any more.
+        watch: told of the steps that carry appends; nobody is if absent.
 
     Attributes:
         end: the last entry that is acknowledged.
@@ -75,6 +77,7 @@ class ShardLog:
         nonces: Nonces,
         on_done: Callable[[int, Position], None],
         on_stopped: Callable[[LogStopped], None],
+        watch: Watch | None = None,
     ) -> None:
         self.shard = shard
         self.epoch = epoch
@@ -85,6 +88,7 @@ class ShardLog:
         self._nonces = nonces
         self._on_done = on_done
         self._on_stopped = on_stopped
+        self._watch = watch
         self._queue: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
         self._step: asyncio.Future[pb.LogResult] | None = None
@@ -162,6 +166,8 @@ class ShardLog:
         step: Step
         if self._queue:
             step = self._next_batch()
+            if self._watch is not None:
+                self._watch.sending(step, [batch.append_id for batch in self._sent])
         elif self._barriers:
             step = pb.CheckStep(epoch=self.epoch, claim_nonce=self.claim_nonce)
         else:
@@ -192,6 +198,8 @@ class ShardLog:
         if future.cancelled() or self._closed:
             return
         self._step = None
+        if self._watch is not None:
+            self._watch.settled()
         result = future.result()
         if result.outcome != pb.LOG_OUTCOME_OK:
             self._stop(LogStopped(result.outcome, result.message, result.epoch))

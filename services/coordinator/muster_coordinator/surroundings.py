@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from muster_core.clock import Now
 from muster_core.events import Push
+from muster_core.shard import Shard
 
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import Log, Nonces
+from muster_coordinator.watch import Watch
 
 if TYPE_CHECKING:
     from muster_coordinator.owned_shard import OwnedShard
@@ -45,6 +47,7 @@ class Surroundings:
         load_wait_ms: how long a call waits for a load to end before it is answered
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
+        watch: gives what is told of the records that a loaded shard stores; None: nobody is.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
 
@@ -56,6 +59,7 @@ class Surroundings:
     may_answer: Callable[[int], bool]
     changed: Callable[["OwnedShard"], None]
     pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
+    watch: Callable[[Shard], Watch | None] = lambda _core: None
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000
     handoff_wait_ms: int = 1_000

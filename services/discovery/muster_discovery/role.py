@@ -8,11 +8,13 @@ from muster_protos.muster.v1 import discovery_pb2_grpc
 from muster_runtime.channels import Address, Channels
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry.views import ViewSource
 from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView
 from muster_runtime.wire import GRPC, Wire
 
 from muster_discovery._forward import Forwarder
+from muster_discovery.metrics import DiscoverySource
 from muster_discovery.service import DiscoveryService
 from muster_discovery.settings import DiscoverySettings
 
@@ -41,6 +43,7 @@ class Discovery:
     ) -> None:
         self._settings = settings
         self._server = RpcServer(server, tls, wire, telemetry)
+        self._telemetry = telemetry
         self._tls = tls
         self._wire = wire
         self._channels: Channels | None = None
@@ -70,6 +73,9 @@ class Discovery:
         self._view = view = ClusterView(self._channels)
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)
+        if self._telemetry is not None:
+            self._telemetry.add(ViewSource(view, "discovery"))
+            self._telemetry.add(DiscoverySource(service))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)
         self._server.on_stop(service.stop)
         try:

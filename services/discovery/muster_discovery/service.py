@@ -39,6 +39,11 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self._stopping = False
         self._unsubscribe = view.subscribe(self._wake)
 
+    @property
+    def watchers(self) -> int:
+        """Number of open WatchCluster calls."""
+        return len(self._watchers)
+
     def stop(self) -> None:
         """Ends the open WatchCluster calls with UNAVAILABLE."""
         self._stopping = True

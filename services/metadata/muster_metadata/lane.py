@@ -42,6 +42,10 @@ class Lane:
         reply_timeout_ms: how long the oldest command may wait for its answer.
         max_outstanding_bytes: commands beyond this are answered DOWN until answers come.
         on_connect: called after each connection that was made.
+
+    Attributes:
+        on_reply: told how long each command waited for its answer, in seconds; nobody is if absent.
+        losses: connections that broke or were given up.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class Lane:
         self._connect_timeout_s = self._patience_s()
         self._max_outstanding_bytes = max_outstanding_bytes
         self._on_connect = on_connect
+        self.on_reply: Callable[[float], None] | None = None
+        self.losses = 0
         self._connection: Connection | SSLConnection | None = None
         self._outbox: list[bytes] = []
         self._wake = asyncio.Event()
@@ -129,6 +135,7 @@ class Lane:
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = _describe(error)
             finally:
+                self.losses += self._connection is not None
                 self._connection = None
                 self._drop_outstanding()
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
@@ -189,7 +196,9 @@ class Lane:
                 )
             except ResponseError as error:
                 raw = error
-            _, future, decode = self._waiting.popleft()
+            sent, future, decode = self._waiting.popleft()
+            if self.on_reply is not None:
+                self.on_reply(time.monotonic() - sent)
             self._outstanding_bytes -= self._sizes.popleft()
             reply = decode(raw)
             if not future.done():

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -10,9 +10,13 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_metadata import steps
 from muster_metadata.entries import End
 from muster_metadata.logs import Logs
+from muster_metadata.measures import MetadataMeasures
 from muster_metadata.repair import Held
 from muster_metadata.snapshots import Snapshots
 from muster_metadata.steps import Verdict
+
+if TYPE_CHECKING:
+    from muster_metadata.traces import MetadataTraces
 
 log = structlog.get_logger()
 
@@ -28,6 +32,8 @@ class LogStream:
         snapshots: carries out those on snapshots.
         log_count: number of logs, the catalog's included.
         write: sends a message.
+        measures: times the steps; nobody does if absent.
+        traces: makes the spans of appends; nobody does if absent.
     """
 
     def __init__(
@@ -36,11 +42,15 @@ class LogStream:
         snapshots: Snapshots,
         log_count: int,
         write: Callable[[pb.LogResponse], Awaitable[None]],
+        measures: MetadataMeasures | None = None,
+        traces: "MetadataTraces | None" = None,
     ) -> None:
         self._logs = logs
         self._snapshots = snapshots
         self._log_count = log_count
         self._write = write
+        self._measures = measures
+        self._traces = traces
         self._results: list[pb.LogResult] = []
         self._wake = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
@@ -96,8 +106,16 @@ class LogStream:
         task.add_done_callback(self._open.discard)
 
     async def _run(self, call: pb.LogCall, kind: str) -> None:
+        if self._traces is not None and kind == "append" and call.append.traceparent:
+            with self._traces.appending(call.shard, call.append):
+                await self._carry_out(call, kind)
+        else:
+            await self._carry_out(call, kind)
+
+    async def _carry_out(self, call: pb.LogCall, kind: str) -> None:
         end: End | None
         held: Held | None = None
+        ended = None if self._measures is None else self._measures.step_begins(kind)
         try:
             if kind == "append":
                 verdict, end = await self._logs.append(call.shard, call.append)
@@ -112,6 +130,8 @@ class LogStream:
         except Exception:
             log.exception("log_step_failed", shard=call.shard, step=kind)
             verdict, end = steps.UNKNOWN, None
+        if ended is not None:
+            ended(verdict.outcome)
         if kind in _WRITING:
             self._writing.discard(call.shard)
         self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)

@@ -7,6 +7,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_metadata import steps
 from muster_metadata.claim import HIGHEST_EPOCH, Claimer
 from muster_metadata.entries import End, arguments, chain
+from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum, Replies
 from muster_metadata.repair import Held
 from muster_metadata.reply import Status
@@ -33,6 +34,9 @@ class Logs:
         claimer: carries out claims.
         upkeep: is told what was written.
         claimed: is told of each claim: shard, epoch, name and session of the owner.
+
+    Attributes:
+        on_asked: told of each node that was sent a batch, with its answer to come; nobody is if absent.
     """
 
     def __init__(self, quorum: Quorum, claimer: Claimer, upkeep: Upkeep, claimed: Claimed) -> None:
@@ -40,6 +44,7 @@ class Logs:
         self._claimer = claimer
         self._upkeep = upkeep
         self._claimed = claimed
+        self.on_asked: Callable[[Node, Answer], None] | None = None
 
     async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, End | None]:
         """Takes a log."""
@@ -63,7 +68,7 @@ class Logs:
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
         batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
         verdict, replies = await self._quorum.ask(
-            lambda node: node.append(*held, batch),
+            lambda node: self._asked(node, node.append(*held, batch)),
             steps.appended(end.position, self._quorum.majority, first_attempt=step.first_attempt),
             late=lambda node, reply: self._upkeep.heard(held, node, reply),
         )
@@ -79,6 +84,11 @@ class Logs:
         else:
             self._complain(held, replies)
         return verdict, None
+
+    def _asked(self, node: Node, answer: Answer) -> Answer:
+        if self.on_asked is not None:
+            self.on_asked(node, answer)
+        return answer
 
     async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, End | None]:
         """The read barrier."""

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Coroutine
+from typing import TYPE_CHECKING
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
@@ -19,6 +20,7 @@ from muster_metadata.durability import weaknesses
 from muster_metadata.lease_stream import Leases
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.logs import Logs
+from muster_metadata.measures import MetadataMeasures
 from muster_metadata.membership import Membership
 from muster_metadata.monitor import Monitor
 from muster_metadata.node import Node
@@ -33,6 +35,9 @@ from muster_metadata.tables import Tables
 from muster_metadata.upkeep import Upkeep
 from muster_metadata.view import ClusterView
 
+if TYPE_CHECKING:
+    from muster_metadata.traces import MetadataTraces
+
 log = structlog.get_logger()
 
 _RETRY_S = 0.05
@@ -45,6 +50,11 @@ class Metadata:
     Args:
         settings: where the log is, and times.
         telemetry: where its numbers go; nothing is counted if absent.
+
+    Attributes:
+        measures: what it counts; None: nothing.
+        traces: what makes the spans of appends; None: nothing does.
+        log_streams: open streams of coordinators to their logs.
     """
 
     def __init__(self, settings: MetadataSettings, telemetry: Telemetry | None = None) -> None:
@@ -95,6 +105,13 @@ class Metadata:
         self._ready = asyncio.Event()
         self._told = False
         self._waiting_since_ms = boot_ms()
+        self.log_streams = 0
+        self.measures = None if telemetry is None else MetadataMeasures(self)
+        if telemetry is not None and self.measures is not None:
+            telemetry.add(self.measures)
+        self.traces = None if telemetry is None else _traces(telemetry)
+        if self.traces is not None:
+            self.logs.on_asked = self.traces.asked
 
     @property
     def ready(self) -> asyncio.Event:
@@ -190,6 +207,14 @@ class Metadata:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _traces(telemetry: Telemetry) -> "MetadataTraces | None":
+    if telemetry.tracing is None:
+        return None
+    from muster_metadata.traces import MetadataTraces
+
+    return MetadataTraces(telemetry.tracing)
 
 
 class MetadataServer:

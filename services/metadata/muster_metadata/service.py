@@ -38,10 +38,20 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         self, request_iterator: AsyncIterator[pb.LogRequest], context: Any
     ) -> None:
         """Claims, appends, checks."""
+        metadata = self._metadata
         stream = LogStream(
-            self._metadata.logs, self._metadata.snapshots, self._shard_count() + 1, context.write
+            metadata.logs,
+            metadata.snapshots,
+            self._shard_count() + 1,
+            context.write,
+            metadata.measures,
+            metadata.traces,
         )
-        await stream.serve(request_iterator, self._metadata.stopping)
+        metadata.log_streams += 1
+        try:
+            await stream.serve(request_iterator, metadata.stopping)
+        finally:
+            metadata.log_streams -= 1
 
     async def Lease(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.LeaseRequest], context: Any

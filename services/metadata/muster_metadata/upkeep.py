@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -49,11 +50,15 @@ class Upkeep:
         quorum: the nodes.
         repairer: repairs single ones.
         monotonic_s: a clock; that of the process if absent.
+
+    Attributes:
+        repairs: how many came to each result.
     """
 
     def __init__(
         self, quorum: Quorum, repairer: Repairer, monotonic_s: Callable[[], float] | None = None
     ) -> None:
+        self.repairs: Counter[Repaired] = Counter()
         self._quorum = quorum
         self._repairer = repairer
         self._now_s = monotonic_s or time.monotonic
@@ -102,6 +107,10 @@ class Upkeep:
         """Whether this instance looks after a log under this or a later claim."""
         known = self._logs.get(shard)
         return known is not None and known.held.epoch >= epoch
+
+    def behind(self) -> Counter[Node]:
+        """Of how many logs each node lacks something, as far as is known here."""
+        return Counter(node for known in self._logs.values() for node in known.behind)
 
     async def adopt(self, shard: int, epoch: int) -> None:
         """Looks after a log that was claimed through another instance, whose owner uses this one now."""
@@ -219,6 +228,7 @@ class Upkeep:
             log.exception("repair_failed", shard=known.held.shard, node=node.index)
         finally:
             self._repairs.pop(place, None)
+            self.repairs[result] += 1
         if result is Repaired.DONE:
             self._retry_s.pop(place, None)
             known.acknowledged = False

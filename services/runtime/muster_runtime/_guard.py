@@ -5,13 +5,16 @@ import inspect
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 
 from muster_runtime.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.telemetry.rpcs import RpcMetrics
+
+if TYPE_CHECKING:
+    from muster_runtime.telemetry.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -64,6 +67,7 @@ class Guard:
         max_deadline_ms: time that a unary call gets at most, also when the client set none.
         tracker: given for streams that the server ends by itself when it stops.
         metrics: counts unary calls.
+        tracing: makes their spans.
     """
 
     def __init__(
@@ -74,12 +78,14 @@ class Guard:
         max_deadline_ms: int,
         tracker: CallTracker | None = None,
         metrics: RpcMetrics | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
         self._max_deadline_s = max_deadline_ms / 1000
         self._tracker = tracker
         self._metrics = metrics
+        self._tracing = tracing
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
@@ -89,6 +95,10 @@ class Guard:
         if not handler.request_streaming and not handler.response_streaming:
             decode = _decoder(handler.request_deserializer, limit, by_value=True)
             unary = self._unary(method, handler.unary_unary)
+            if self._tracing is not None:
+                from muster_runtime.telemetry.rpc_traces import traced
+
+                unary = traced(self._tracing, method, unary)
             if self._metrics is not None:
                 unary = self._metrics.counted(method, unary)
             return grpc.unary_unary_rpc_method_handler(unary, decode, serialize)

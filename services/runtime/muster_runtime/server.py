@@ -152,7 +152,7 @@ class RpcServer:
         self._settings = ServerSettings() if settings is None else settings
         self._tls = tls
         self._wire = wire
-        self._metrics = None if telemetry is None else telemetry.rpcs
+        self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._health = health.aio.HealthServicer()
@@ -277,7 +277,8 @@ class RpcServer:
             method_limits=limits,
             max_deadline_ms=self._settings.max_deadline_ms,
             tracker=tracker,
-            metrics=self._metrics,
+            metrics=None if self._telemetry is None else self._telemetry.rpcs,
+            tracing=None if self._telemetry is None else self._telemetry.tracing,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

@@ -246,8 +246,13 @@ class Call(_message.Message):
     LEAVE_GROUP_FIELD_NUMBER: _builtins.int
     OFFSET_COMMIT_FIELD_NUMBER: _builtins.int
     OFFSET_FETCH_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Chosen by the client, not used by another open call of the stream. From 1."""
+    traceparent: _builtins.str
+    """Trace context of the call as of W3C Trace Context, at most 55 bytes; empty: the caller does not trace it.
+    A unary call has it in its metadata, under the same name.
+    """
     @_builtins.property
     def join_group(self) -> _coordinator_pb2.JoinGroupRequest:
         """JoinGroup."""
@@ -282,10 +287,11 @@ class Call(_message.Message):
         leave_group: _coordinator_pb2.LeaveGroupRequest | None = ...,
         offset_commit: _coordinator_pb2.OffsetCommitRequest | None = ...,
         offset_fetch: _coordinator_pb2.OffsetFetchRequest | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "heartbeat", b"heartbeat", "join_group", b"join_group", "leave_group", b"leave_group", "offset_commit", b"offset_commit", "offset_fetch", b"offset_fetch", "request", b"request", "sync_group", b"sync_group", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015

@@ -27,15 +27,15 @@ from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import discovery_pb2 as muster_dot_v1_dot_discovery__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!muster/internal/v1/metadata.proto\x12\x12muster.internal.v1\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x19muster/v1/discovery.proto\"=\n\x06LogEnd\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"*\n\tNewRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"^\n\x08LogEntry\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\"8\n\nLogRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.muster.internal.v1.LogCall\"\xa7\x02\n\x07LogCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05shard\x18\x02 \x01(\r\x12.\n\x05\x63laim\x18\x03 \x01(\x0b\x32\x1d.muster.internal.v1.ClaimStepH\x00\x12\x30\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x1e.muster.internal.v1.AppendStepH\x00\x12.\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1d.muster.internal.v1.CheckStepH\x00\x12\x34\n\x08snapshot\x18\x06 \x01(\x0b\x32 .muster.internal.v1.SnapshotStepH\x00\x12,\n\x04trim\x18\x07 \x01(\x0b\x32\x1c.muster.internal.v1.TrimStepH\x00\x42\x06\n\x04step\"b\n\tClaimStep\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0b\x61\x62ove_epoch\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\t\"\xa0\x01\n\nAppendStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12.\n\x07records\x18\x04 \x03(\x0b\x32\x1d.muster.internal.v1.NewRecord\x12\x15\n\rfirst_attempt\x18\x05 \x01(\x08\"/\n\tCheckStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\"\x86\x01\n\x0cSnapshotStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x13\n\x0bpart_hashes\x18\x06 \x01(\x0c\"\xe5\x01\n\x08TrimStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12*\n\x06marker\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12!\n\x04upto\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12*\n\rprevious_upto\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12#\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\ronly_exported\x18\x07 \x01(\x08\"=\n\x0bLogResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.muster.internal.v1.LogResult\"\x96\x01\n\tLogResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xdc\x01\n\x0cLeaseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x30\n\x07serving\x18\x08 \x03(\x0b\x32\x1f.muster.internal.v1.ServedShard\x12\x0f\n\x07release\x18\t \x01(\x08\"+\n\x0bServedShard\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"U\n\rLeaseResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\nsuperseded\x18\x04 \x01(\x08\"\xdf\x01\n\x0eReadLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12!\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x04 \x01(\x0c\x12\x10\n\x08snapshot\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06packed\x18\x07 \x01(\x08\x12.\n\x11without_snapshots\x18\x08 \x03(\x0b\x32\x13.muster.v1.Position\x12\x12\n\nafter_hash\x18\t \x01(\x0c\"`\n\x08\x45ntryRun\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\x12\x0e\n\x06nonces\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x01(\x0c\"4\n\nDecodedRun\x12&\n\x07records\x18\x03 \x03(\x0b\x32\x15.muster.log.v1.Record\"\xfe\x01\n\x0fReadLogResponse\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.muster.internal.v1.LogEntry\x12\x15\n\rsnapshot_part\x18\x02 \x01(\x0c\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12/\n\x07outcome\x18\x04 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0c\n\x04runs\x18\x06 \x03(\x0c\x12*\n\rsnapshot_upto\x18\x07 \x01(\x0b\x32\x13.muster.v1.Position\"\x0e\n\x0cWatchRequest\"y\n\rWatchResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x31\n\x07\x63\x61talog\x18\x02 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"V\n\x0cTopicCatalog\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\"w\n\x12\x43hangeTopicRequest\x12\"\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12!\n\x05\x61lter\x18\x02 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12\x10\n\x06\x64\x65lete\x18\x03 \x01(\tH\x00\x42\x08\n\x06\x63hange\"\x9d\x01\n\x13\x43hangeTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12$\n\x07version\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"[\n\x15ReportExportedRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"Z\n\x16ReportExportedResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x02 \x01(\t\"$\n\x12\x44\x65scribeLogRequest\x12\x0e\n\x06shards\x18\x01 \x03(\r\"\xa8\x02\n\x13\x44\x65scribeLogResponse\x12\x41\n\x08replicas\x18\x01 \x03(\x0b\x32/.muster.internal.v1.DescribeLogResponse.Replica\x1a\xcd\x01\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0epromised_epoch\x18\x05 \x01(\x04\x12)\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x04*\x85\x02\n\nLogOutcome\x12\x1b\n\x17LOG_OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eLOG_OUTCOME_OK\x10\x01\x12\x17\n\x13LOG_OUTCOME_UNKNOWN\x10\x02\x12\x16\n\x12LOG_OUTCOME_FENCED\x10\x03\x12\x17\n\x13LOG_OUTCOME_REFUSED\x10\x04\x12\x16\n\x12LOG_OUTCOME_NO_LOG\x10\x05\x12\x19\n\x15LOG_OUTCOME_TRUNCATED\x10\x06\x12\x17\n\x13LOG_OUTCOME_INVALID\x10\x07\x12\x17\n\x13LOG_OUTCOME_DAMAGED\x10\x08\x12\x17\n\x13LOG_OUTCOME_TRIMMED\x10\t2\xfe\x04\n\x0fMetadataService\x12J\n\x03Log\x12\x1e.muster.internal.v1.LogRequest\x1a\x1f.muster.internal.v1.LogResponse(\x01\x30\x01\x12P\n\x05Lease\x12 .muster.internal.v1.LeaseRequest\x1a!.muster.internal.v1.LeaseResponse(\x01\x30\x01\x12T\n\x07ReadLog\x12\".muster.internal.v1.ReadLogRequest\x1a#.muster.internal.v1.ReadLogResponse0\x01\x12N\n\x05Watch\x12 .muster.internal.v1.WatchRequest\x1a!.muster.internal.v1.WatchResponse0\x01\x12^\n\x0b\x43hangeTopic\x12&.muster.internal.v1.ChangeTopicRequest\x1a\'.muster.internal.v1.ChangeTopicResponse\x12g\n\x0eReportExported\x12).muster.internal.v1.ReportExportedRequest\x1a*.muster.internal.v1.ReportExportedResponse\x12^\n\x0b\x44\x65scribeLog\x12&.muster.internal.v1.DescribeLogRequest\x1a\'.muster.internal.v1.DescribeLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!muster/internal/v1/metadata.proto\x12\x12muster.internal.v1\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x19muster/v1/discovery.proto\"=\n\x06LogEnd\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"*\n\tNewRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"^\n\x08LogEntry\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\"8\n\nLogRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.muster.internal.v1.LogCall\"\xa7\x02\n\x07LogCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05shard\x18\x02 \x01(\r\x12.\n\x05\x63laim\x18\x03 \x01(\x0b\x32\x1d.muster.internal.v1.ClaimStepH\x00\x12\x30\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x1e.muster.internal.v1.AppendStepH\x00\x12.\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1d.muster.internal.v1.CheckStepH\x00\x12\x34\n\x08snapshot\x18\x06 \x01(\x0b\x32 .muster.internal.v1.SnapshotStepH\x00\x12,\n\x04trim\x18\x07 \x01(\x0b\x32\x1c.muster.internal.v1.TrimStepH\x00\x42\x06\n\x04step\"b\n\tClaimStep\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0b\x61\x62ove_epoch\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\t\"\xb5\x01\n\nAppendStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12.\n\x07records\x18\x04 \x03(\x0b\x32\x1d.muster.internal.v1.NewRecord\x12\x15\n\rfirst_attempt\x18\x05 \x01(\x08\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\"/\n\tCheckStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\"\x86\x01\n\x0cSnapshotStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x13\n\x0bpart_hashes\x18\x06 \x01(\x0c\"\xe5\x01\n\x08TrimStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12*\n\x06marker\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12!\n\x04upto\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12*\n\rprevious_upto\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12#\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\ronly_exported\x18\x07 \x01(\x08\"=\n\x0bLogResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.muster.internal.v1.LogResult\"\x96\x01\n\tLogResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xdc\x01\n\x0cLeaseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x30\n\x07serving\x18\x08 \x03(\x0b\x32\x1f.muster.internal.v1.ServedShard\x12\x0f\n\x07release\x18\t \x01(\x08\"+\n\x0bServedShard\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"U\n\rLeaseResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\nsuperseded\x18\x04 \x01(\x08\"\xdf\x01\n\x0eReadLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12!\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x04 \x01(\x0c\x12\x10\n\x08snapshot\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06packed\x18\x07 \x01(\x08\x12.\n\x11without_snapshots\x18\x08 \x03(\x0b\x32\x13.muster.v1.Position\x12\x12\n\nafter_hash\x18\t \x01(\x0c\"`\n\x08\x45ntryRun\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\x12\x0e\n\x06nonces\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x01(\x0c\"4\n\nDecodedRun\x12&\n\x07records\x18\x03 \x03(\x0b\x32\x15.muster.log.v1.Record\"\xfe\x01\n\x0fReadLogResponse\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.muster.internal.v1.LogEntry\x12\x15\n\rsnapshot_part\x18\x02 \x01(\x0c\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12/\n\x07outcome\x18\x04 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0c\n\x04runs\x18\x06 \x03(\x0c\x12*\n\rsnapshot_upto\x18\x07 \x01(\x0b\x32\x13.muster.v1.Position\"\x0e\n\x0cWatchRequest\"y\n\rWatchResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x31\n\x07\x63\x61talog\x18\x02 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"V\n\x0cTopicCatalog\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\"w\n\x12\x43hangeTopicRequest\x12\"\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12!\n\x05\x61lter\x18\x02 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12\x10\n\x06\x64\x65lete\x18\x03 \x01(\tH\x00\x42\x08\n\x06\x63hange\"\x9d\x01\n\x13\x43hangeTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12$\n\x07version\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"[\n\x15ReportExportedRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"Z\n\x16ReportExportedResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x02 \x01(\t\"$\n\x12\x44\x65scribeLogRequest\x12\x0e\n\x06shards\x18\x01 \x03(\r\"\xa8\x02\n\x13\x44\x65scribeLogResponse\x12\x41\n\x08replicas\x18\x01 \x03(\x0b\x32/.muster.internal.v1.DescribeLogResponse.Replica\x1a\xcd\x01\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0epromised_epoch\x18\x05 \x01(\x04\x12)\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x04*\x85\x02\n\nLogOutcome\x12\x1b\n\x17LOG_OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eLOG_OUTCOME_OK\x10\x01\x12\x17\n\x13LOG_OUTCOME_UNKNOWN\x10\x02\x12\x16\n\x12LOG_OUTCOME_FENCED\x10\x03\x12\x17\n\x13LOG_OUTCOME_REFUSED\x10\x04\x12\x16\n\x12LOG_OUTCOME_NO_LOG\x10\x05\x12\x19\n\x15LOG_OUTCOME_TRUNCATED\x10\x06\x12\x17\n\x13LOG_OUTCOME_INVALID\x10\x07\x12\x17\n\x13LOG_OUTCOME_DAMAGED\x10\x08\x12\x17\n\x13LOG_OUTCOME_TRIMMED\x10\t2\xfe\x04\n\x0fMetadataService\x12J\n\x03Log\x12\x1e.muster.internal.v1.LogRequest\x1a\x1f.muster.internal.v1.LogResponse(\x01\x30\x01\x12P\n\x05Lease\x12 .muster.internal.v1.LeaseRequest\x1a!.muster.internal.v1.LeaseResponse(\x01\x30\x01\x12T\n\x07ReadLog\x12\".muster.internal.v1.ReadLogRequest\x1a#.muster.internal.v1.ReadLogResponse0\x01\x12N\n\x05Watch\x12 .muster.internal.v1.WatchRequest\x1a!.muster.internal.v1.WatchResponse0\x01\x12^\n\x0b\x43hangeTopic\x12&.muster.internal.v1.ChangeTopicRequest\x1a\'.muster.internal.v1.ChangeTopicResponse\x12g\n\x0eReportExported\x12).muster.internal.v1.ReportExportedRequest\x1a*.muster.internal.v1.ReportExportedResponse\x12^\n\x0b\x44\x65scribeLog\x12&.muster.internal.v1.DescribeLogRequest\x1a\'.muster.internal.v1.DescribeLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.internal.v1.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGOUTCOME']._serialized_start=3614
-  _globals['_LOGOUTCOME']._serialized_end=3875
+  _globals['_LOGOUTCOME']._serialized_start=3635
+  _globals['_LOGOUTCOME']._serialized_end=3896
   _globals['_LOGEND']._serialized_start=137
   _globals['_LOGEND']._serialized_end=198
   _globals['_NEWRECORD']._serialized_start=200
@@ -49,51 +49,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLAIMSTEP']._serialized_start=696
   _globals['_CLAIMSTEP']._serialized_end=794
   _globals['_APPENDSTEP']._serialized_start=797
-  _globals['_APPENDSTEP']._serialized_end=957
-  _globals['_CHECKSTEP']._serialized_start=959
-  _globals['_CHECKSTEP']._serialized_end=1006
-  _globals['_SNAPSHOTSTEP']._serialized_start=1009
-  _globals['_SNAPSHOTSTEP']._serialized_end=1143
-  _globals['_TRIMSTEP']._serialized_start=1146
-  _globals['_TRIMSTEP']._serialized_end=1375
-  _globals['_LOGRESPONSE']._serialized_start=1377
-  _globals['_LOGRESPONSE']._serialized_end=1438
-  _globals['_LOGRESULT']._serialized_start=1441
-  _globals['_LOGRESULT']._serialized_end=1591
-  _globals['_LEASEREQUEST']._serialized_start=1594
-  _globals['_LEASEREQUEST']._serialized_end=1814
-  _globals['_SERVEDSHARD']._serialized_start=1816
-  _globals['_SERVEDSHARD']._serialized_end=1859
-  _globals['_LEASERESPONSE']._serialized_start=1861
-  _globals['_LEASERESPONSE']._serialized_end=1946
-  _globals['_READLOGREQUEST']._serialized_start=1949
-  _globals['_READLOGREQUEST']._serialized_end=2172
-  _globals['_ENTRYRUN']._serialized_start=2174
-  _globals['_ENTRYRUN']._serialized_end=2270
-  _globals['_DECODEDRUN']._serialized_start=2272
-  _globals['_DECODEDRUN']._serialized_end=2324
-  _globals['_READLOGRESPONSE']._serialized_start=2327
-  _globals['_READLOGRESPONSE']._serialized_end=2581
-  _globals['_WATCHREQUEST']._serialized_start=2583
-  _globals['_WATCHREQUEST']._serialized_end=2597
-  _globals['_WATCHRESPONSE']._serialized_start=2599
-  _globals['_WATCHRESPONSE']._serialized_end=2720
-  _globals['_TOPICCATALOG']._serialized_start=2722
-  _globals['_TOPICCATALOG']._serialized_end=2808
-  _globals['_CHANGETOPICREQUEST']._serialized_start=2810
-  _globals['_CHANGETOPICREQUEST']._serialized_end=2929
-  _globals['_CHANGETOPICRESPONSE']._serialized_start=2932
-  _globals['_CHANGETOPICRESPONSE']._serialized_end=3089
-  _globals['_REPORTEXPORTEDREQUEST']._serialized_start=3091
-  _globals['_REPORTEXPORTEDREQUEST']._serialized_end=3182
-  _globals['_REPORTEXPORTEDRESPONSE']._serialized_start=3184
-  _globals['_REPORTEXPORTEDRESPONSE']._serialized_end=3274
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=3276
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=3312
-  _globals['_DESCRIBELOGRESPONSE']._serialized_start=3315
-  _globals['_DESCRIBELOGRESPONSE']._serialized_end=3611
-  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_start=3406
-  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_end=3611
-  _globals['_METADATASERVICE']._serialized_start=3878
-  _globals['_METADATASERVICE']._serialized_end=4516
+  _globals['_APPENDSTEP']._serialized_end=978
+  _globals['_CHECKSTEP']._serialized_start=980
+  _globals['_CHECKSTEP']._serialized_end=1027
+  _globals['_SNAPSHOTSTEP']._serialized_start=1030
+  _globals['_SNAPSHOTSTEP']._serialized_end=1164
+  _globals['_TRIMSTEP']._serialized_start=1167
+  _globals['_TRIMSTEP']._serialized_end=1396
+  _globals['_LOGRESPONSE']._serialized_start=1398
+  _globals['_LOGRESPONSE']._serialized_end=1459
+  _globals['_LOGRESULT']._serialized_start=1462
+  _globals['_LOGRESULT']._serialized_end=1612
+  _globals['_LEASEREQUEST']._serialized_start=1615
+  _globals['_LEASEREQUEST']._serialized_end=1835
+  _globals['_SERVEDSHARD']._serialized_start=1837
+  _globals['_SERVEDSHARD']._serialized_end=1880
+  _globals['_LEASERESPONSE']._serialized_start=1882
+  _globals['_LEASERESPONSE']._serialized_end=1967
+  _globals['_READLOGREQUEST']._serialized_start=1970
+  _globals['_READLOGREQUEST']._serialized_end=2193
+  _globals['_ENTRYRUN']._serialized_start=2195
+  _globals['_ENTRYRUN']._serialized_end=2291
+  _globals['_DECODEDRUN']._serialized_start=2293
+  _globals['_DECODEDRUN']._serialized_end=2345
+  _globals['_READLOGRESPONSE']._serialized_start=2348
+  _globals['_READLOGRESPONSE']._serialized_end=2602
+  _globals['_WATCHREQUEST']._serialized_start=2604
+  _globals['_WATCHREQUEST']._serialized_end=2618
+  _globals['_WATCHRESPONSE']._serialized_start=2620
+  _globals['_WATCHRESPONSE']._serialized_end=2741
+  _globals['_TOPICCATALOG']._serialized_start=2743
+  _globals['_TOPICCATALOG']._serialized_end=2829
+  _globals['_CHANGETOPICREQUEST']._serialized_start=2831
+  _globals['_CHANGETOPICREQUEST']._serialized_end=2950
+  _globals['_CHANGETOPICRESPONSE']._serialized_start=2953
+  _globals['_CHANGETOPICRESPONSE']._serialized_end=3110
+  _globals['_REPORTEXPORTEDREQUEST']._serialized_start=3112
+  _globals['_REPORTEXPORTEDREQUEST']._serialized_end=3203
+  _globals['_REPORTEXPORTEDRESPONSE']._serialized_start=3205
+  _globals['_REPORTEXPORTEDRESPONSE']._serialized_end=3295
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=3297
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=3333
+  _globals['_DESCRIBELOGRESPONSE']._serialized_start=3336
+  _globals['_DESCRIBELOGRESPONSE']._serialized_end=3632
+  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_start=3427
+  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_end=3632
+  _globals['_METADATASERVICE']._serialized_start=3899
+  _globals['_METADATASERVICE']._serialized_end=4537
 # @@protoc_insertion_point(module_scope)

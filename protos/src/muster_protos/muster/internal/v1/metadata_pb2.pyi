@@ -295,12 +295,15 @@ class AppendStep(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     FIRST_ATTEMPT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the claim."""
     claim_nonce: _builtins.bytes
     """Nonce of the claim."""
     first_attempt: _builtins.bool
     """True: this batch was never sent before, through any instance. Only then may REFUSED be answered."""
+    traceparent: _builtins.str
+    """Trace context of the batch as of W3C Trace Context, at most 55 bytes; empty: it is not traced."""
     @_builtins.property
     def end(self) -> Global___LogEnd:
         """Where the log must end."""
@@ -317,10 +320,11 @@ class AppendStep(_message.Message):
         end: Global___LogEnd | None = ...,
         records: _abc.Iterable[Global___NewRecord] | None = ...,
         first_attempt: _builtins.bool = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "first_attempt", b"first_attempt", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_nonce", b"claim_nonce", "end", b"end", "epoch", b"epoch", "first_attempt", b"first_attempt", "records", b"records", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

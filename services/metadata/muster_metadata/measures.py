@@ -1,0 +1,66 @@
+"""What an instance of metadata counts, and what it computes when it is asked."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.telemetry import Counter, Histogram, Metric, Sample
+
+from muster_metadata import metrics
+
+if TYPE_CHECKING:
+    from muster_metadata.metadata import Metadata
+
+
+class MetadataMeasures:
+    """The numbers of one instance.
+
+    Args:
+        metadata: the instance, to be looked at when its numbers are read.
+    """
+
+    metrics: Sequence[Metric] = metrics.ALL
+
+    def __init__(self, metadata: "Metadata") -> None:
+        self._metadata = metadata
+        self._durations = Histogram(metrics.QUORUM_DURATION)
+        self._outcomes = Counter(metrics.QUORUM_OUTCOMES)
+        self._replies = Histogram(metrics.REDIS_REPLY)
+        for node in metadata.quorum.nodes:
+            node.steps.on_reply = partial(self._replied, (str(node.index),))
+
+    def step_begins(self, step: str) -> Callable[[pb.LogOutcome.ValueType], None]:
+        """A step on a log begins; what is given is to be called with its outcome."""
+        return partial(self._step_ended, step, time.perf_counter())
+
+    def _step_ended(self, step: str, began: float, outcome: pb.LogOutcome.ValueType) -> None:
+        self._durations.observe(time.perf_counter() - began, (step,))
+        self._outcomes.add((step, metrics.OUTCOMES.get(outcome, "")))
+
+    def _replied(self, labels: tuple[str, ...], seconds: float) -> None:
+        self._replies.observe(seconds, labels)
+
+    async def read(self) -> Sequence[Sample]:
+        """See `Source`."""
+        metadata, nodes = self._metadata, self._metadata.quorum.nodes
+        behind = metadata.upkeep.behind()
+        samples = [
+            Sample(metrics.READY, metadata.ready.is_set()),
+            Sample(metrics.LOG_STREAMS, metadata.log_streams),
+            *self._durations.samples(),
+            *self._outcomes.samples(),
+            *self._replies.samples(),
+            *(
+                Sample(metrics.LOG_REPAIRS, metadata.upkeep.repairs[result], (name,))
+                for result, name in metrics.REPAIRS.items()
+            ),
+        ]
+        for node in nodes:
+            labels = (str(node.index),)
+            samples.append(Sample(metrics.REDIS_CONNECTED, node.steps.connected, labels))
+            samples.append(Sample(metrics.REDIS_REFUSING, bool(node.refusal), labels))
+            samples.append(Sample(metrics.REDIS_LOST, node.steps.losses, labels))
+            samples.append(Sample(metrics.LOGS_BEHIND, behind[node], labels))
+        return samples

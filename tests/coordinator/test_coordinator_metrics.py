@@ -1,0 +1,209 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, get_args
+
+from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
+from coordinator.session_client import Session
+from kit.scrape import Scrape, scrape
+from kit.waiting import until
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, metrics
+from muster_core import error_code
+from muster_core.events import GroupResponse
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
+from muster_runtime.channels import Address, parse_addresses
+from muster_runtime.telemetry import Telemetry, TelemetrySettings
+
+SERIES_MAX = 1_000
+
+
+class Counted:
+    """A coordinator that tells its numbers.
+
+    Args:
+        coordinator: it.
+        port: where it tells them.
+    """
+
+    def __init__(self, coordinator: Coordinator, port: int) -> None:
+        self.coordinator = coordinator
+        self.caller = Caller(coordinator)
+        self.port = port
+
+    async def told(self) -> Scrape:
+        return await scrape(self.port)
+
+    async def tells(self, holds: Callable[[Scrape], bool]) -> Scrape:
+        """Waits until something can be read."""
+
+        async def read() -> Scrape | None:
+            told = await self.told()
+            return told if holds(told) else None
+
+        return await until(read, "the numbers")
+
+
+@asynccontextmanager
+async def counted(cluster: MemoryCluster) -> AsyncIterator[Counted]:
+    listen = Address("127.0.0.1", 0)
+    telemetry = Telemetry(
+        TelemetrySettings(prometheus_listen=listen, collect_timeout_ms=20_000), ["coordinator"], "1", "a"
+    )
+    port = await telemetry.start()
+    coordinator = Coordinator(
+        CoordinatorSettings(listen=listen, node_id="a", metadata=parse_addresses(",".join(cluster.metadata))),
+        group=GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=500),
+        telemetry=telemetry,
+    )
+    await coordinator.start()
+    counted = Counted(coordinator, port)
+    try:
+        await owns(coordinator, SHARDS)
+        yield counted
+    finally:
+        await counted.caller.close()
+        await coordinator.abort()
+        await telemetry.stop()
+
+
+async def test_rebalances_are_counted_by_cause_with_their_duration(cluster: MemoryCluster) -> None:
+    group_id = group_of(0)
+    async with counted(cluster) as one:
+        caller = one.caller
+        first = await caller.join(group_id)
+        assert (await caller.sync(group_id, first)).error_code == error_code.NONE
+        joining = asyncio.create_task(caller.join(group_id))
+        told = await one.tells(lambda told: told.value("muster_groups", state="PreparingRebalance") == 1)
+        assert told.value("muster_calls_parked", call="JoinGroup") == 1
+        assert told.value("muster_rebalance_oldest_seconds") > 0
+        again, second = await asyncio.gather(caller.join(group_id, first.member_id), joining)
+        syncing = asyncio.create_task(caller.sync(group_id, second if not second.members else again))
+        told = await one.tells(lambda told: told.value("muster_calls_parked", call="SyncGroup") == 1)
+        assert told.value("muster_groups", state="CompletingRebalance") == 1
+        await caller.sync(group_id, again if again.members else second)
+        await syncing
+        told = await one.told()
+        assert told.value("muster_rebalances_total", cause="member_joined") == 2
+        assert told.value("muster_rebalances_total") == 2
+        for phase in ("join", "sync", "whole"):
+            assert told.value("muster_rebalance_duration_seconds_count", phase=phase) == 2
+        assert told.value("muster_rebalance_failures_total") == 0
+        assert told.value("muster_rebalance_oldest_seconds") == 0
+        assert told.value("muster_groups", state="Stable") == 1
+        assert told.value("muster_members", kind="dynamic") == 2
+        assert told.value("muster_members_joined_total") == 2
+        assert told.value("muster_calls_parked") == 0
+
+
+async def test_expiries_and_leaves_are_counted_by_cause(cluster: MemoryCluster) -> None:
+    group_id = group_of(0)
+    async with counted(cluster) as one:
+        joined = await one.caller.join(group_id, session_timeout_ms=500)
+        await one.caller.sync(group_id, joined)
+        told = await one.tells(lambda told: told.value("muster_members_left_total") == 1)
+        assert told.value("muster_members_left_total", cause="session_expired") == 1
+        told = await one.tells(lambda told: told.value("muster_groups", state="Empty") == 1)
+        assert told.value("muster_members") == 0
+        joined = await one.caller.join(group_id)
+        await one.caller.sync(group_id, joined)
+        leaving = pb.LeaveGroupRequest(
+            group_id=group_id, members=[pb.LeaveGroupRequest.Member(member_id=joined.member_id)]
+        )
+        await one.caller.stub.LeaveGroup(leaving)
+        told = await one.tells(lambda told: told.value("muster_members_left_total") == 2)
+        assert told.value("muster_members_left_total", cause="member_left") == 1
+
+
+async def test_generation_without_an_assignment_is_a_failure(cluster: MemoryCluster) -> None:
+    group_id = group_of(0)
+    async with counted(cluster) as one:
+        joined = await one.caller.join(group_id)
+        changed = pb.JoinGroupRequest(
+            group_id=group_id,
+            member_id=joined.member_id,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[pb.GroupProtocol(name="range", metadata=b"changed")],
+        )
+        again = await one.caller.stub.JoinGroup(changed, timeout=20)
+        assert again.generation == joined.generation + 1
+        told = await one.told()
+        assert told.value("muster_rebalance_failures_total", reason="no_assignment") == 1
+        await one.coordinator.drain_and_stop()
+        told = await one.told()
+        assert told.value("muster_rebalance_failures_total", reason="interrupted") == 1
+
+
+async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: MemoryCluster) -> None:
+    group_id = group_of(0)
+    async with counted(cluster) as one:
+        caller = one.caller
+        joined = await caller.join(group_id)
+        await caller.sync(group_id, joined)
+        await caller.heartbeat(group_id, joined)
+        await caller.heartbeat(group_id, pb.JoinGroupResponse(member_id="nobody", generation=1))
+        await caller.commit(group_id, 7, joined)
+        await caller.commit(group_id, 7, pb.JoinGroupResponse(member_id="nobody", generation=1))
+        await caller.fetch(group_id)
+        session = await Session(caller.channel).hello()
+        await session.attach(group_id, joined)
+        await session.beat()
+        heartbeat = pb.HeartbeatRequest(
+            group_id=group_id, member_id=joined.member_id, generation=joined.generation
+        )
+        call = session_pb2.Call(call_id=1, heartbeat=heartbeat)
+        await session.send(session_pb2.ClientFrame(call=call))
+        await session.until(lambda: session.said("reply"))
+        told = await one.told()
+        assert told.value("muster_calls_total", call="Heartbeat", code="NONE") == 2
+        assert told.value("muster_calls_total", call="Heartbeat", code="UNKNOWN_MEMBER_ID") == 1
+        assert told.value("muster_call_duration_seconds_count", call="Heartbeat") == 3
+        assert told.value("muster_calls_total", call="JoinGroup", code="MEMBER_ID_REQUIRED") == 1
+        assert told.value("muster_calls_total", call="OffsetCommit", code="NONE") == 1
+        assert told.value("muster_calls_total", call="OffsetCommit", code="UNKNOWN_MEMBER_ID") == 1
+        assert told.value("muster_calls_total", call="OffsetFetch", code="NONE") == 1
+        assert told.value("muster_beats_total") == 1
+        assert told.value("muster_session_streams") == told.value("muster_session_members") == 1
+        assert told.value("muster_offsets_committed_total") == told.value("muster_partitions_committed") == 1
+        assert told.value("muster_log_step_duration_seconds_count", step="append") > 0
+        assert told.value("muster_log_records_written_total") >= 3
+        assert told.value("muster_log_written_bytes_total") > 100
+        session.call.cancel()
+
+
+async def test_shards_loads_and_lease_are_told(cluster: MemoryCluster) -> None:
+    async with counted(cluster) as one:
+        told = await one.told()
+        assert told.value("muster_shards", phase="serving") == SHARDS
+        assert told.value("muster_shard_load_duration_seconds_count") == SHARDS
+        assert told.value("muster_log_step_duration_seconds_count", step="claim") == SHARDS
+        assert 0 < told.value("muster_lease_margin_seconds") < 2
+        assert told.value("muster_coordinators", role="coordinator", state="live") == 1
+        assert told.value("muster_shards_unowned", role="coordinator") == 0
+        await cluster.instances[0].stop()
+        told = await one.tells(lambda told: told.value("muster_shards", phase="suspended") == SHARDS)
+        assert told.value("muster_lease_margin_seconds") == 0
+        assert told.value("muster_lease_lapses_total") == 1
+        assert told.value("muster_lease_renewals_failed_total") > 0
+        assert told.value("muster_log_streams_lost_total") > 0
+        told = await one.tells(lambda told: told.value("muster_view_age_seconds", role="coordinator") > 0)
+
+
+async def test_every_metric_is_told_by_an_idle_coordinator(cluster: MemoryCluster) -> None:
+    async with counted(cluster) as one:
+        names = (await one.told()).names
+    ends = ("", "_bucket")
+    assert [m.name for m in metrics.ALL if not {m.name + end for end in ends} & names] == []
+
+
+def test_series_are_few_whatever_clients_do() -> None:
+    most = {metric.name: metric.series_max * (len(metric.bounds) + 3) for metric in metrics.ALL}
+    assert {name: number for name, number in most.items() if number > SERIES_MAX} == {}
+
+
+def test_every_call_has_a_name() -> None:
+    assert set(get_args(GroupResponse)) == set(metrics.CALL_NAMES)
+    answers: list[Any] = [kind() for kind in metrics.CALL_NAMES]
+    assert len({type(answer) for answer in answers}) == len(answers)
