@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import uvloop
@@ -43,8 +44,8 @@ class Target:
         result = await self._call(claim=pb.ClaimStep(node_id="bench", session="bench", nonce=self._nonce))
         self._epoch, self._end = result.epoch, result.end
 
-    async def _call(self, **step: pb.ClaimStep | pb.AppendStep) -> pb.LogResult:
-        await self._stream.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=0, **step)]))  # type: ignore[arg-type]
+    async def _call(self, **step: Any) -> pb.LogResult:
+        await self._stream.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=0, **step)]))
         response = await self._stream.read()
         assert isinstance(response, pb.LogResponse)
         result = response.results[0]

@@ -20,7 +20,17 @@ from dataclasses import dataclass
 
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
-from muster_core.events import AppendDone, Attach, Beat, Effects, Event, GroupResponse, Request, Tick
+from muster_core.events import (
+    AppendDone,
+    Attach,
+    Beat,
+    Effects,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Request,
+    Tick,
+)
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -77,9 +87,9 @@ class Driver:
             spent += self.play([AppendDone(append.append_id, position)])
         return spent
 
-    def request(self, message: object) -> Request:
+    def request(self, message: GroupRequest) -> Request:
         self.calls += 1
-        return Request(self.calls, message, "10.0.0.1", f"draw-{self.calls}")  # type: ignore[arg-type]
+        return Request(self.calls, message, "10.0.0.1", f"draw-{self.calls}")
 
     def play(self, events: Sequence[Event]) -> float:
         """CPU seconds that the core takes for events, and for the acknowledgements that follow."""
@@ -93,7 +103,7 @@ class Driver:
         spent = time.process_time() - before
         return spent + sum([self.carry_out(effects) for effects in outcomes])
 
-    def ask(self, message: object) -> GroupResponse:
+    def ask(self, message: GroupRequest) -> GroupResponse:
         call = self.request(message)
         self.play([call])
         return self.answers.pop(call.call_id)
@@ -153,7 +163,7 @@ def measure(members: int) -> Costs:
     sync_s = driver.play(syncs)
     assert all(call.call_id in driver.answers for call in syncs)
 
-    def each(make: Callable[[str], object]) -> float:
+    def each(make: Callable[[str], GroupRequest]) -> float:
         events = [driver.request(make(ids[number % members])) for number in range(EVENTS)]
         return driver.play(events) / EVENTS
 

@@ -66,8 +66,8 @@ async def joined(scripted: ScriptedCluster, **settings: Any) -> AsyncIterator[St
         await story.connection.close()
 
 
-def answer(code: int, **fields: Any) -> Callable[[Any], Any]:
-    return lambda _request: pb.HeartbeatResponse(error_code=code, shard_epoch=1, **fields)  # type: ignore[arg-type]
+def answer(code: common.ErrorCode.ValueType, **fields: Any) -> Callable[[Any], Any]:
+    return lambda _request: pb.HeartbeatResponse(error_code=code, shard_epoch=1, **fields)
 
 
 async def test_joins_owns_and_leaves(cluster: ScriptedCluster) -> None:
@@ -116,7 +116,7 @@ async def test_a_static_member_is_not_asked_for_an_id_and_does_not_leave(cluster
     ],
 )
 async def test_a_heartbeat_asks_for_a_rejoin(
-    cluster: ScriptedCluster, code: int, words: list[str], keeps_id: bool
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, words: list[str], keeps_id: bool
 ) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
@@ -138,7 +138,9 @@ async def test_a_heartbeat_asks_for_a_rejoin(
         common.ERROR_CODE_NOT_COORDINATOR,
     ],
 )
-async def test_a_heartbeat_that_nobody_answers_changes_nothing(cluster: ScriptedCluster, code: int) -> None:
+async def test_a_heartbeat_that_nobody_answers_changes_nothing(
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType
+) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
         a.script["Heartbeat"] = deque([answer(code), answer(code)])
@@ -156,7 +158,7 @@ async def test_a_heartbeat_that_nobody_answers_changes_nothing(cluster: Scripted
     ],
 )
 async def test_a_fatal_heartbeat_ends_the_member(
-    cluster: ScriptedCluster, code: int, error: type[Exception]
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, error: type[Exception]
 ) -> None:
     a = cluster.coordinators[0]
     story = Story(cluster)
@@ -180,12 +182,14 @@ async def test_a_fatal_heartbeat_ends_the_member(
         common.ERROR_CODE_FENCED_INSTANCE_ID,
     ],
 )
-async def test_a_fatal_join_names_the_code(cluster: ScriptedCluster, code: int) -> None:
+async def test_a_fatal_join_names_the_code(
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType
+) -> None:
     a = cluster.coordinators[0]
-    a.script["JoinGroup"].append(pb.JoinGroupResponse(error_code=code))  # type: ignore[arg-type]
+    a.script["JoinGroup"].append(pb.JoinGroupResponse(error_code=code))
     story = Story(cluster)
     await story.member.start()
-    with pytest.raises(muster.GroupError, match=common.ErrorCode.Name(code)[11:]):  # type: ignore[arg-type]
+    with pytest.raises(muster.GroupError, match=common.ErrorCode.Name(code)[11:]):
         await asyncio.wait_for(story.member.wait(), 20)
     await story.connection.close()
 
@@ -206,9 +210,11 @@ async def test_an_unknown_member_id_in_join_starts_over(cluster: ScriptedCluster
         (common.ERROR_CODE_UNKNOWN_MEMBER_ID, ["", "m-1", "", "m-2"]),
     ],
 )
-async def test_a_sync_asks_for_a_rejoin(cluster: ScriptedCluster, code: int, member_ids: list[str]) -> None:
+async def test_a_sync_asks_for_a_rejoin(
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, member_ids: list[str]
+) -> None:
     a = cluster.coordinators[0]
-    a.script["SyncGroup"].append(pb.SyncGroupResponse(error_code=code, shard_epoch=1))  # type: ignore[arg-type]
+    a.script["SyncGroup"].append(pb.SyncGroupResponse(error_code=code, shard_epoch=1))
     async with joined(cluster) as story:
         assert [j.member_id for j in a.requests("JoinGroup")] == member_ids
         assert story.words == ["assigned"]
@@ -388,7 +394,7 @@ async def test_commits_that_come_together_travel_together(cluster: ScriptedClust
     ],
 )
 async def test_a_refused_commit_is_raised(
-    cluster: ScriptedCluster, code: int, error: type[Exception], words: list[str]
+    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, error: type[Exception], words: list[str]
 ) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.group_state import GroupState
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 _STATES = {state.value: state.proto for state in GroupState}
@@ -54,6 +55,9 @@ class _Reader:
         value: int = struct.unpack(f">{form}", self._take(struct.calcsize(f">{form}")))[0]
         return value
 
+    def code(self) -> common_pb2.ErrorCode.ValueType:
+        return common_pb2.ErrorCode.ValueType(self.number("h"))
+
     def text(self) -> str:
         return self._take(max(0, self.number("h"))).decode()
 
@@ -79,7 +83,7 @@ def _write_join(w: _Writer, request: pb.JoinGroupRequest) -> None:
 
 def _read_join(r: _Reader) -> pb.JoinGroupResponse:
     r.number("i")
-    answer = pb.JoinGroupResponse(error_code=r.number("h"), generation=r.number("i"))  # type: ignore[arg-type]
+    answer = pb.JoinGroupResponse(error_code=r.code(), generation=r.number("i"))
     answer.protocol_name, answer.leader, answer.member_id = r.text(), r.text(), r.text()
     for _ in r.each():
         answer.members.add(member_id=r.text(), group_instance_id=r.text(), metadata=r.data())
@@ -94,7 +98,7 @@ def _write_sync(w: _Writer, request: pb.SyncGroupRequest) -> None:
 
 def _read_sync(r: _Reader) -> pb.SyncGroupResponse:
     r.number("i")
-    return pb.SyncGroupResponse(error_code=r.number("h"), assignment=r.data())  # type: ignore[arg-type]
+    return pb.SyncGroupResponse(error_code=r.code(), assignment=r.data())
 
 
 def _write_heartbeat(w: _Writer, request: pb.HeartbeatRequest) -> None:
@@ -103,7 +107,7 @@ def _write_heartbeat(w: _Writer, request: pb.HeartbeatRequest) -> None:
 
 def _read_heartbeat(r: _Reader) -> pb.HeartbeatResponse:
     r.number("i")
-    return pb.HeartbeatResponse(error_code=r.number("h"))  # type: ignore[arg-type]
+    return pb.HeartbeatResponse(error_code=r.code())
 
 
 def _write_leave(w: _Writer, request: pb.LeaveGroupRequest) -> None:
@@ -114,9 +118,9 @@ def _write_leave(w: _Writer, request: pb.LeaveGroupRequest) -> None:
 
 def _read_leave(r: _Reader) -> pb.LeaveGroupResponse:
     r.number("i")
-    answer = pb.LeaveGroupResponse(error_code=r.number("h"))  # type: ignore[arg-type]
+    answer = pb.LeaveGroupResponse(error_code=r.code())
     for _ in r.each():
-        answer.members.add(member_id=r.text(), group_instance_id=r.text(), error_code=r.number("h"))
+        answer.members.add(member_id=r.text(), group_instance_id=r.text(), error_code=r.code())
     return answer
 
 
@@ -135,7 +139,7 @@ def _read_commit(r: _Reader) -> pb.OffsetCommitResponse:
     for _ in r.each():
         topic = answer.topics.add(name=r.text())
         for _ in r.each():
-            topic.partitions.add(partition=r.number("i"), error_code=r.number("h"))
+            topic.partitions.add(partition=r.number("i"), error_code=r.code())
     return answer
 
 
@@ -157,8 +161,8 @@ def _read_fetch(r: _Reader) -> pb.OffsetFetchResponse:
         for _ in r.each():
             entry = topic.partitions.add(partition=r.number("i"), offset=r.number("q"))
             entry.leader_epoch, entry.metadata = r.number("i"), r.text()
-            entry.error_code = r.number("h")  # type: ignore[assignment]
-    group.error_code = r.number("h")  # type: ignore[assignment]
+            entry.error_code = r.code()
+    group.error_code = r.code()
     return answer
 
 
@@ -173,7 +177,7 @@ def _read_describe(r: _Reader) -> pb.DescribeGroupsResponse:
     r.number("i")
     answer = pb.DescribeGroupsResponse()
     for _ in r.each():
-        group = answer.groups.add(error_code=r.number("h"), group_id=r.text())
+        group = answer.groups.add(error_code=r.code(), group_id=r.text())
         group.state = _STATES.get(r.text(), pb.GROUP_STATE_UNSPECIFIED)  # with an error
         group.protocol_type, group.protocol_name = r.text(), r.text()
         for _ in r.each():

@@ -1,14 +1,13 @@
 """The lease, renewed on a thread of its own, against instances of metadata that fail on command."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import grpc
 import pytest
-from kit.waiting import until, until_equal
+from kit.waiting import stand_still, until, until_equal
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -125,11 +124,11 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
     keeper.start(asyncio.get_running_loop())
     try:
         await until_equal(lambda: told, ["resumed"])
-        time.sleep(0.3)  # noqa: ASYNC251 - the loop is meant to hang
+        stand_still(0.3)
         assert keeper.may_answer(boot_ms())
         await asyncio.sleep(0.2)
         assert told == ["resumed"]
-        time.sleep(1.2)  # noqa: ASYNC251
+        stand_still(1.2)
         assert not keeper.may_answer(boot_ms())
         await until_equal(lambda: told, ["resumed", "suspended", "resumed"])
     finally:

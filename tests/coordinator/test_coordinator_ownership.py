@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
@@ -117,9 +119,9 @@ async def test_a_shard_that_loads_says_so(cluster: MemoryCluster, monkeypatch: p
     go_on = asyncio.Event()
     read = type(cluster.instances[0]).ReadLog
 
-    async def slow(self: object, request: object, context: object) -> object:
+    async def slow(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
         await go_on.wait()
-        async for page in read(self, request, context):  # type: ignore[arg-type]
+        async for page in read(self, request, context):
             yield page
 
     await cluster.stop()

@@ -33,6 +33,10 @@ def group(number: int) -> str:
     return group_of(number % SHARDS, number // SHARDS, SHARDS)
 
 
+def fetch_of(group_id: str) -> pb.OffsetFetchRequest:
+    return pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group_id)])
+
+
 async def one(cluster: RealCluster, **session: Any) -> tuple[Coordinator, Caller]:
     """A coordinator that owns everything, and a caller of it."""
     coordinator = await cluster.add("a", settle_ms=NEVER_MS, session=SessionSettings(**session))
@@ -234,9 +238,13 @@ async def test_calls_as_frames_are_answered_as_unary_calls_are(cluster: RealClus
         ("Heartbeat", "heartbeat", pb.HeartbeatRequest()),
         ("SyncGroup", "sync_group", pb.SyncGroupRequest(**identity)),
         ("OffsetCommit", "offset_commit", pb.OffsetCommitRequest(**identity, topics=topics)),
-        ("OffsetFetch", "offset_fetch", pb.OffsetFetchRequest(groups=[{"group_id": group(0)}])),  # type: ignore[list-item]
+        ("OffsetFetch", "offset_fetch", fetch_of(group(0))),
         ("JoinGroup", "join_group", pb.JoinGroupRequest(group_id=group(0), session_timeout_ms=1)),
-        ("LeaveGroup", "leave_group", pb.LeaveGroupRequest(group_id=group(0), members=[{"member_id": "x"}])),  # type: ignore[list-item]
+        (
+            "LeaveGroup",
+            "leave_group",
+            pb.LeaveGroupRequest(group_id=group(0), members=[pb.LeaveGroupRequest.Member(member_id="x")]),
+        ),
     ]
     for method, kind, request in asked:
         unary = await getattr(caller.stub, method)(request)
@@ -442,7 +450,7 @@ def _hello(**fields: Any) -> session_pb2.ClientFrame:
 
 
 def _parked(number: int) -> session_pb2.ClientFrame:
-    return call(number, offset_fetch=pb.OffsetFetchRequest(groups=[{"group_id": "g"}]))  # type: ignore[list-item]
+    return call(number, offset_fetch=fetch_of("g"))
 
 
 @pytest.mark.parametrize(
@@ -513,7 +521,7 @@ async def test_a_client_that_does_not_read_is_cut_off(cluster: RealCluster, limi
     ]
     await caller.stub.OffsetCommit(pb.OffsetCommitRequest(group_id=group(0), generation=-1, topics=topics))
     session = await Session(caller.channel, read=False).hello()
-    fetch = pb.OffsetFetchRequest(groups=[{"group_id": group(0)}])  # type: ignore[list-item]
+    fetch = fetch_of(group(0))
     with capture_logs() as logs:
         await session.send(*(call(number, offset_fetch=fetch) for number in range(1, 41)))
         await until(lambda: any(entry["event"] == "session_refused" for entry in logs))

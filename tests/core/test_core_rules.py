@@ -222,8 +222,9 @@ def epochs(message: Message) -> list[int]:
         if field.type == field.TYPE_MESSAGE:
             for part in value if field.is_repeated else [value]:
                 found += epochs(part)
-    if "shard_epoch" in message.DESCRIPTOR.fields_by_name:
-        found.append(getattr(message, "shard_epoch"))  # noqa: B009 - a field of some of them
+    found += [
+        getattr(message, field.name) for field in message.DESCRIPTOR.fields if field.name == "shard_epoch"
+    ]
     return found
 
 

@@ -1,6 +1,7 @@
 """Logs made by hand, healthy or damaged."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from muster_core import causes
 from muster_core.chain import BEFORE_GENESIS, chain_hash
@@ -90,11 +91,16 @@ class LogBuilder:
         row.kept_tokens.add(topic="t", partition=partition, position=since.to_proto())
         self.add(record)
 
-    def left(self, number: int, member: str, kind: int = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT) -> None:
+    def left(
+        self,
+        number: int,
+        member: str,
+        kind: common_pb2.RebalanceCauseKind.ValueType = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT,
+    ) -> None:
         left = log.MemberLeft(group_id="g", generation=number, member_id=member)
         known = Member(member)
         known.session_timeout_ms = 6_000
-        cause = causes.by_member(kind, known, self.now_ms)  # type: ignore[arg-type]
+        cause = causes.by_member(kind, known, self.now_ms)
         left.cause.CopyFrom(cause)
         self.add(log.Record(member_left=left))
 
@@ -127,8 +133,8 @@ class LogBuilder:
     def handoff(self, node: str = "coordinator-1") -> None:
         self.add(log.Record(handoff=log.Handoff(node_id=node)))
 
-    def change(self, index: int, **values: object) -> None:
-        self.entries[index] = self.entries[index]._replace(**values)  # type: ignore[arg-type]
+    def change(self, index: int, **values: Any) -> None:
+        self.entries[index] = self.entries[index]._replace(**values)
 
 
 def healthy(built: LogBuilder | None = None) -> LogBuilder:

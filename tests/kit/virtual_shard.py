@@ -1,6 +1,7 @@
 """A core shard in virtual time with a log that acknowledges at once, or when the test says so."""
 
 from collections import deque
+from typing import Any
 
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
@@ -263,8 +264,8 @@ class VirtualMember:
         )
         return request
 
-    def commit(self, offset: int, **options: object) -> int:
-        response = self.cluster.ask(self.commit_request(offset, **options))  # type: ignore[arg-type]
+    def commit(self, offset: int, **options: Any) -> int:
+        response = self.cluster.ask(self.commit_request(offset, **options))
         assert isinstance(response, pb.OffsetCommitResponse)
         return response.topics[0].partitions[0].error_code
 

@@ -45,6 +45,11 @@ async def until_equal(
     await _until(read, lambda value: bool(value == wanted), wish, patience_s)
 
 
+def stand_still(seconds: float) -> None:
+    """Keeps the loop from turning, as in a process that is stopped."""
+    time.sleep(seconds)
+
+
 async def _until(read: Callable[[], Any], good: Callable[[Any], bool], wish: str, patience_s: float) -> Any:
     deadline_s = time.monotonic() + patience_s
     while True:

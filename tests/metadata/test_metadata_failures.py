@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kit.metadata_instances import (
     metadata_cluster,
     records,
 )  # fmt: skip
-from kit.waiting import until
+from kit.waiting import stand_still, until
 from muster_core.chain import chain_hash
 from muster_core.position import Position
 from muster_metadata import keys
@@ -493,8 +493,7 @@ async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
     await asyncio.sleep(0)
     answers[0].set_result(Reply(Status.OK))
     await asyncio.sleep(0)
-    # The loop stands still, as in a process that is stopped.
-    time.sleep(0.1)  # noqa: ASYNC251
+    stand_still(0.1)
     answers[1].set_result(Reply(Status.OK))
     verdict, replies = await asking
     assert verdict is not None
@@ -531,21 +530,18 @@ async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataC
     assert claimed.verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
 
 
-class node_of:  # noqa: N801
+@asynccontextmanager
+async def node_of(cluster: MetadataCluster, index: int) -> AsyncIterator[Node]:
     """A connection of one's own to a node, past the service."""
-
-    def __init__(self, cluster: MetadataCluster, index: int) -> None:
-        metadata = cluster[0].server.metadata
-        self._node = Node(index + 1, cluster.nodes[index].url, 2_000)
-        self._node.belongs_to(metadata.cluster_id, metadata.shard_count, len(cluster.nodes))
-
-    async def __aenter__(self) -> Node:
-        self._node.start()
-        await until(lambda: self._node.steps.connected and self._node.bulk.connected, "connected")
-        return self._node
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._node.stop()
+    metadata = cluster[0].server.metadata
+    node = Node(index + 1, cluster.nodes[index].url, 2_000)
+    node.belongs_to(metadata.cluster_id, metadata.shard_count, len(cluster.nodes))
+    node.start()
+    try:
+        await until(lambda: node.steps.connected and node.bulk.connected, "connected")
+        yield node
+    finally:
+        await node.stop()
 
 
 @pytest.mark.parametrize("count", [1, 3])

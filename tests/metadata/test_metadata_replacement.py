@@ -43,7 +43,7 @@ class Replaceable:
 
     def __init__(self, cluster: MetadataCluster, folder: Path) -> None:
         self.cluster = cluster
-        self.nodes: list[RedisNode] = list(cluster.nodes)  # type: ignore[call-overload]
+        self.nodes: list[RedisNode] = [cluster.nodes[index] for index in range(len(cluster.nodes))]
         self._folder = folder
         self._more: list[RedisNode] = []
 

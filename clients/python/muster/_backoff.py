@@ -17,6 +17,10 @@ class Backoff:
 
     def __init__(self, steady: int = 0) -> None:
         self._steady = steady
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts from the beginning, after a success."""
         self.attempts = 0
         self._next_ms = FIRST_MS
         self._may_hurry = True
@@ -35,7 +39,3 @@ class Backoff:
     async def pause(self, *, connection_broken: bool = False) -> None:
         """Waits that long."""
         await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)
-
-    def reset(self) -> None:
-        """Starts from the beginning, after a success."""
-        self.__init__(self._steady)  # type: ignore[misc]

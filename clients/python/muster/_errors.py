@@ -169,7 +169,7 @@ def code_name(code: int) -> str:
     return name.removeprefix("ERROR_CODE_")
 
 
-_ADVICE = {
+_ADVICE: dict[int, str] = {
     common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: "the members of a group need an "
     "assignor in common; compare their `assignors`",
     common_pb2.ERROR_CODE_INVALID_GROUP_ID: "use another group id",
@@ -190,6 +190,6 @@ def group_error(group_id: str, code: int, message: str) -> GroupError:
     """The error for a code that ends a call for good."""
     name = code_name(code)
     detail = f": {message}" if message else ""
-    advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""  # type: ignore[index]
+    advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
     kind = FencedInstance if code == common_pb2.ERROR_CODE_FENCED_INSTANCE_ID else GroupError
     return kind(group_id, name, f"group {group_id!r}: {name}{detail}{advice}")

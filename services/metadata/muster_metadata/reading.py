@@ -1,6 +1,6 @@
 """Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,7 +233,7 @@ class LogReader:
         sources = tuple(node for node, state in found if state.acknowledged == acknowledged)
         return _Plan(sources, acknowledged, b"", acknowledged, oldest)
 
-    def _mine(self, epoch: int, nonce: bytes):  # type: ignore[no-untyped-def]
+    def _mine(self, epoch: int, nonce: bytes) -> Callable[[Replies, bool], Verdict | None]:
         majority = self._quorum.majority
 
         def decide(replies: Replies, final: bool) -> Verdict | None:
