@@ -154,6 +154,32 @@ def test_dashboards_have_their_panels_side_by_side() -> None:
         assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"]), name
 
 
+def test_what_compose_starts_for_telemetry_fits_together() -> None:
+    """No image is pulled here: names and places are compared, and that Prometheus asks every process."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    told = {
+        name
+        for name, service in services.items()
+        if "MUSTER_TELEMETRY_PROMETHEUS_LISTEN" in service.get("environment", ())
+    }
+    folder = ROOT / "dashboards" / "compose"
+    prometheus = yaml.safe_load((folder / "prometheus.yaml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    assert set(job["static_configs"][0]["targets"]) == {f"{name}:9464" for name in told}
+    assert len(told) == 7
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert not source.startswith("./") or (ROOT / source).exists(), source
+    collector = yaml.safe_load((folder / "collector.yaml").read_text())
+    assert collector["exporters"]["otlp"]["endpoint"].split(":")[0] in services
+    uids = {
+        source["uid"]
+        for source in yaml.safe_load((folder / "grafana-datasources.yaml").read_text())["datasources"]
+    }
+    assert uids == {"prometheus", "jaeger"}
+
+
 def test_invariants_are_those_of_the_audit(of_the_audit: set[str]) -> None:
     assert INVARIANTS
     assert "muster_audit_violations_total" in of_the_audit

@@ -30,6 +30,9 @@ class TelemetrySettings(Settings):
     otlp_headers: SecretStr = Field(
         default=SecretStr(""), description="Headers for the collector, key=value,key=value."
     )
+    otlp_metrics: bool = Field(
+        default=True, description="Whether the collector gets metrics too; false: only traces."
+    )
     otlp_interval_ms: int = Field(
         default=15_000,
         ge=100,

@@ -91,7 +91,7 @@ class Telemetry:
             self._endpoint = PrometheusEndpoint(self._collection.read, lambda: self._collection.metrics)
             port = self._endpoint.start(self._settings.prometheus_listen)
             log.info("metrics_served", port=port)
-        if self._settings.otlp_endpoint:
+        if self._settings.otlp_endpoint and self._settings.otlp_metrics:
             from muster_runtime.telemetry.otlp import MetricSender
 
             self._sender = MetricSender(
