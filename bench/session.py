@@ -6,7 +6,10 @@ groups whose members are on one stream each. Reads the CPU time of the coordinat
 around each kind of load; the loads take turns, so that whatever else the machine does hits all alike. What
 the idle process uses by itself is measured the same way and taken off. Prints medians and ratios.
 
-    ./x bench session [--members 100] [--rounds 5] [--seconds 1.5]
+With --telemetry the same loads run on two coordinators in turns, one without telemetry and one with metrics
+scraped and sent and with traces; the exit code is 1 if it costs 5 % more of any of them.
+
+    ./x bench session [--members 100] [--rounds 5] [--seconds 1.5] [--telemetry]
 """
 
 import argparse
@@ -16,13 +19,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import uvloop
+from kit.collector import Collector
+from kit.scrape import scrape
 from muster_metadata import MetadataServer, MetadataSettings, initialise
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc
@@ -37,6 +43,7 @@ GATHER_MS = 1_500
 STREAMS = 8
 IN_FLIGHT = 4
 BATCH = 50
+TELEMETRY_BAR = 0.05
 
 
 class Client:
@@ -226,9 +233,9 @@ def all_of(clients: Sequence[Client], what: Callable[..., Awaitable[Any]], *args
     return act
 
 
-async def measure(clients: Sequence[Client], pid: int, options: argparse.Namespace) -> None:
-    members = options.members
-    loads = [
+def loads_of(clients: Sequence[Client], members: int) -> list[Load]:
+    """Every kind of load, on all clients at once."""
+    return [
         Load("heartbeat, unary", all_of(clients, Client.unary)),
         Load("heartbeat, a frame in a message", all_of(clients, Client.frames, batch=1)),
         Load(f"heartbeat, {BATCH} frames in a message", all_of(clients, Client.frames, batch=BATCH)),
@@ -240,11 +247,16 @@ async def measure(clients: Sequence[Client], pid: int, options: argparse.Namespa
             all_of(clients, Client.detach_others),
         ),
     ]
+
+
+async def measure(setup: "Setup", options: argparse.Namespace) -> None:
+    members = options.members
+    loads = loads_of(setup.clients, members)
     unary, _, _, lone, full = loads
     for _ in range(options.rounds):
-        idle = await idle_share(pid, options.seconds / 2)
+        idle = await idle_share(setup.pid, options.seconds / 2)
         for kind in loads:
-            await run(kind, pid, options.seconds, idle)
+            await run(kind, setup.pid, options.seconds, idle)
     print(f"{'CPU of the coordinator':38}{'µs':>10}{'of a unary heartbeat':>24}")
     for kind in loads:
         print(f"{kind.name:38}{kind.median_us:10.2f}{kind.median_us / unary.median_us:23.1%}")
@@ -255,7 +267,46 @@ async def measure(clients: Sequence[Client], pid: int, options: argparse.Namespa
         print(f"{name:38}{cost_us:10.2f}{cost_us / unary.median_us:23.1%}")
 
 
-async def main_async(options: argparse.Namespace, folder: Path) -> None:
+async def compare(off: "Setup", on: "Setup", options: argparse.Namespace) -> int:
+    """The same loads on a coordinator without telemetry and on one with it, in turns.
+
+    What the one without it uses while it is idle is taken off both: what telemetry does by itself counts.
+    """
+    pairs = list(
+        zip(loads_of(off.clients, options.members), loads_of(on.clients, options.members), strict=True)
+    )
+    for number in range(options.rounds):
+        idle = await idle_share(off.pid, options.seconds / 2)
+        for without, with_it in pairs:
+            both = [(without, off), (with_it, on)]
+            for kind, setup in both if number % 2 == 0 else reversed(both):
+                await run(kind, setup.pid, options.seconds, idle)
+    print(f"{'CPU of the coordinator':38}{'off, µs':>10}{'on, µs':>10}{'more':>9}{'of each round':>24}")
+    costs = []
+    for without, with_it in pairs:
+        ratios = [b / a - 1 for a, b in zip(without.costs_us, with_it.costs_us, strict=True)]
+        costs.append(statistics.median(ratios))
+        spread = f"{min(ratios):.1%} to {max(ratios):.1%}"
+        print(
+            f"{without.name:38}{without.median_us:10.2f}{with_it.median_us:10.2f}{costs[-1]:9.1%}{spread:>24}"
+        )
+    print(f"bar: {TELEMETRY_BAR:.0%} more; the most is {max(costs):.1%}")
+    return 0 if max(costs) < TELEMETRY_BAR else 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A coordinator in a process of its own, and its clients."""
+
+    pid: int
+    clients: Sequence[Client]
+
+
+@asynccontextmanager
+async def started(
+    folder: Path, members: int, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Setup]:
+    """A coordinator on metadata and a log of its own, with a group for each client."""
     nodes = RedisNodes(folder / "log", 1)
     await nodes.start()
     await initialise(nodes.url, 8)
@@ -272,6 +323,7 @@ async def main_async(options: argparse.Namespace, folder: Path) -> None:
             "MUSTER_COORDINATOR_NODE_ID": "bench",
             "MUSTER_COORDINATOR_METADATA": server.address,
             "MUSTER_GROUP_INITIAL_REBALANCE_DELAY_MS": str(GATHER_MS),
+            **(settings or {}),
         },
     )
     await coordinator.start()
@@ -279,16 +331,42 @@ async def main_async(options: argparse.Namespace, folder: Path) -> None:
     clients = [Client(coordinator.address, group_id) for group_id in group_ids]
     try:
         await served(coordinator.address, group_ids)
-        await all_of(clients, Client.start, options.members)()
+        await all_of(clients, Client.start, members)()
         pid = coordinator.process.pid
         assert pid is not None
-        await measure(clients, pid, options)
+        yield Setup(pid, clients)
     finally:
         for client in clients:
             await client.close()
         await coordinator.kill()
         await server.stop(0)
         await nodes.stop()
+
+
+async def scrape_forever(port: int, seconds: float) -> None:
+    """Reads the metrics as Prometheus does."""
+    while True:
+        await scrape(port)
+        await asyncio.sleep(seconds)
+
+
+async def main_async(options: argparse.Namespace, folder: Path) -> int:
+    async with started(folder / "off", options.members) as off:
+        if not options.telemetry:
+            await measure(off, options)
+            return 0
+        (port,) = free_ports(1)
+        with Collector() as collector:
+            settings = {
+                "MUSTER_TELEMETRY_PROMETHEUS_LISTEN": f"{LOOPBACK}:{port}",
+                "MUSTER_TELEMETRY_OTLP_ENDPOINT": collector.endpoint,
+                "MUSTER_TELEMETRY_OTLP_INTERVAL_MS": str(options.interval * 1_000),
+            }
+            async with started(folder / "on", options.members, settings) as on:
+                scraping = asyncio.create_task(scrape_forever(port, options.interval))
+                result = await compare(off, on, options)
+                scraping.cancel()
+                return result
 
 
 async def served(target: str, group_ids: Sequence[str]) -> None:
@@ -310,10 +388,15 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=100, help="members on the stream (default 100)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of every load (default 5)")
     parser.add_argument("--seconds", type=float, default=1.5, help="time of a load per turn (default 1.5)")
+    parser.add_argument(
+        "--telemetry", action="store_true", help="compare a coordinator that tells metrics and traces"
+    )
+    parser.add_argument(
+        "--interval", type=int, default=5, help="seconds between two scrapes and two sendings (default 5)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        uvloop.run(main_async(options, Path(folder)))
-    return 0
+        return uvloop.run(main_async(options, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,13 @@ from muster_coordinator import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.telemetry import Metric
-from muster_runtime.telemetry.process import COLLECT_TIMEOUTS, LOOP_LAG, TELEMETRY_DROPPED, build_info
+from muster_runtime.telemetry.process import (
+    ALARMS_TOLD,
+    COLLECT_TIMEOUTS,
+    LOOP_LAG,
+    TELEMETRY_DROPPED,
+    build_info,
+)
 from muster_runtime.telemetry.rpcs import RpcMetrics
 from muster_runtime.telemetry.views import ViewSource
 
@@ -27,6 +33,7 @@ ALERTS = ROOT / "alerts" / "muster.yaml"
 PROCESS: Sequence[Metric] = (
     build_info("", ""),
     LOOP_LAG,
+    ALARMS_TOLD,
     *RpcMetrics.metrics,
     TELEMETRY_DROPPED,
     COLLECT_TIMEOUTS,

@@ -18,7 +18,14 @@ from muster_coordinator import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.telemetry import Metric
-from muster_runtime.telemetry.process import COLLECT_TIMEOUTS, LOOP_LAG, TELEMETRY_DROPPED, build_info
+from muster_runtime.telemetry.process import (
+    ALARM_EVENTS,
+    ALARMS_TOLD,
+    COLLECT_TIMEOUTS,
+    LOOP_LAG,
+    TELEMETRY_DROPPED,
+    build_info,
+)
 from muster_runtime.telemetry.rpcs import RpcMetrics
 from muster_runtime.telemetry.views import ViewSource
 from muster_server.child_process import ChildProcess
@@ -27,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METRICS: tuple[Metric, ...] = (
     build_info("", ""),
     LOOP_LAG,
+    ALARMS_TOLD,
     TELEMETRY_DROPPED,
     COLLECT_TIMEOUTS,
     *RpcMetrics.metrics,
@@ -178,6 +186,12 @@ def test_what_compose_starts_for_telemetry_fits_together() -> None:
         for source in yaml.safe_load((folder / "grafana-datasources.yaml").read_text())["datasources"]
     }
     assert uids == {"prometheus", "jaeger"}
+
+
+def test_every_alarm_of_the_code_has_its_name_in_the_metric() -> None:
+    files = (ROOT / "services").rglob("*.py")
+    told = {name for file in files for name in re.findall(r'\balarm\(\s*"(\w+)"', file.read_text())}
+    assert told == set(ALARM_EVENTS)
 
 
 def test_invariants_are_those_of_the_audit(of_the_audit: set[str]) -> None:

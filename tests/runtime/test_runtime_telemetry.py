@@ -16,6 +16,7 @@ from kit.scrape import scrape
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.errors import StartupError
+from muster_runtime.logs import alarm
 from muster_runtime.refusals import ResourceExhausted
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import SettingsError, load
@@ -338,3 +339,13 @@ def test_nothing_is_loaded_when_nothing_is_set() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_alarms_are_counted() -> None:
+    async with running(prometheus_listen="127.0.0.1:0") as (_, _numbers, port):
+        before = (await scrape(port)).value("muster_alarms_total", event="shard_failed")
+        alarm("shard_failed", shard=3)
+        alarm("something_new")
+        told = await scrape(port)
+    assert told.value("muster_alarms_total", event="shard_failed") == before + 1
+    assert told.value("muster_alarms_total", event="other") >= 1

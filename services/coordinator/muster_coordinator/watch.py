@@ -1,6 +1,6 @@
 """Who is told what a shard stores: for metrics and traces. Watching never changes anything."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -41,40 +41,27 @@ class Watches:
 
     def storing(self, append: Append) -> None:
         """See `Watch`."""
-        for watch in self._watches:
-            try:
-                watch.storing(append)
-            except Exception:
-                log.exception("telemetry_failed")
+        self._tell(lambda watch: watch.storing(append))
 
     def stored(self, append_id: int) -> None:
         """See `Watch`."""
-        for watch in self._watches:
-            try:
-                watch.stored(append_id)
-            except Exception:
-                log.exception("telemetry_failed")
+        self._tell(lambda watch: watch.stored(append_id))
 
     def sending(self, step: metadata_pb2.AppendStep, append_ids: Sequence[int]) -> None:
         """See `Watch`."""
-        for watch in self._watches:
-            try:
-                watch.sending(step, append_ids)
-            except Exception:
-                log.exception("telemetry_failed")
+        self._tell(lambda watch: watch.sending(step, append_ids))
 
     def settled(self) -> None:
         """See `Watch`."""
-        for watch in self._watches:
-            try:
-                watch.settled()
-            except Exception:
-                log.exception("telemetry_failed")
+        self._tell(lambda watch: watch.settled())
 
     def over(self) -> None:
         """See `Watch`."""
+        self._tell(lambda watch: watch.over())
+
+    def _tell(self, tell: Callable[[Watch], None]) -> None:
         for watch in self._watches:
             try:
-                watch.over()
+                tell(watch)
             except Exception:
                 log.exception("telemetry_failed")

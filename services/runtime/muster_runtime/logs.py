@@ -6,6 +6,7 @@ Strings that came from outside are fields, never part of the event's name.
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TextIO, cast
 
@@ -17,6 +18,9 @@ from muster_runtime.settings import Settings
 
 VALUE_MAX_CHARACTERS = 256
 """Length of a string in a field; longer ones are cut, and end in `…`."""
+
+ALARMS: Counter[str] = Counter()
+"""How often each event was told as an alarm since the process began."""
 
 _TRUSTED_FIELDS = frozenset({"exception", "timestamp", "level"})
 _NESTING_MAX = 4
@@ -125,8 +129,9 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
 def alarm(event: str, **fields: Any) -> None:
     """Logs what an administrator has to look at, because nothing here repairs it.
 
-    Such a line carries `alarm`, which the rules of an alerting system look for.
+    Such a line carries `alarm`, which the rules of an alerting system look for; `ALARMS` counts it.
     """
+    ALARMS[event] += 1
     structlog.get_logger().error(event, **fields, alarm=True)
 
 

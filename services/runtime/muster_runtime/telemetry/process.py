@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from muster_runtime.logs import ALARMS
 from muster_runtime.telemetry.instruments import Counter, Histogram, Sample
 from muster_runtime.telemetry.metric import SHORT_SECONDS, Kind, Metric
 
@@ -31,6 +32,24 @@ COLLECT_TIMEOUTS = Metric(
     Kind.COUNTER,
     "Readings that the event loop did not answer in time; the numbers told then were old.",
     advice="Look at muster_loop_lag_seconds.",
+)
+
+
+ALARM_EVENTS = (
+    "log_damaged",
+    "log_node_damaged",
+    "log_node_damaged",
+    "log_not_readable",
+    "preload_failed",
+    "shard_failed",
+    "snapshot_unusable",
+)
+ALARMS_TOLD = Metric(
+    "muster_alarms",
+    Kind.COUNTER,
+    "Lines of the log that carry `alarm`: nothing in Muster repairs what they tell.",
+    labels={"event": ALARM_EVENTS},
+    advice="Read the line, then docs/failures.md.",
 )
 
 
@@ -92,7 +111,7 @@ class ProcessSource:
     @property
     def metrics(self) -> Sequence[Metric]:
         """See `Source`."""
-        return (self._build, LOOP_LAG, TELEMETRY_DROPPED, COLLECT_TIMEOUTS)
+        return (self._build, LOOP_LAG, ALARMS_TOLD, TELEMETRY_DROPPED, COLLECT_TIMEOUTS)
 
     def lost(self, signal: str, reason: str, count: int) -> None:
         """Counts what telemetry dropped. From any thread."""
@@ -101,8 +120,12 @@ class ProcessSource:
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
+        alarms = Counter(ALARMS_TOLD)
+        for event, count in ALARMS.items():
+            alarms.add((event,), count)
         return [
             Sample(self._build, 1, self._build_labels),
+            *alarms.samples(),
             *self.watch.lag.samples(),
             *self._dropped.samples(),
             Sample(COLLECT_TIMEOUTS, self._timeouts()),
