@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from deploy.installation import Installation, wait_for
 
-JOB = "audit-e2e"
+CRONJOBS = ("muster-audit", "muster-audit-executors")
+"""In one pod, and with executors as pods of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +14,24 @@ class AuditOutcome:
 
     Attributes:
         clean: no promise was broken.
-        text: its last line.
+        text: its last line, or what it said if it was not clean.
     """
 
     clean: bool
     text: str
 
 
-def run_audit(installation: Installation) -> AuditOutcome:
-    """Starts it once and waits for its end."""
-    kubectl = installation.kubectl
-    kubectl.run("create", "job", JOB, "--from=cronjob/muster-audit")
+def run_audit(installation: Installation, cronjob: str) -> AuditOutcome:
+    """Starts a CronJob once, now, and waits for its end."""
+    kubectl, job = installation.kubectl, f"{cronjob}-e2e"
+    kubectl.run("create", "job", job, f"--from=cronjob/{cronjob}")
 
     def over() -> bool:
-        status = kubectl.json("get", "job", JOB)["status"]
+        status = kubectl.json("get", "job", job)["status"]
         return bool(status.get("succeeded") or status.get("failed"))
 
-    wait_for("the audit has ended", over, 600)
-    clean = bool(kubectl.json("get", "job", JOB)["status"].get("succeeded"))
-    lines = kubectl.run("logs", f"job/{JOB}", "--tail=40").strip().splitlines()
-    return AuditOutcome(clean, lines[-1] if clean and lines else "\n".join(lines))
+    wait_for(f"{cronjob} has ended", over, 900)
+    clean = bool(kubectl.json("get", "job", job)["status"].get("succeeded"))
+    lines = kubectl.run("logs", f"job/{job}", "--tail=60").strip().splitlines()
+    summary = next((line for line in reversed(lines) if " entries, " in line), "")
+    return AuditOutcome(clean, f"{cronjob}: {summary}" if clean else "\n".join(lines))

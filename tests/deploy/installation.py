@@ -123,9 +123,13 @@ class Installation:
         cluster = self.cluster()
         return str(cluster["shards"][shard_of(group, cluster["shard_count"])]["node_id"])
 
-    def wait_until_well(self, limit_s: float = 180) -> None:
-        """All pods ready, all shards served and spread, all nodes of the log repaired."""
+    def wait_until_ready(self, limit_s: float = 300) -> None:
+        """All pods ready."""
         wait_for("all pods are ready", self._all_ready, limit_s)
+
+    def wait_until_well(self, limit_s: float = 300) -> None:
+        """All pods ready, all shards served and spread, all nodes of the log repaired."""
+        self.wait_until_ready(limit_s)
         wait_for("all shards are served by all coordinators", self._all_served, limit_s)
         wait_for("all nodes of the log are well", self._log_well, limit_s)
 

@@ -17,6 +17,7 @@ class Verdict:
         fault: what was done.
         gap_ms: the longest that any worker was without an acknowledged commit.
         bar_ms: what it may be.
+        calm_ms: the longest before the fault, when nothing was done: how quiet the machine is.
         commits: acknowledged ones.
         rebalances: generations that began, of all groups.
         violations: promises that were broken.
@@ -26,6 +27,7 @@ class Verdict:
     fault: str
     gap_ms: int
     bar_ms: int
+    calm_ms: int
     commits: int
     rebalances: int
     violations: tuple[Violation, ...]
@@ -45,12 +47,12 @@ class Verdict:
         """A line of the table."""
         verdict = "BROKEN" if self.problems else "holds"
         return (
-            f"{self.fault:<52} {self.gap_ms:>6} ms {self.bar_ms:>6} ms {self.rebalances:>5} "
-            f"{self.commits:>7}  {verdict:<7} {self.note}".rstrip()
+            f"{self.fault:<50} {self.gap_ms:>6} ms {self.bar_ms:>6} ms {self.calm_ms:>6} ms "
+            f"{self.rebalances:>5} {self.commits:>8}  {verdict:<7} {self.note}".rstrip()
         )
 
 
-HEADER = f"{'fault':<52} {'gap':>9} {'bar':>9} {'reb.':>5} {'commits':>7}  verdict"
+HEADER = f"{'fault':<50} {'gap':>9} {'bar':>9} {'before':>9} {'reb.':>5} {'commits':>8}  verdict"
 
 
 @dataclass
@@ -113,13 +115,38 @@ class Judge:
         return longest, commits, began
 
     def judge(
-        self, fault: str, bar_ms: int, events: Iterable[Event], until_ns: int, note: str = ""
+        self,
+        fault: str,
+        bar_ms: int,
+        before: Iterable[Event],
+        during: Iterable[Event],
+        until_ns: int,
+        note: str = "",
     ) -> Verdict:
-        """The verdict over one fault, from the end of the one before to `until_ns`."""
-        longest, commits, rebalances = self.feed(events, until_ns)
+        """The verdict over one fault.
+
+        Args:
+            fault: what was done.
+            bar_ms: the longest that a worker may be without an acknowledged commit.
+            before: events since the last verdict, up to the fault. What they break counts; their gaps do not.
+            during: events from the fault to `until_ns`.
+            until_ns: when the fault is over.
+            note: what else is worth knowing.
+        """
+        calm, commits_before, rebalances_before = self.feed(before)
+        longest, commits, rebalances = self.feed(during, until_ns)
         violations = [*self._commits.violations, *self._generations.violations]
         new, self._reported = violations[self._reported :], len(violations)
         missing = self.workers - len(self._last_ok)
         if missing:
             new.append(Violation("fleet", until_ns, f"{missing} workers never had a commit acknowledged"))
-        return Verdict(fault, longest // NS_PER_MS, bar_ms, commits, rebalances, tuple(new), note)
+        return Verdict(
+            fault,
+            longest // NS_PER_MS,
+            bar_ms,
+            calm // NS_PER_MS,
+            commits_before + commits,
+            rebalances_before + rebalances,
+            tuple(new),
+            note,
+        )
