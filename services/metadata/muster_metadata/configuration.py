@@ -110,7 +110,11 @@ def judge(places: Sequence[str], said: Sequence[Introduction | None]) -> Configu
                 contradiction=True,
             )
     if sum(one is not None and bool(one.identity) for one in said) < majority:
-        return Unusable(UNINITIALISED)
+        empty = sum(one is not None and not one.identity for one in said)
+        return Unusable(
+            f"{empty} of {len(places)} nodes have no data of a cluster, and those that have it are no "
+            "majority: start the nodes that have the data; if `init` was interrupted, run it again"
+        )
     return newest
 
 

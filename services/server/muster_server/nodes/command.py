@@ -12,6 +12,7 @@ import typer
 from muster_metadata import MetadataSettings
 from muster_metadata.addresses import BadUrlsError
 from muster_metadata.replacement import Plan, ReplaceError, Replacement
+from muster_metadata.restored import RestoredError, raise_epochs
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.settings import load
@@ -91,6 +92,18 @@ def replace(
     _run(main)
 
 
+@app.command()
+def restored(redis: Redis = "", data: Data = _DEV) -> None:
+    """After the nodes were restored from a backup, before anything else: raises the epoch of every log.
+
+    Tokens that were given after the backup are then lower than those to come. It does no harm otherwise.
+    """
+    raised = _run(lambda: raise_epochs(_address(redis, data)))
+    typer.echo(f"cluster {raised.cluster_id}: {raised.logs} logs have a higher epoch")
+    for index in raised.empty:
+        typer.echo(f"node {index} has no data, or does not answer: it is rebuilt from the others")
+
+
 def _introduce(plan: Plan) -> None:
     goes_on = " (decided before; going on)" if plan.resumed else ""
     typer.echo(f"cluster {plan.configuration.cluster_id}, {plan.configuration.shard_count} shards")
@@ -104,7 +117,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         configure(load(LogSettings))
         return asyncio.run(work())
-    except (ReplaceError, BadUrlsError, StartupError) as error:
+    except (ReplaceError, RestoredError, BadUrlsError, StartupError) as error:
         _fail(str(error))
 
 
