@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 from kit.damaged_logs import DAMAGES, fits_a_stream
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 CLEAN = "–"
 
 
+class Read(NamedTuple):
+    """What a client was told of partition 0 of topic `t`; it had asked after so many acknowledgements."""
+
+    offset: int
+    acknowledged: int
+    group_id: str = "g"
+
+
 @dataclass(slots=True)
 class Case:
     """One log of the corpus.
@@ -43,7 +51,8 @@ class Case:
         invariant: the promise that must be found broken; `–`: none.
         make: damages a healthy log.
         hurt: damages what the nodes hold of it, afterwards.
-        acks: acknowledgements that were noted of it.
+        acks: acknowledgements that were noted of it, a millisecond after each other.
+        reads: what was read of it, at which of these milliseconds.
     """
 
     name: str
@@ -51,6 +60,7 @@ class Case:
     make: Callable[[LogBuilder], None] = lambda _: None
     hurt: Callable[[RedisNodes, int, int, LogBuilder], None] = lambda *_: None
     acks: tuple[Position, ...] = ()
+    reads: tuple[Read, ...] = ()
 
 
 @dataclass(slots=True)
@@ -197,6 +207,12 @@ def _more_than_was_acknowledged(nodes: RedisNodes, shard: int, shards: int, buil
     store(nodes[0], shard, shards, built.entries, end)
 
 
+_ACKS = (Position(1, 6), Position(2, 12))
+"""Two commits of the healthy log, of offsets 1 and 2; later on they expire."""
+
+_ACKED_MS = 1_700_000_010_000
+
+
 def cases() -> list[Case]:
     """All logs, clean ones first."""
     return [
@@ -205,6 +221,12 @@ def cases() -> list[Case]:
         Case("a trimmed log with its snapshot", CLEAN, _marked(), _a_trimmed_log),
         Case("a node lags behind", CLEAN, hurt=_a_node_lags_behind),
         Case("more than was acknowledged", CLEAN, hurt=_more_than_was_acknowledged),
+        Case(
+            "reads of what was committed",
+            CLEAN,
+            acks=_ACKS,
+            reads=(Read(-1, 0), Read(1, 0), Read(1, 1), Read(2, 1), Read(2, 2), Read(-1, 2)),
+        ),
         *(Case(damage.name, damage.invariant, damage.make) for damage in DAMAGES if damage.invariant != "E3"),
         Case("a record of an older epoch behind a claim", "E3", _older_epoch),
         Case("an entry differs on one node", "L6n", hurt=_an_entry_differs_on_one_node),
@@ -215,7 +237,22 @@ def cases() -> list[Case]:
         Case("a rotten copy of a snapshot", "L9", _marked(), _a_rotten_copy),
         Case("an acknowledged entry that the log does not have", "L5", acks=(Position(1, 20),)),
         Case("an acknowledgement beyond the end", "E2", acks=(Position(2, 99),)),
+        Case("a read that misses what was acknowledged", "O1", acks=_ACKS, reads=(Read(1, acknowledged=2),)),
+        Case("a read of what nobody committed", "O1", acks=_ACKS, reads=(Read(77, acknowledged=0),)),
+        Case(
+            "nothing is read though something was acknowledged",
+            "O1",
+            _progress_of_another_group,
+            acks=(Position(2, 23),),
+            reads=(Read(-1, acknowledged=1, group_id="x"),),
+        ),
     ]
+
+
+def _progress_of_another_group(built: LogBuilder) -> None:
+    message = log.OffsetCommitted(group_id="x", generation=-1)
+    message.offsets.add(topic="t", partition=0, offset=5)
+    built.add(log.Record(offset_committed=message))
 
 
 def _older_epoch(built: LogBuilder) -> None:
@@ -245,10 +282,28 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
                 json.dumps({"shard": shard, "epoch": place.epoch, "offset": place.offset, "at_ms": at_ms})
                 + "\n"
                 for shard, case in enumerate(on_nodes)
-                for at_ms, place in enumerate(case.acks, 1_700_000_010_000)
+                for at_ms, place in enumerate(case.acks, _ACKED_MS)
             )
         )
-        options = CheckOptions(all_nodes=True, acknowledgements=acks, tasks=4)
+        reads = folder / "reads.jsonl"
+        reads.write_text(
+            "".join(
+                json.dumps(
+                    {
+                        "shard": shard,
+                        "group_id": read.group_id,
+                        "topic": "t",
+                        "partition": 0,
+                        "offset": read.offset,
+                        "began_at_ms": _ACKED_MS + read.acknowledged,
+                    }
+                )
+                + "\n"
+                for shard, case in enumerate(on_nodes)
+                for read in case.reads
+            )
+        )
+        options = CheckOptions(all_nodes=True, acknowledgements=acks, reads=reads, tasks=4)
         result = await asyncio.to_thread(check, spark, nodes.url, options, folder / "report" / "tables")
         report = verify(nodes.url)
     for violation in result.violations:
@@ -275,7 +330,7 @@ def _split(verdicts: Verdicts) -> tuple[list[Case], list[Case]]:
         built = healthy(empty(0, 1))
         case.make(built)
         (on_nodes if fits_a_stream(built) else in_export).append(case)
-        if case.acks and case.invariant != CLEAN:
+        if (case.acks or case.reads) and case.invariant != CLEAN:
             verdicts.unreadable_for_verify.add(case.name)
     verdicts.unreadable_for_verify.update(case.name for case in in_export)
     return on_nodes, in_export

@@ -18,11 +18,12 @@ from muster_core.position import Position
 
 from muster_audit.comparison import check_acknowledgements, compare_copies, read_acknowledgements
 from muster_audit.facts import KINDS, Broken, LogRead, Looked, Segment
+from muster_audit.reads import check_reads, read_reads
 from muster_audit.scan import Rules
 from muster_audit.sources import LogSource, open_source
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ALL: dict[str, Invariant] = {
     **INVARIANTS,
@@ -32,6 +33,15 @@ ALL: dict[str, Invariant] = {
         "acknowledgements",
         Severity.CRITICAL,
         "Every acknowledgement that was noted elsewhere against the log's acknowledged end.",
+    ),
+    "O1": Invariant(
+        "O1",
+        "A read finds the last commit that was acknowledged before it began, or a later one; nothing only "
+        "where there was none, or a tombstone.",
+        "reads",
+        Severity.CRITICAL,
+        "Every read that was noted elsewhere against the records that changed its partition, from the last "
+        "one that was acknowledged before it began.",
     ),
 }
 """What the audit checks, by id."""
@@ -53,6 +63,7 @@ class CheckOptions:
         page_entries: entries that are asked for at a time.
         max_group_size: members that a group may have.
         acknowledgements: file of acknowledgements that were noted elsewhere; None: there is none.
+        reads: file of reads that were noted elsewhere; None: there is none.
         tasks: how many tasks read; 0: two for each core.
     """
 
@@ -62,6 +73,7 @@ class CheckOptions:
     page_entries: int = 1_000
     max_group_size: int = 5_000
     acknowledgements: Path | None = None
+    reads: Path | None = None
     tasks: int = 0
 
 
@@ -129,7 +141,7 @@ def check(
 
     Raises:
         LogUnreadableError: there is nothing to read.
-        ValueError: the acknowledgements cannot be used.
+        ValueError: the acknowledgements or the reads cannot be used.
     """
     from muster_audit.data_source import register
 
@@ -154,8 +166,8 @@ def check(
             segments = spark.createDataFrame(found[Segment.kind])
             for shard, findings in compare_copies(segments, source, ends):
                 _note(result, source, shard, findings)
-        if options.acknowledgements is not None:
-            found["latency"] = _check_acks(spark, address, options.acknowledgements, result, source)
+        if options.acknowledgements is not None or options.reads is not None:
+            _check_notes(spark, address, options, result, source, found)
     finally:
         source.close()
     result.violations.sort(key=lambda one: (one.shard, one.epoch, one.offset))
@@ -253,22 +265,41 @@ def _note(result: Result, source: LogSource, shard: int, findings: Findings) -> 
         )
 
 
-def _check_acks(
-    spark: "SparkSession", address: str, path: Path, result: Result, source: LogSource
-) -> pa.Table:
-    acks = read_acknowledgements(spark, path)
-    entries = (
-        spark.read.format("muster-log").option("address", address).option("payload", "false").load()
-    ).select("shard", "epoch", "offset", "written_at_ms")
+def _check_notes(
+    spark: "SparkSession",
+    address: str,
+    options: CheckOptions,
+    result: Result,
+    source: LogSource,
+    tables: dict[str, pa.Table],
+) -> None:
+    """Lays what clients noted beside the log."""
     ends = spark.createDataFrame(
         [(log.shard, log.last_epoch, log.last_offset, log.first_offset) for log in result.logs],
         "shard bigint, epoch bigint, offset bigint, first bigint",
     )
-    found, joined = check_acknowledgements(spark, acks, entries, ends)
-    for shard, findings in found.items():
-        _note(result, source, shard, findings)
-    latencies = joined.where("there AND at_ms IS NOT NULL").selectExpr(
-        f"written_at_ms - written_at_ms % {result.span_ms} AS span_ms", "at_ms - written_at_ms AS latency_ms"
+    if options.acknowledgements is None:
+        acks = spark.createDataFrame([], "shard bigint, epoch bigint, offset bigint, at_ms bigint")
+    else:
+        acks = read_acknowledgements(spark, options.acknowledgements)
+        entries = (
+            spark.read.format("muster-log").option("address", address).option("payload", "false").load()
+        ).select("shard", "epoch", "offset", "written_at_ms")
+        found, joined = check_acknowledgements(spark, acks, entries, ends)
+        for shard, findings in found.items():
+            _note(result, source, shard, findings)
+        tables["latency"] = _latencies(spark, joined, result.span_ms)
+    if options.reads is not None:
+        reads = read_reads(spark, options.reads, source.shard_count)
+        changes = spark.read.format("muster-offsets").option("address", address).load()
+        for shard, findings in check_reads(spark, reads, acks, changes, ends).items():
+            _note(result, source, shard, findings)
+
+
+def _latencies(spark: "SparkSession", acknowledged: "DataFrame", span_ms: int) -> pa.Table:
+    """How long acknowledgements took, by spans of time."""
+    latencies = acknowledged.where("there AND at_ms IS NOT NULL").selectExpr(
+        f"written_at_ms - written_at_ms % {span_ms} AS span_ms", "at_ms - written_at_ms AS latency_ms"
     )
     latencies.createOrReplaceTempView("latencies")
     return spark.sql(

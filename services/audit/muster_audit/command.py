@@ -73,6 +73,12 @@ def check_command(
             help="Acknowledgements noted elsewhere (Parquet or JSON lines): shard, epoch, offset, at_ms."
         ),
     ] = None,
+    reads: Annotated[
+        Path | None,
+        typer.Option(
+            help="Reads noted elsewhere: group_id, topic, partition, offset (-1: nothing), began_at_ms."
+        ),
+    ] = None,
     max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
     memory_mb: MemoryMb = 256,
     page_entries: Annotated[
@@ -88,7 +94,7 @@ def check_command(
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     if report is not None and report.is_dir() and any(report.iterdir()):
         _fail(f"--report {report}: the folder is not empty")
-    options = CheckOptions(rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, tasks)
+    options = CheckOptions(rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, reads, tasks)
     with session("check", master, spark_log) as (spark, progress), tables_folder(report) as tables:
         result = check(spark, address, options, tables, progress)
         if report is not None:

@@ -1,27 +1,33 @@
 """Spark's data sources over logs.
 
 * `muster-log`: the entries themselves, decoded, batch and streaming, for questions in SQL;
+* `muster-offsets`: what these commit and remove, by partition;
 * `muster-audit`: what the pass over each log found (`muster_audit.facts`), for the audit.
 
-Both take the option `address`: the nodes of a log, or the folder of an export.
+All take the option `address`: the nodes of a log, or the folder of an export.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
+from muster_core.page import Page
 from muster_core.position import NOWHERE, Position
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from muster_audit import entries, facts, scan
+from muster_audit import entries, facts, reads, scan
 from muster_audit.plan import Piece, pieces_of, spread
 from muster_audit.sources import LogSource, open_source
 
 _TASKS = 4
 _RANGE_ENTRIES = 2_000_000
 _BATCH_ENTRIES = 500_000
+
+MakeBatch = Callable[[int, Page], pa.RecordBatch]
+"""Makes rows of a page of a log."""
 
 
 class Checks(InputPartition):  # type: ignore[misc]
@@ -127,13 +133,31 @@ class EntriesSource(DataSource):  # type: ignore[misc]
         return EntriesStream(self.options)
 
 
-class _Entries:
-    """Reads ranges of entries."""
+class OffsetsSource(DataSource):  # type: ignore[misc]
+    """`muster-offsets`: options `address`, `tasks`."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "muster-offsets"
+
+    def schema(self) -> str:
+        """The columns of a change."""
+        return reads.CHANGES_DDL
+
+    def reader(self, schema: object) -> "EntriesReader":
+        """The batch reader."""
+        return EntriesReader(self.options, reads.changes_batch)
+
+
+class _Entries:
+    """Reads ranges of entries; `batch` makes rows of a page, by default one for each entry."""
+
+    def __init__(self, options: dict[str, str], batch: MakeBatch | None = None) -> None:
         self.address = options["address"]
         self.tasks = int(options.get("tasks", str(_TASKS)))
-        self.payload = options.get("payload", "true") == "true"
+        payload = options.get("payload", "true") == "true"
+        self.batch = partial(entries.entries_batch, payload=payload) if batch is None else batch
 
     def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
         """The entries of one task, up to the acknowledged positions that it was planned with."""
@@ -143,7 +167,7 @@ class _Entries:
                 node = source.best_node(one.shard)
                 for page in source.pages(one.shard, node, one.upto, 1_000, behind=one.behind):
                     if page:
-                        yield entries.entries_batch(one.shard, page, payload=self.payload)
+                        yield self.batch(one.shard, page)
         finally:
             source.close()
 
@@ -151,8 +175,8 @@ class _Entries:
 class EntriesReader(DataSourceReader):  # type: ignore[misc]
     """All entries up to the acknowledged positions; long logs in several ranges."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._entries = _Entries(options)
+    def __init__(self, options: dict[str, str], batch: MakeBatch | None = None) -> None:
+        self._entries = _Entries(options, batch)
 
     def partitions(self) -> Sequence[Ranges]:
         """Ranges spread over tasks."""
@@ -246,6 +270,7 @@ def _cut(source: LogSource, shard: int, acknowledged: Position) -> Iterator[Rang
 
 
 def register(spark: SparkSession) -> None:
-    """Makes both formats known to a session."""
+    """Makes the formats known to a session."""
     spark.dataSource.register(AuditSource)
     spark.dataSource.register(EntriesSource)
+    spark.dataSource.register(OffsetsSource)
