@@ -57,8 +57,14 @@ class Timeline:
     def watch(self, run: RecordRun) -> None:
         """Takes the next records."""
         times = [record.written_at_ms for record in run.records]
-        spans = [at_ms // self.span_ms for at_ms in times]
-        self._activity.update(zip(spans, run.kinds, strict=True))
+        first, last = min(times) // self.span_ms, max(times) // self.span_ms
+        if first == last:
+            for kind, count in Counter(run.kinds).items():
+                self._activity[first, kind] += count
+        else:
+            self._activity.update(
+                (at_ms // self.span_ms, kind) for at_ms, kind in zip(times, run.kinds, strict=True)
+            )
         commits = [
             record.offset_committed
             for kind, record in zip(run.kinds, run.records, strict=True)
@@ -68,9 +74,9 @@ class Timeline:
         for index in run.others:
             kind, record = run.kinds[index], run.records[index]
             if kind == "generation_started":
-                self._generation(spans[index], record.generation_started)
+                self._generation(times[index] // self.span_ms, record.generation_started)
             elif kind == "member_left":
-                self._left(spans[index], record.member_left)
+                self._left(times[index] // self.span_ms, record.member_left)
             elif kind == "claim":
                 self._claimed(run.position(index), record, times[index - 1] if index else self._last_ms)
             elif kind == "handoff":

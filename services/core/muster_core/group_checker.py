@@ -365,12 +365,11 @@ class GroupChecker:
         checked = self._findings.checked
         checked["O3"] += end - begin
         groups, numbered = self._groups, 0
-        for index in range(begin, end):
-            record = run.records[index]
+        for index, record in enumerate(run.records[begin:end], begin):
             commit = record.offset_committed
-            group_id, member_id, seq = commit.group_id, commit.member_id, commit.member_seq
+            group_id, seq = commit.group_id, commit.member_seq
             group = groups.get(group_id) or self._group(group_id)
-            member = group.members.get(member_id)
+            member = group.members.get(commit.member_id)
             if member is None or commit.generation != group.generation:
                 self._odd_commit(run.position(index), record, group, member)
                 continue
