@@ -1,0 +1,219 @@
+"""A cluster whose processes run this version or the one before, each for itself."""
+
+import asyncio
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kit.waiting import until
+from muster_server.dev.ports import LOOPBACK, free_ports
+from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.dev.role_process import RoleProcess
+from muster_server.initialise import initialise_log
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
+
+ROOT = Path(__file__).parents[2]
+MEMBERS = ROOT / "tests" / "support" / "steady_members.py"
+
+PREVIOUS = "75990a322768c296e19a903b4fcd0b5f6b4cc95d"
+"""The version before this one: the tag of the last release; until there is one, a commit."""
+
+_SOURCES = ("protos/src", "clients/python", *(f"services/{part}" for part in (
+    "core", "runtime", "discovery", "coordinator", "metadata", "server"
+)))  # fmt: skip
+
+
+@functools.cache
+def history_problem() -> str:
+    """Why the version before cannot be had; empty: it can."""
+    try:
+        found = subprocess.run(
+            ["git", "cat-file", "-e", f"{PREVIOUS}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        return "needs git"
+    return "" if found.returncode == 0 else f"needs the history of the repository with {PREVIOUS}"
+
+
+def unpack_previous(folder: Path) -> str:
+    """Puts the sources of the version before into a folder; gives the PYTHONPATH that runs them."""
+    packed = subprocess.run(
+        ["git", "archive", "--format=tar", PREVIOUS, "--", "protos", "clients", "services"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return os.pathsep.join(str(folder / source) for source in _SOURCES)
+
+
+class Slot:
+    """One process of the cluster, which may be of either version.
+
+    Args:
+        name: of the process.
+        role: of the process.
+        port: where it listens, whatever its version.
+        folder: for its log.
+        settings: its variables.
+        previous: the PYTHONPATH of the version before.
+    """
+
+    def __init__(
+        self, name: str, role: str, port: int, folder: Path, settings: Mapping[str, str], previous: str
+    ) -> None:
+        self.name = name
+        self.address = f"{LOOPBACK}:{port}"
+        self._new = RoleProcess(name, role, port, folder / "new", settings)
+        self._old = RoleProcess(name, role, port, folder / "old", {**settings, "PYTHONPATH": previous})
+        self._running: RoleProcess | None = None
+
+    async def run(self, *, new: bool) -> None:
+        """Ends it in good order if it runs, and starts it in a version."""
+        await self.stop()
+        self._running = self._new if new else self._old
+        await self._running.start()
+
+    async def stop(self) -> None:
+        """Ends it in good order."""
+        if self._running is not None:
+            assert await self._running.terminate() == 0, self._running.process.tail()
+            self._running = None
+
+
+class TwoVersions:
+    """Three Redis nodes, and two processes of each role; an async context manager.
+
+    All processes start as the version before.
+
+    Args:
+        folder: data, logs and the sources of the version before.
+        settings: further variables for every process.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.previous = unpack_previous(folder / "previous")
+        self.nodes = RedisNodes(folder, 3)
+        ports = iter(free_ports(6))
+        metadata_ports = [next(ports), next(ports)]
+        metadata = ",".join(f"{LOOPBACK}:{port}" for port in metadata_ports)
+
+        def slot(role: str, number: int, port: int, **own: str) -> Slot:
+            own |= {"LISTEN": f"{LOOPBACK}:{port}"}
+            variables = {f"MUSTER_{role.upper()}_{key}": value for key, value in own.items()}
+            name = f"{role}-{number}"
+            return Slot(name, role, port, folder / "logs", {**settings, **variables}, self.previous)
+
+        self.metadata = [
+            slot(METADATA, number, port, REDIS_URL=self.nodes.url)
+            for number, port in enumerate(metadata_ports, 1)
+        ]
+        self.coordinators = [
+            slot(COORDINATOR, number, next(ports), METADATA=metadata, NODE_ID=f"coordinator-{number}")
+            for number in (1, 2)
+        ]
+        self.discovery = [slot(DISCOVERY, number, next(ports), METADATA=metadata) for number in (1, 2)]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All of them in the order of an upgrade."""
+        return [*self.metadata, *self.coordinators, *self.discovery]
+
+    @property
+    def servers(self) -> str:
+        """Discovery addresses for clients."""
+        return ",".join(slot.address for slot in self.discovery)
+
+    async def __aenter__(self) -> Self:
+        await self.nodes.start()
+        await initialise_log(self.nodes.url, 10)
+        await asyncio.gather(*(slot.run(new=False) for slot in self.slots))
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for slot in reversed(self.slots):
+            await slot.stop()
+        await self.nodes.stop()
+
+
+class SteadyMembers:
+    """A process with members of one group that commit all the time; an async context manager.
+
+    Args:
+        servers: discovery addresses.
+        group: of the members; its topic has the same name.
+        previous: PYTHONPATH of the version before, if the client is of that version.
+        first: number of the first member.
+        count: how many.
+
+    Attributes:
+        commits: how often each member was told that its commit is stored.
+        generations: the last one of each member.
+        rebalances: how often a member came into another generation after its first.
+    """
+
+    def __init__(self, servers: str, group: str, previous: str, first: int, count: int) -> None:
+        self._arguments = (servers, group, str(first), str(count))
+        self._numbers = range(first, first + count)
+        self._environment = {**os.environ, "PYTHONPATH": previous}
+        self.commits: dict[int, int] = defaultdict(int)
+        self.generations: dict[int, int] = {}
+        self.rebalances = 0
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(MEMBERS),
+            *self._arguments,
+            env=self._environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            event = json.loads(line)
+            member = event["member"]
+            if event["event"] == "committed":
+                self.commits[member] += 1
+            elif self.generations.get(member) != event["generation"]:
+                self.rebalances += member in self.generations
+                self.generations[member] = event["generation"]
+
+    async def go_on(self) -> None:
+        """Waits until every member has committed five times more."""
+        before = {number: self.commits[number] for number in self._numbers}
+        await until(
+            lambda: all(self.commits[number] >= count + 5 for number, count in before.items()),
+            "every member commits five times more",
+            60,
+        )
