@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from muster_server.roles import settings_classes
 Manifest: TypeAlias = dict[str, Any]
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
-OVERLAYS = ("dev", "test", "production")
+OVERLAYS = ("dev", "test", "production", "production with monitoring")
 API_VERSIONS = ("1.30", "1.34")
 """The oldest one that is promised, and the one that tests/deploy/e2e.sh was run on."""
 
@@ -23,11 +24,12 @@ MONITORING = "monitoring.coreos.com"
 """Kinds of the Prometheus operator, whose schemas are not the API's."""
 
 SOURCES = sorted(
-    path
+    kustomization.parent / resource
     for folder in ("base", "components")
-    for path in (K8S / folder).rglob("*.yaml")
-    if path.name != "kustomization.yaml"
+    for kustomization in (K8S / folder).rglob("kustomization.yaml")
+    for resource in yaml.safe_load(kustomization.read_text("utf-8"))["resources"]
 )
+"""Files that are whole without a patch: they are looked at also where nothing renders."""
 
 
 def read(text: str) -> list[Manifest]:
@@ -44,9 +46,15 @@ def rendered(overlay: str) -> list[Manifest]:
         command = ["kubectl", "kustomize"]
     else:
         pytest.skip("there is neither kustomize nor kubectl on the path: install one of them to render k8s/")
-    done = subprocess.run(
-        [*command, str(K8S / "overlays" / overlay)], capture_output=True, text=True, check=False
-    )
+    name, _, monitoring = overlay.partition(" with ")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(K8S, Path(folder) / "k8s")) / "overlays" / name
+        if monitoring:
+            kustomization = copy / "kustomization.yaml"
+            text = kustomization.read_text("utf-8")
+            assert "# - ../../components/monitoring" in text
+            kustomization.write_text(text.replace("# - ../../comp", "- ../../comp"), "utf-8")
+        done = subprocess.run([*command, str(copy)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return read(done.stdout)
 
@@ -177,7 +185,33 @@ def test_what_selects_finds_pods(overlay: str) -> None:
                 optional = {"app.kubernetes.io/name": "muster-audit"}
                 for selector in chosen:
                     wanted = selector.get("matchLabels", {})
+                    for one in selector.get("matchExpressions", []):
+                        assert all(found({one["key"]: value}) for value in one["values"]), name
                     assert found(wanted) or wanted == optional, f"{name}: {wanted}"
+
+
+def test_prometheus_finds_all_processes_and_the_rules() -> None:
+    manifests = rendered("production with monitoring")
+    kinds = {one["kind"]: one for one in manifests}
+    groups = yaml.safe_load((K8S.parent / "alerts" / "muster.yaml").read_text("utf-8"))["groups"]
+    assert kinds["PrometheusRule"]["spec"]["groups"] == groups
+    monitor = kinds["ServiceMonitor"]["spec"]
+    scraped = set(monitor["selector"]["matchExpressions"][0]["values"])
+    assert scraped == {"muster-metadata", "muster-coordinator", "muster-discovery"}
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == ["metrics"]
+    for name in scraped:
+        (service,) = (
+            one for one in manifests if one["kind"] == "Service" and one["metadata"]["name"] == name
+        )
+        assert service["metadata"]["labels"][monitor["jobLabel"]] == name
+        (port,) = (one["port"] for one in service["spec"]["ports"] if one["name"] == "metrics")
+        (pod,) = (
+            pod for whole, pod in pods_of(manifests) if whole in (f"StatefulSet {name}", f"Deployment {name}")
+        )
+        container = pod["spec"]["containers"][0]
+        assert {"name": "metrics", "containerPort": port} in container["ports"]
+        values = {one["name"]: one.get("value") for one in container["env"]}
+        assert values["MUSTER_TELEMETRY_PROMETHEUS_LISTEN"] == f"0.0.0.0:{port}"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
