@@ -17,13 +17,20 @@ from muster_audit.check import ALL, Result
 
 _MAX_SERIES = 12
 _WORST_GROUPS = 20
+_FIRST_EVIDENCE = 10
 _MAX_EVIDENCE = 100
-_COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5c", "#a3479e", "#c23b3b", "#7a6a4f", "#2a9d9d", "#8a8f98")
+_HEIGHT = 320
+_LEGEND_ROW_HEIGHT = 20
+_COLOURS = (
+    "#3b6fb6", "#d9822b", "#3f9b5c", "#a3479e", "#c23b3b", "#7a6a4f", "#2a9d9d", "#8a8f98",
+    "#8fb3e0", "#f0bd86", "#93cfa6", "#d79ad3", "#e59a9a",
+)  # fmt: skip
 _LAYOUT = {
     "template": "plotly_white",
-    "height": 320,
+    "height": _HEIGHT,
     "margin": {"l": 50, "r": 12, "t": 12, "b": 40},
-    "legend": {"orientation": "h", "y": -0.18},
+    "legend": {"orientation": "h", "y": -0.2, "traceorder": "normal"},
+    "xaxis": {"tickangle": 0, "nticks": 6},
     "font": {"family": "system-ui, sans-serif", "size": 13},
     "colorway": _COLOURS,
     "paper_bgcolor": "rgba(0,0,0,0)",
@@ -54,6 +61,8 @@ def write_page(result: Result, folder: Path) -> Path:
         violations=[
             (one, Position(one.epoch, one.offset).stream_id) for one in result.violations[:_MAX_EVIDENCE]
         ],
+        first=_FIRST_EVIDENCE,
+        broken=[id_ for id_ in ALL if result.broken[id_]],
         more_violations=max(len(result.violations) - _MAX_EVIDENCE, 0),
         total_broken=sum(result.broken.values()),
         plots=plots,
@@ -148,7 +157,8 @@ def _summed(rows: list[dict[str, Any]], name: str, value: str) -> dict[str, dict
 
 
 def _stacked(series: dict[str, dict[int, int]], span_ms: int) -> go.Figure:
-    figure = go.Figure(layout={**_LAYOUT, "barmode": "stack"})
+    height = _HEIGHT + len(series) // 2 * _LEGEND_ROW_HEIGHT  # the legend is below, two names in a row
+    figure = go.Figure(layout={**_LAYOUT, "barmode": "stack", "height": height})
     for name, values in series.items():
         times = sorted(at_ms for at_ms, count in values.items() if count)
         figure.add_bar(
@@ -190,7 +200,9 @@ def _claims(rows: list[dict[str, Any]]) -> go.Figure:
 
 
 def _unowned(rows: list[dict[str, Any]]) -> go.Figure:
-    figure = go.Figure(layout={**_LAYOUT, "barmode": "stack", "xaxis": {"title": "shard"}})
+    figure = go.Figure(
+        layout={**_LAYOUT, "barmode": "stack", "xaxis": {"title": {"text": "shard", "standoff": 4}}}
+    )
     for planned, name in ((True, "hand-overs"), (False, "failures, at most")):
         sums: dict[int, float] = {}
         for row in rows:
