@@ -174,6 +174,31 @@ def plain(url: str, rules: Rules) -> None:
                 pass
 
 
+def own_processes() -> dict[int, int]:
+    """This process and all below it (Spark's JVM and workers, the server): what each used, in clock ticks."""
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(path.parent.name)
+        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+
+    def below(pid: int) -> bool:
+        while pid not in (0, os.getpid()):
+            pid = parents.get(pid, 0)
+        return pid != 0
+
+    return {pid: ticks for pid, ticks in used.items() if below(pid)}
+
+
+def processor_seconds() -> float:
+    """What all these processes have used."""
+    return sum(own_processes().values()) / os.sysconf("SC_CLK_TCK")
+
+
 class Memory:
     """The highest memory of one Python worker of Spark while a block runs, MiB."""
 
@@ -190,35 +215,14 @@ class Memory:
 
     def _sample(self) -> None:
         while not self._done.wait(0.2):
-            for path in Path("/proc").glob("[0-9]*"):
+            for pid in own_processes():
+                path = Path(f"/proc/{pid}")
                 try:
-                    if b"pyspark" in (path / "cmdline").read_bytes():
-                        text = (path / "status").read_text()
-                        kib = int(text.partition("VmRSS:")[2].split()[0])
-                        if "java" not in text.partition("\n")[0]:
-                            self.highest_mb = max(self.highest_mb, kib / 1024)
+                    if b"pyspark.worker" in (path / "cmdline").read_bytes():
+                        kib = (path / "status").read_text().partition("VmRSS:")[2].split()[0]
+                        self.highest_mb = max(self.highest_mb, int(kib) / 1024)
                 except (OSError, ValueError, IndexError):
                     continue
-
-
-def processor_seconds() -> float:
-    """What this process and all below it have used: Spark's JVM and workers, the server."""
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid = int(path.parent.name)
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-
-    def below(pid: int) -> bool:
-        while pid not in (0, os.getpid()):
-            pid = parents.get(pid, 0)
-        return pid != 0
-
-    return sum(ticks for pid, ticks in used.items() if below(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
