@@ -108,6 +108,20 @@ async def test_a_life_on_one_stream(world: World) -> None:
     assert world.told == ["assigned", "revoked"]
 
 
+async def test_a_member_closes_though_its_cluster_is_gone_for_good(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster._member.LEAVE_TIMEOUT_MS", 200)
+    member = await world.join(disconnect_grace_ms=300)
+    await world.cluster.stop()
+    commit = asyncio.create_task(member.commit({ALL[0]: 5}))
+    await until(lambda: not member.partitions, "its life is over")
+    await asyncio.wait_for(member.close(), 30)
+    with pytest.raises(muster.CommitFailed):
+        await commit
+    assert world.told == ["assigned", "lost"]
+
+
 async def test_members_of_a_process_share_a_stream_and_its_beats(world: World) -> None:
     a = world.a
     for number in range(5):

@@ -1,7 +1,9 @@
 """A worker process is killed: its stream breaks, and its partitions run elsewhere when its grace is over."""
 
 import asyncio
+import os
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from kit.waiting import until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
 WORKER = """
 import asyncio, sys, muster
@@ -70,6 +73,52 @@ async def test_partitions_of_a_killed_process_run_elsewhere_long_before_its_sess
             assert [g.generation for g in history][-2:] == [generation, generation + 1]
             assert history[-1].cause.kind == common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
             assert history[-1].cause.member_id.startswith("worker")
+
+
+READER = """
+import muster
+
+def work(p):
+    p.commit(1)
+    print("on from 1 with token", p.token, flush=True)
+    while not p.is_ending:
+        p.committed()
+
+muster.run(work, group="readers", topic="sites", partitions=12)
+"""
+
+
+async def test_workers_end_though_their_cluster_is_gone_for_good(tmp_path: Path) -> None:
+    programs = ([str(EXAMPLES / "worker.py")], [str(EXAMPLES / "blocking_worker.py")], ["-c", READER])
+    async with running(tmp_path, redis_nodes=1, coordinators=1) as servers:
+        environment = {**os.environ, "MUSTER_SERVERS": servers.servers}
+        workers = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, *program, env=environment, stdout=PIPE, stderr=PIPE
+            )
+            for program in programs
+        ]
+        try:
+            for process in workers:
+                assert process.stdout is not None
+                assert b"with token" in await asyncio.wait_for(process.stdout.readline(), 30)
+            servers.kill_roles()
+            assert servers.nodes is not None
+            await servers.nodes[0].kill()
+            for process in workers:
+                assert process.stderr is not None
+                while b"partitions are lost" not in (
+                    line := await asyncio.wait_for(process.stderr.readline(), 30)
+                ):
+                    assert line, "the worker ended by itself"
+                process.terminate()
+            await asyncio.gather(*(asyncio.wait_for(process.communicate(), 30) for process in workers))
+        finally:
+            for process in workers:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+    assert [process.returncode for process in workers] == [0, 0, 0]
 
 
 async def test_a_static_member_may_be_away_for_longer_than_the_grace_of_others(tmp_path: Path) -> None:

@@ -119,9 +119,15 @@ class Committer:
         unknown_until_ms = boot_ms() + self._request_timeout_ms
         while True:
             try:
-                outcome = await self._link.call(
-                    request, pb.OffsetCommitResponse, timeout_ms=self._timeout_ms()
-                )
+                # The search for a coordinator has no end of its own: there may never be one again.
+                async with asyncio.timeout(self._remaining_ms() / 1_000):
+                    outcome = await self._link.call(
+                        request,
+                        pb.OffsetCommitResponse,
+                        timeout_ms=min(self._request_timeout_ms, self._remaining_ms()),
+                    )
+            except TimeoutError:
+                outcome = Outcome(CONNECTION_LOST, None, self._link.trouble)
             except RequestRefused as error:
                 _fail(batch, error)
                 return
@@ -141,9 +147,9 @@ class Committer:
                 continue
             await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
-    def _timeout_ms(self) -> int:
-        remaining_ms = self._standing.life.remaining_ms(boot_ms())
-        return max(1, min(self._request_timeout_ms, remaining_ms))
+    def _remaining_ms(self) -> int:
+        """How long the membership lasts, if nothing is heard."""
+        return max(1, self._standing.life.remaining_ms(boot_ms()))
 
     def _settle(
         self,

@@ -193,7 +193,8 @@ class Member:
     async def close(self, reason: str = "the member was closed") -> None:
         """Gives everything up, finishes commits and leaves the group (a static member stays in it).
 
-        Never raises for what servers or networks do; after a failure it does nothing.
+        Never raises for what servers or networks do; after a failure it does nothing. Where no coordinator
+        is left, commits are given up with the end of the member's life, and the goodbye after 5 s.
         """
         if self._task is None:
             return

@@ -5,8 +5,12 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from muster._errors import ClusterUnavailable
 from muster._member import Member
 from muster._values import Committed, TopicPartition
+
+LAST_READ_MS = 5_000
+"""How long a thread may still read the position of a partition that is ending."""
 
 _T = TypeVar("_T")
 
@@ -104,8 +108,12 @@ class BlockingPartition:
         return self._stop.wait(timeout_s)
 
     def committed(self) -> int | None:
-        """The position that was committed last, by whichever owner; None: never."""
-        return self._run(self._partition.committed())
+        """The position that was committed last, by whichever owner; None: never.
+
+        Raises:
+            ClusterUnavailable: the partition ended, and there was no coordinator that could have told it.
+        """
+        return self._run(self._read())
 
     def commit(self, offset: int, metadata: str = "") -> None:
         """Stores the position to go on from; see `Partition.commit`."""
@@ -114,6 +122,22 @@ class BlockingPartition:
     def end(self) -> None:
         """Marks it as ending. Called by whoever runs the work."""
         self._stop.set()
+
+    async def _read(self) -> int | None:
+        # A task that waits for a coordinator is cancelled when its partition ends; a thread is not.
+        reading = asyncio.ensure_future(self._partition.committed())
+        ending = asyncio.ensure_future(self._partition.ending())
+        try:
+            await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading,), timeout=LAST_READ_MS / 1_000)
+            if reading.done():
+                return reading.result()
+            raise ClusterUnavailable(
+                f"the position of {self.topic}-{self.number} could not be read before the partition ended"
+            )
+        finally:
+            reading.cancel()
+            ending.cancel()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

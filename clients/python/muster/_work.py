@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
-from muster._errors import CommitFailed, WorkFailed
+from muster._errors import ClusterUnavailable, CommitFailed, WorkFailed
 from muster._member import Member
 from muster._partition import BlockingPartition, Partition
 from muster._values import TopicPartition
@@ -75,6 +75,9 @@ class Crew:
         except CommitFailed as error:
             # Told before, or just before, the partition itself ends: the next owner goes on.
             log.info("work on %s ended: %s", where, error)
+        except ClusterUnavailable as error:
+            if not partition.is_ending:
+                self._fail(where, error)
         except asyncio.CancelledError:
             if not partition.is_ending:
                 self._fail(where, asyncio.CancelledError("the work cancelled itself"))
