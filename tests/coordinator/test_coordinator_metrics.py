@@ -8,8 +8,12 @@ from coordinator.session_client import Session
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, metrics
+from muster_coordinator.group_watch import GroupTally, GroupWatch
+from muster_coordinator.watch import Watches
 from muster_core import error_code
-from muster_core.events import GroupResponse
+from muster_core.config import GroupConfig
+from muster_core.events import Append, GroupResponse
+from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
 from muster_runtime.channels import Address, parse_addresses
@@ -159,7 +163,7 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         told = await one.told()
         assert told.value("muster_calls_total", call="Heartbeat", code="NONE") == 2
         assert told.value("muster_calls_total", call="Heartbeat", code="UNKNOWN_MEMBER_ID") == 1
-        assert told.value("muster_call_duration_seconds_count", call="Heartbeat") == 3
+        assert told.value("muster_call_duration_seconds_count", call="OffsetCommit") == 2
         assert told.value("muster_calls_total", call="JoinGroup", code="MEMBER_ID_REQUIRED") == 1
         assert told.value("muster_calls_total", call="OffsetCommit", code="NONE") == 1
         assert told.value("muster_calls_total", call="OffsetCommit", code="UNKNOWN_MEMBER_ID") == 1
@@ -207,3 +211,27 @@ def test_every_call_has_a_name() -> None:
     assert set(get_args(GroupResponse)) == set(metrics.CALL_NAMES)
     answers: list[Any] = [kind() for kind in metrics.CALL_NAMES]
     assert len({type(answer) for answer in answers}) == len(answers)
+
+
+def test_watch_that_fails_has_no_effect_on_others() -> None:
+    told: list[object] = []
+
+    class Broken(GroupWatch):
+        def storing(self, append: Append) -> None:
+            raise RuntimeError("broken")
+
+        def stored(self, append_id: int) -> None:
+            raise RuntimeError("broken")
+
+    class Whole(GroupWatch):
+        def storing(self, append: Append) -> None:
+            told.append(append.append_id)
+
+        def stored(self, append_id: int) -> None:
+            told.append(append_id)
+
+    shard, tally = Shard(0, GroupConfig()), GroupTally()
+    watches = Watches([kind(shard, tally, lambda: 0) for kind in (Broken, Whole)])
+    watches.storing(Append(7, ()))
+    watches.stored(7)
+    assert told == [7, 7]

@@ -10,6 +10,7 @@ from kit.collector import Collector
 from kit.server_cluster import running
 from kit.waiting import until
 from muster import Cluster, Member
+from muster import _tracing as client_tracing
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -102,6 +103,30 @@ async def test_a_rebalance_is_one_trace_down_to_redis_with_its_joins_linked(
     lines = await asyncio.to_thread(_lines, tmp_path)
     assert f'"trace_id": "{rebalance.trace_id.hex()}"' in lines
     assert {span.name for span in collector.spans if "Heartbeat" in span.name} == set()
+
+
+async def test_what_a_member_does_after_its_start_is_a_trace_of_its_own(collector: Collector) -> None:
+    with trace.get_tracer("test").start_as_current_span("start"):
+        with client_tracing.span("muster within", "g"):
+            pass
+        later = asyncio.create_task(_call_later())
+    await later
+    spans = Spans(collector)
+    (start,) = spans.named("start")
+    (within,) = spans.named("muster within")
+    (after,) = spans.named("muster after")
+    assert within.parent_span_id == start.span_id
+    assert after.parent_span_id == b""
+    assert after.trace_id != start.trace_id
+    assert [link.span_id for link in after.links] == [start.span_id]
+
+
+async def _call_later() -> None:
+    await asyncio.sleep(0)
+    with client_tracing.span("muster after", "g"):
+        sent = client_tracing.metadata()
+        assert sent is not None
+        assert sent[0][0] == "traceparent"
 
 
 def _complete(spans: Spans) -> list[Any]:

@@ -34,6 +34,9 @@ def metadata() -> tuple[tuple[str, str], ...] | None:
 def span(name: str, group_id: str) -> Iterator[None]:
     """What is done within is a span of the program's trace.
 
+    What a member does by itself long after it was started is no part of what it was started in: where that
+    span has ended, a trace of its own begins, with a link to it.
+
     Args:
         name: what is done.
         group_id: the group that it is about.
@@ -42,7 +45,12 @@ def span(name: str, group_id: str) -> Iterator[None]:
     if api is None:
         yield
         return
+    around = api.get_current_span()
+    elsewhere = {}
+    if getattr(around, "end_time", None) is not None:
+        elsewhere["context"] = api.set_span_in_context(api.INVALID_SPAN)
+        elsewhere["links"] = [api.Link(around.get_span_context())]
     with api.get_tracer("muster").start_as_current_span(
-        name, kind=api.SpanKind.CLIENT, attributes={"muster.group_id": group_id}
+        name, kind=api.SpanKind.CLIENT, attributes={"muster.group_id": group_id}, **elsewhere
     ):
         yield

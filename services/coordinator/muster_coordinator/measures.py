@@ -70,14 +70,19 @@ class CallTally:
         self._codes: defaultdict[tuple[type[Any], int], int] = defaultdict(int)
         self._durations = Histogram(metrics.CALL_DURATION)
         self._beats = 0
+        self._heartbeats: defaultdict[int, int] = defaultdict(int)
         self._labels = {answer: (name,) for answer, name in metrics.CALL_NAMES.items()}
 
-    def answered(self, response: GroupResponse, seconds: float) -> None:
-        """A call was answered after so long."""
+    def answered(self, response: GroupResponse, began: float | None) -> None:
+        """See `session_calls.Tally`."""
         kind = type(response)
+        if kind is coordinator_pb2.HeartbeatResponse:
+            self._heartbeats[response.error_code] += 1  # type: ignore[union-attr]
+            return
         code = _code_within(response) if kind in _WHERE_CODES_ARE else response.error_code  # type: ignore[union-attr]
         self._codes[kind, code] += 1
-        self._durations.observe(seconds, self._labels[kind])
+        if began is not None:
+            self._durations.observe(time.perf_counter() - began, self._labels[kind])
 
     def beat(self) -> None:
         """A beat of a stream came."""
@@ -91,7 +96,7 @@ class CallTally:
         async def answer_timed(request: GroupRequest, host: str) -> GroupResponse:
             began = time.perf_counter()
             response = await answer(request, host)
-            self.answered(response, time.perf_counter() - began)
+            self.answered(response, began)
             return response
 
         return answer_timed
@@ -101,6 +106,8 @@ class CallTally:
         codes = Counter(metrics.CALLS)
         for (kind, code), count in self._codes.items():
             codes.add((metrics.CALL_NAMES[kind], metrics.code_name(code)), count)
+        for code, count in self._heartbeats.items():
+            codes.add((metrics.HEARTBEAT, metrics.code_name(code)), count)
         return [*codes.samples(), *self._durations.samples(), Sample(metrics.BEATS, self._beats)]
 
 

@@ -28,6 +28,7 @@ JOIN, SYNC, WHOLE = "join", "sync", "whole"
 NO_ASSIGNMENT, INTERRUPTED = "no_assignment", "interrupted"
 NOT_REJOINED = "not_rejoined"
 
+HEARTBEAT = CALL_NAMES[pb.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
 _CODES = tuple(name.removeprefix("ERROR_CODE_") for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name)
 _CAUSES = tuple(
@@ -159,12 +160,12 @@ CALLS = Metric(
 CALL_DURATION = Metric(
     "muster_call_duration",
     Kind.HISTOGRAM,
-    "Time from a call to its answer; joins and syncs are parked on purpose.",
+    "Time from a call to its answer; joins and syncs are parked on purpose. Heartbeats are answered in the "
+    "turn of the loop in which they are read: muster_loop_lag_seconds says how late that is.",
     "seconds",
-    labels={"call": _CALLS},
+    labels={"call": tuple(name for name in _CALLS if name != HEARTBEAT)},
     bounds=(*SHORT_SECONDS, 30.0, 60.0, 300.0),
-    advice="Heartbeat: see muster_loop_lag_seconds. OffsetCommit, OffsetFetch: see "
-    "muster_log_step_duration_seconds.",
+    advice="OffsetCommit, OffsetFetch: see muster_log_step_duration_seconds.",
 )
 BEATS = Metric(
     "muster_beats", Kind.COUNTER, "Beats of session streams; each is for all members on its stream."

@@ -30,6 +30,9 @@ CALL_MAX_BYTES = {
 OTHER_CALL_MAX_BYTES = 1 << 20
 
 
+_HEARTBEAT = "heartbeat"
+
+
 class ProtocolBroken(Exception):
     """The client broke the protocol of the stream or a limit that ends it; says what in one sentence."""
 
@@ -37,8 +40,13 @@ class ProtocolBroken(Exception):
 class Tally(Protocol):
     """Told what is answered and what comes, to be counted. On the way of every heartbeat."""
 
-    def answered(self, response: GroupResponse, seconds: float) -> None:
-        """A call was answered after so long."""
+    def answered(self, response: GroupResponse, began: float | None) -> None:
+        """A call was answered.
+
+        Args:
+            response: the answer.
+            began: when it began, by `time.perf_counter`; None: nobody asks how long it took.
+        """
 
     def beat(self) -> None:
         """A beat of a stream came."""
@@ -121,11 +129,10 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
-        if self._traces is None:
+        if self._tally is None or kind == _HEARTBEAT:
             self._start(call_id, kind, request)
         else:
-            with self._traces.starting(call_id, kind, request, call.traceparent):
-                self._start(call_id, kind, request)
+            self._start_watched(call_id, kind, request, call.traceparent)
 
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked."""
@@ -140,10 +147,17 @@ class StreamCalls:
                 shard, number = handle
                 shard.abandon(number)
 
+    def _start_watched(self, call_id: int, kind: str, request: Any, traceparent: str) -> None:
+        """Starts a call whose duration and span somebody wants; heartbeats are too many for that."""
+        self._began[call_id] = time.perf_counter()
+        if self._traces is None:
+            self._start(call_id, kind, request)
+        else:
+            with self._traces.starting(call_id, kind, request, traceparent):
+                self._start(call_id, kind, request)
+
     def _start(self, call_id: int, kind: str, request: Any) -> None:
         self._open[call_id] = None
-        if self._tally is not None:
-            self._began[call_id] = time.perf_counter()
         shard = self._calls.at_once(request)
         if shard is None:
             work = self._answer(call_id, kind, request)
@@ -166,7 +180,7 @@ class StreamCalls:
         if call_id not in self._open:
             return  # the client went away
         if self._tally is not None:
-            self._tally.answered(response, time.perf_counter() - self._began[call_id])
+            self._tally.answered(response, self._began.get(call_id))
         reply = self._frame(response.ByteSize()).reply
         reply.call_id = call_id
         getattr(reply, kind).CopyFrom(response)
@@ -184,8 +198,7 @@ class StreamCalls:
 
     def _done(self, call_id: int) -> None:
         self._open.pop(call_id, None)
-        self._began.pop(call_id, None)
-        if self._traces is not None:
+        if self._began and self._began.pop(call_id, None) is not None and self._traces is not None:
             self._traces.done(call_id)
         if not self._open:
             self._idle()

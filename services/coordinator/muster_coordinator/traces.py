@@ -6,6 +6,7 @@ and to the sync that brought the assignment, and has the steps on the log below 
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import structlog
 from muster_core.events import Append, GroupRequest, GroupResponse
@@ -43,17 +44,18 @@ class CoordinatorTraces:
 
     def __init__(self, tracing: Tracing) -> None:
         self.tracing = tracing
-        self._joins: dict[str, list[SpanContext]] = {}
+        self._joins: dict[str, dict[int, SpanContext]] = {}
 
     def noting(
         self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
     ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
         """What answers unary calls, with the joins among them known to the rebalance that they wait for."""
 
-        async def answer_noted(request: GroupRequest, host: str) -> GroupResponse:
+        def answer_noted(request: GroupRequest, host: str) -> Awaitable[GroupResponse]:
             span = CURRENT.get()
-            if span is None:
-                return await answer(request, host)
+            return answer(request, host) if span is None else noted(request, host, span)
+
+        async def noted(request: GroupRequest, host: str, span: Span) -> GroupResponse:
             self.begun(request, span)
             try:
                 return await answer(request, host)
@@ -68,20 +70,20 @@ class CoordinatorTraces:
         if span.is_recording() and group_id:
             span.set_attribute("muster.group_id", group_id)
         if isinstance(request, pb.JoinGroupRequest):
-            self._joins.setdefault(group_id, []).append(span.get_span_context())
+            context = span.get_span_context()
+            self._joins.setdefault(group_id, {})[context.span_id] = context
 
     def ended(self, request: GroupRequest, span: Span) -> None:
         """It was answered, or its caller went away."""
         if isinstance(request, pb.JoinGroupRequest):
-            open_joins = self._joins.get(request.group_id, [])
-            if span.get_span_context() in open_joins:
-                open_joins.remove(span.get_span_context())
+            open_joins = self._joins.get(request.group_id, {})
+            open_joins.pop(span.get_span_context().span_id, None)
             if not open_joins:
                 self._joins.pop(request.group_id, None)
 
     def joins(self, group_id: str) -> Sequence[SpanContext]:
-        """The joins of a group that are open."""
-        return self._joins.get(group_id, ())
+        """Joins of a group that are open, some of them if they are very many."""
+        return list(islice(self._joins.get(group_id, {}).values(), LINKS_MAX))
 
     def of_stream(self) -> "StreamTraces":
         """What makes the spans of the calls of one session stream."""
@@ -219,7 +221,7 @@ class TraceWatch:
                 "muster.cause": cause_name(started.cause.kind),
                 "muster.cause.sentence": started.cause.sentence,
             },
-            links=self._traces.joins(started.group_id)[:LINKS_MAX],
+            links=self._traces.joins(started.group_id),
             began_ns=None if group is None else group.state_since_ms * _NS,
         )
         span.add_event("all joined")
