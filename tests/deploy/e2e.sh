@@ -9,4 +9,4 @@ set -eu
 cd "$(dirname "$0")/../.."
 command -v kubectl >/dev/null || { echo "e2e.sh: kubectl is not on the path" >&2; exit 2; }
 kubectl version >/dev/null 2>&1 || { echo "e2e.sh: kubectl reaches no cluster: kubectl config current-context" >&2; exit 2; }
-exec ./x run env PYTHONPATH=tests python -m deploy "$@"
+exec ./x e2e "$@"
