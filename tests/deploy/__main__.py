@@ -15,6 +15,8 @@ from deploy.installation import WORKERS, Installation, NotReached, wait_for
 from deploy.judge import HEADER, Judge, Verdict
 from deploy.kubectl import KubectlError
 
+EXIT_NOT_BEGUN = 2
+
 AFTER_S = 8
 """A fault is over so long after all pods are ready: then the shards have moved back for balance."""
 
@@ -72,10 +74,10 @@ def main() -> int:
     installation = Installation(folder)
     judge = Judge(WORKERS)
     began = time.monotonic()
-    if installation.is_there():
-        say("e2e: the namespace muster-test is there already; kubectl delete namespace muster-test")
-        return 2
     try:
+        if installation.is_there():
+            say("e2e: the namespace muster-test is there already: kubectl delete namespace muster-test")
+            return EXIT_NOT_BEGUN
         installation.install()
         say(f"installed in {time.monotonic() - began:.0f} s; {WORKERS} workers begin")
         installation.start_fleet()

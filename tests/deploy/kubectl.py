@@ -36,6 +36,8 @@ class Kubectl:
             done = subprocess.run(
                 command, input=given, capture_output=True, text=True, timeout=limit_s, check=False
             )
+        except FileNotFoundError:
+            raise KubectlError("kubectl is not on the path") from None
         except subprocess.TimeoutExpired:
             raise KubectlError(f"{' '.join(command)}: no answer for {limit_s:.0f} s") from None
         if done.returncode:
