@@ -71,7 +71,7 @@ async def test_a_rebalance_is_one_trace_down_to_redis_with_its_joins_linked(
             with trace.get_tracer("test").start_as_current_span("deploy") as deploy:
                 members = [Member(client, group_id="group", topics="work") for _ in range(2)]
                 await asyncio.gather(*(member.start() for member in members))
-            await until(lambda: [m for m in members if m.partitions] == members, "both have work")
+                await until(lambda: [m for m in members if m.partitions] == members, "both have work")
             await asyncio.gather(*(member.close() for member in members))
         rebalances = await until(lambda: _complete(spans), "the spans of a rebalance of two members")
     rebalance = rebalances[0]
