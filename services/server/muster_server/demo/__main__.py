@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -35,6 +36,8 @@ def demo(
     show = Show()
     started = time.monotonic()
     good = False
+    # Told to end, it cleans up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         good = asyncio.run(Demo(folder, FAST_PLAN if fast else FULL_PLAN, text, show, audit=audit).run())
     except (DemoError, InputError, ChildError) as error:
