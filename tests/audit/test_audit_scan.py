@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
 from muster_core.nonces import NonceSet
@@ -138,6 +139,18 @@ async def test_a_pass_over_a_log_tells_everything(nodes: RedisNodes) -> None:
     (group,) = [fact for fact in facts if isinstance(fact, GroupSeen)]
     assert (group.state, group.generation, group.rebalances) == ("completing rebalance", 7, 5)
     assert len([fact for fact in facts if isinstance(fact, Segment)]) == 1
+
+
+async def test_a_user_who_may_only_read_will_do(nodes: RedisNodes) -> None:
+    for node in nodes:
+        with redis.Redis(port=node.port) as connection:
+            rights = ["resetkeys", "~muster:*", "-@all", "+@read", "+@connection"]
+            connection.execute_command("ACL", "SETUSER", "auditor", "on", ">secret", *rights)
+    with NodesSource(nodes.url.replace("redis://", "redis://auditor:secret@")) as source:
+        for shard in source.logs():
+            facts = list(audit_log(source, shard, ScanOptions()))
+            broken = [fact.invariant for fact in facts if isinstance(fact, Broken)]
+            assert broken == (["G1"] if shard == 1 else [])
 
 
 async def test_the_rules_of_the_log_alone_say_nothing_of_groups(nodes: RedisNodes) -> None:
