@@ -22,6 +22,9 @@ CONNECTIONS_MAX = 16
 CONNECTION_TIMEOUT_S = 10.0
 """How long a client may leave its connection silent."""
 
+_POLL_S = 0.5
+"""How often the thread looks whether it shall end."""
+
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
 
 
@@ -59,7 +62,10 @@ class PrometheusEndpoint:
                 f"MUSTER_TELEMETRY_PROMETHEUS_LISTEN={listen}: cannot listen there: {error.strerror}"
             ) from None
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="prometheus", daemon=True
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": _POLL_S},
+            name="prometheus",
+            daemon=True,
         )
         self._thread.start()
         return self._server.server_port
