@@ -281,9 +281,9 @@ async def measure(setup: "Setup", options: argparse.Namespace) -> None:
 async def compare(off: "Setup", on: "Setup", options: argparse.Namespace) -> int:
     """The same loads on a coordinator without telemetry and on one with it, in turns.
 
-    What each uses while it is idle is taken off: scrapes and sendings cost the same whether there are heartbeats
-    or not, and are told apart. The sums over all rounds are compared, for a round is too short where the machine
-    has other work too.
+    What each uses while it is idle is taken off: scrapes and sendings cost the same whether there are
+    heartbeats or not, and are told apart. The sums over all rounds are compared, for a round is too short
+    where the machine has other work too.
     """
     pairs = list(
         zip(loads_of(off.clients, options.members), loads_of(on.clients, options.members), strict=True)
