@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
-from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.internal.v1 import metadata_pb2, process_pb2
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
 from muster_runtime.telemetry.instruments import Counter, Histogram, Sample
@@ -17,7 +17,7 @@ Handler = Callable[[Any, Any], Awaitable[Any]]
 
 _METHODS = tuple(
     f"{service.name}/{method.name}"
-    for file in (discovery_pb2, coordinator_pb2, metadata_pb2, peer_pb2)
+    for file in (discovery_pb2, coordinator_pb2, metadata_pb2, peer_pb2, process_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
     if not method.client_streaming and not method.server_streaming
