@@ -34,6 +34,7 @@ class Fleet:
                 on_partitions_lost=self._lost,
                 client_id=f"member-{index}",
                 session_timeout_ms=10_000,
+                disconnect_grace_ms=10_000,  # a process takes its time to start where many tests run
                 heartbeat_interval_ms=200,
                 rebalance_timeout_ms=10_000,
             )
@@ -63,6 +64,7 @@ class Fleet:
         """Every member commits all it owns, and another connection reads it back."""
         self._position += 1
         for member in self.members:
+            assert member.partitions, "a member has lost what it owned"
             await member.commit(dict.fromkeys(member.partitions, self._position))
         found = await self.members[0].committed(
             [muster.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]

@@ -13,6 +13,8 @@ from kit.server_cluster import find, running
 from kit.waiting import until
 from muster_core.position import Position
 from muster_core.sharding import shard_of
+from muster_metadata import keys
+from muster_metadata.owners import OwnerRow
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster
@@ -124,15 +126,16 @@ class Watch:
         return Position.parse(rows[0][0].decode())
 
     async def owner(self) -> str:
-        """Who wrote the last Claim."""
-        end = b"+"
-        while rows := await self._redis.xrevrange(self._log, max=end, count=1_000):
-            for _, fields in rows:
-                record = records_pb2.Record.FromString(fields[b"r"])
-                if record.HasField("claim"):
-                    return record.claim.node_id
-            end = b"(" + rows[-1][0]
-        raise AssertionError("the last Claim was trimmed")
+        """Who has the epoch of the log's last entry, as the table of owners says soon after each claim."""
+        rows: Any = await self._redis.xrevrange(self._log, count=1)
+        epoch = Position.parse(rows[0][0].decode()).epoch
+
+        async def claimed() -> OwnerRow | None:
+            found: Any = await self._redis.hget(keys.OWNERS, str(self.shard))
+            row = None if found is None else OwnerRow.from_json(found)
+            return row if row is not None and row.epoch >= epoch else None
+
+        return (await until(claimed, f"the table of owners has epoch {epoch}", WITHIN_SECONDS)).node_id
 
     async def close(self) -> None:
         await self._redis.aclose()

@@ -193,18 +193,24 @@ class Instance:
         return result
 
     async def read(self, shard: int, writer: "Writer | None" = None, first: int = 0) -> list[Entry]:
-        """A whole log: as its claimant, or up to the acknowledged position."""
+        """A whole log: as its claimant, or up to the acknowledged position; tried again while nodes lag."""
         request = pb.ReadLogRequest(shard=shard)
         if writer is not None:
             request.epoch, request.claim_nonce = writer.epoch, writer.nonce
-        entries = []
-        async for message in self.stub.ReadLog(request):
-            assert message.outcome == pb.LOG_OUTCOME_OK, message
-            entries += [
-                Entry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
-                for entry in message.entries
-            ]
-        return [entry for entry in entries if entry.position.offset >= first]
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                entries = []
+                async for message in self.stub.ReadLog(request):
+                    if message.outcome == pb.LOG_OUTCOME_UNKNOWN:
+                        break
+                    assert message.outcome == pb.LOG_OUTCOME_OK, message
+                    entries += [
+                        Entry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
+                        for entry in message.entries
+                    ]
+                else:
+                    return [entry for entry in entries if entry.position.offset >= first]
+                await asyncio.sleep(0.05)
 
     async def describe(self, shard: int) -> list[pb.DescribeLogResponse.Replica]:
         response = await self.stub.DescribeLog(pb.DescribeLogRequest(shards=[shard]))
