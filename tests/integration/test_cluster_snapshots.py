@@ -125,10 +125,14 @@ class Watch:
         rows: Any = await self._redis.xrange(self._log, count=1)
         return Position.parse(rows[0][0].decode())
 
+    async def epoch(self) -> int:
+        """Epoch of the log's last entry."""
+        rows: Any = await self._redis.xrevrange(self._log, count=1)
+        return Position.parse(rows[0][0].decode()).epoch
+
     async def owner(self) -> str:
         """Who has the epoch of the log's last entry, as the table of owners says soon after each claim."""
-        rows: Any = await self._redis.xrevrange(self._log, count=1)
-        epoch = Position.parse(rows[0][0].decode()).epoch
+        epoch = await self.epoch()
 
         async def claimed() -> OwnerRow | None:
             found: Any = await self._redis.hget(keys.OWNERS, str(self.shard))
@@ -227,18 +231,18 @@ async def settled(writer: Writer) -> None:
 async def test_owners_are_killed_while_they_load(cluster: DevCluster, writer: Writer, watch: Watch) -> None:
     await settled(writer)
     for _ in range(4):
-        owner = await watch.owner()
+        owner, epoch = await watch.owner(), await watch.epoch()
         other = next(c.name for c in cluster.coordinators if c.name != owner)
         await cluster.coordinator(owner).kill()
-        await until(partial(claimed_by_another, watch, owner), "the other one claims", WITHIN_SECONDS)
+        await until(partial(claimed_after, watch, epoch), "the other one claims", WITHIN_SECONDS)
         await cluster.coordinator(other).kill()  # it claimed, and has hardly begun to read
         await asyncio.gather(cluster.coordinator(owner).start(), cluster.coordinator(other).start())
         await settled(writer)
     await finished(cluster, watch)
 
 
-async def claimed_by_another(watch: Watch, owner: str) -> bool:
-    return await watch.owner() != owner
+async def claimed_after(watch: Watch, epoch: int) -> bool:
+    return await watch.epoch() > epoch
 
 
 async def finished(cluster: DevCluster, watch: Watch) -> None:
