@@ -178,7 +178,7 @@ class Discovery:
         """The error for a cluster that did not answer."""
         return ClusterUnavailable(
             f"no server of {', '.join(self.servers)} answered within {how_long} (last: {trouble}); "
-            f"start one with `muster dev`, or name yours with servers= or MUSTER_SERVERS"
+            f"start one with `muster dev`, or name yours with `servers` or MUSTER_SERVERS"
         )
 
     async def _ask(self, address: str, method: str, request: Any) -> object:

@@ -10,8 +10,8 @@ from muster.cli._output import Format, Output, Servers, as_dict, ask, show_json,
 
 app = typer.Typer(help="List, create, alter and delete topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the topic.")]
-Partitions = Annotated[int, typer.Argument(help="Number of partitions, 1 to 100000.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Partitions = Annotated[int, typer.Argument(metavar="PARTITIONS", help="Number of partitions, 1 to 100000.")]
 
 
 @app.command("list")
