@@ -56,19 +56,21 @@ class LogTrimmedError(LogUnreadableError):
 
 def _page(rows: list[list[Any]]) -> Page:
     """A page of what XRANGE answers: id, and the fields `r`, `n` and `h` of each entry in this order."""
-    if not rows:
-        return Page.of_stream([], [], [], [])
-    ids, fields = zip(*rows, strict=True)
-    if set(map(len, fields)) != {_FIELDS}:
-        fields = tuple(map(_in_order, fields))
-    _, records, _, nonces, _, hashes = zip(*fields, strict=True)
-    return Page.of_stream(ids, records, nonces, hashes)
+    fields = [words for _, words in rows]
+    if set(map(len, fields)) - {_FIELDS}:
+        fields = list(map(_in_order, fields))
+    return Page.of_stream(
+        [id_ for id_, _ in rows],
+        [words[1] for words in fields],
+        [words[3] for words in fields],
+        [words[5] for words in fields],
+    )
 
 
-def _in_order(fields: list[bytes]) -> tuple[bytes, ...]:
+def _in_order(fields: list[bytes]) -> list[bytes]:
     """The fields of an entry that has others than it should."""
     named = dict(zip(fields[::2], fields[1::2], strict=False))
-    return tuple(word for name in _NAMES for word in (name, named.get(name, b"")))
+    return [word for name in _NAMES for word in (name, named.get(name, b""))]
 
 
 def _written_at_ms(record: bytes) -> int:
