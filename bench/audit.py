@@ -16,6 +16,7 @@ import secrets
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ SHARDS = 50
 GROUPS = 40
 CLUSTER = "bench"
 PIPELINE = 1_000
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 RULES = ((Rules.LOG, "log rules, chain", 400_000), (Rules.ALL, "all rules, replay", 150_000))
 """What is measured, and how many records/s it should reach on two cores."""
 
@@ -174,38 +176,41 @@ def plain(url: str, rules: Rules) -> None:
                 pass
 
 
-def own_processes() -> dict[int, int]:
-    """This process and all below it (Spark's JVM and workers, the server): what each used, in clock ticks."""
+def own_processes() -> dict[int, float]:
+    """This process and all below it: processor seconds that each has used."""
     parents: dict[int, int] = {}
-    used: dict[int, int] = {}
+    used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         pid = int(path.parent.name)
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+        parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
     def below(pid: int) -> bool:
         while pid not in (0, os.getpid()):
             pid = parents.get(pid, 0)
         return pid != 0
 
-    return {pid: ticks for pid, ticks in used.items() if below(pid)}
+    return {pid: seconds for pid, seconds in used.items() if below(pid)}
 
 
-def processor_seconds() -> float:
-    """What all these processes have used."""
-    return sum(own_processes().values()) / os.sysconf("SC_CLK_TCK")
+class Usage:
+    """What this process and all below it use while a block runs, looked at all the time: some of them end.
 
+    Attributes:
+        seconds: of processors, by what used them.
+        worker_mb: the highest memory of one Python worker of Spark, MiB.
+    """
 
-class Memory:
-    """The highest memory of one Python worker of Spark while a block runs, MiB."""
-
-    def __enter__(self) -> "Memory":
-        self.highest_mb = 0.0
+    def __enter__(self) -> "Usage":
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.worker_mb = 0.0
+        self._before = own_processes()
+        self._names: dict[int, str] = {}
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
+        self._thread = threading.Thread(target=self._look_on)
         self._thread.start()
         return self
 
@@ -213,16 +218,35 @@ class Memory:
         self._done.set()
         self._thread.join()
 
-    def _sample(self) -> None:
-        while not self._done.wait(0.2):
-            for pid in own_processes():
-                path = Path(f"/proc/{pid}")
-                try:
-                    if b"pyspark.worker" in (path / "cmdline").read_bytes():
-                        kib = (path / "status").read_text().partition("VmRSS:")[2].split()[0]
-                        self.highest_mb = max(self.highest_mb, int(kib) / 1024)
-                except (OSError, ValueError, IndexError):
-                    continue
+    def _look_on(self) -> None:
+        last: dict[int, float] = {}
+        while not self._done.wait(0.5):
+            last |= self._look()
+        last |= self._look()
+        for pid, seconds in last.items():
+            self.seconds[self._names[pid]] += seconds - self._before.get(pid, 0.0)
+
+    def _look(self) -> dict[int, float]:
+        found = own_processes()
+        for pid in found:
+            try:
+                if pid not in self._names:
+                    self._names[pid] = _name(pid)
+                if self._names[pid] == "workers":
+                    kib = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
+                    self.worker_mb = max(self.worker_mb, int(kib) / 1024)
+            except (OSError, IndexError):
+                continue
+        return {pid: seconds for pid, seconds in found.items() if pid in self._names}
+
+
+def _name(pid: int) -> str:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    program = command.partition(b"\0")[0]
+    for word, name in ((b"valkey", "server"), (b"java", "JVM")):
+        if word in program:
+            return name
+    return "workers" if b"pyspark" in command else "this"
 
 
 @dataclass(slots=True)
@@ -241,16 +265,22 @@ class Stopwatch:
 
     def time(self, name: str, run: Callable[[], object], bar: int = 0) -> float:
         """Runs something; gives its wall time."""
-        used, began = processor_seconds(), time.perf_counter()
-        run()
-        took, used = time.perf_counter() - began, processor_seconds() - used
-        rate, undisturbed = self.count / took, self.count * self.cores / max(used, 0.01)
+        began = time.perf_counter()
+        with Usage() as usage:
+            run()
+            took = time.perf_counter() - began
+        rate, used = self.count / took, sum(usage.seconds.values())
         ratio = f"{took / self.bare_seconds:5.2f}× the bare read" if self.bare_seconds else ""
         print(f"  {name:32} {rate:11,.0f} records/s {took:7.2f} s  {ratio}", flush=True)
-        told = f"  {'':32} {used:.2f} s of processors, {used / self.count * 1e6:.2f} µs a record"
+        split = ", ".join(f"{who} {seconds:.2f}" for who, seconds in sorted(usage.seconds.items()))
+        print(f"  {'':32} {used / self.count * 1e6:.2f} µs of processors a record; s: {split}", flush=True)
         if bar:
-            told += f"; {undisturbed:,.0f} records/s if all {self.cores} cores were free; bar {bar:,}"
-        print(told, flush=True)
+            undisturbed = self.count * self.cores / max(used, 0.01)
+            print(
+                f"  {'':32} {undisturbed:,.0f} records/s with {self.cores} cores free, wanted {bar:,}; "
+                f"largest Python worker {usage.worker_mb:,.0f} MiB",
+                flush=True,
+            )
         return took
 
 
@@ -286,13 +316,8 @@ async def main() -> None:
                             watch.time(f"{told}: plain Python", partial(plain, url, rules))
                         options = CheckOptions(rules=rules, memory_mb=arguments.memory_mb)
                         tables = folder / f"{rules}-{count}"
-                        with Memory() as memory:
-                            watch.time(
-                                f"{told}: Spark",
-                                partial(check, spark, url, options, tables),
-                                bar,
-                            )
-                        print(f"  {'':32} largest Python worker: {memory.highest_mb:,.0f} MiB", flush=True)
+                        run = partial(check, spark, url, options, tables)
+                        watch.time(f"{told}: Spark", run, bar)
         finally:
             fillers.end()
             await nodes.stop()
