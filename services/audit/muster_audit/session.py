@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+_JVM_OPTIONS = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:TieredStopAtLevel=1")
+"""The work is done in Python, so a JVM that optimises itself for long only takes processors away from it."""
+
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -54,7 +57,7 @@ def spark_session(
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    options = [f"-Dderby.system.home={folder}"]
+    options = [f"-Dderby.system.home={folder}", *_JVM_OPTIONS]
     if log is not None:
         settings = folder / "log4j2.properties"
         settings.write_text(_LOGGING.format(log=log.resolve().as_posix()), "utf-8")
