@@ -195,17 +195,10 @@ class Load:
     before: Callable[[], Awaitable[Any]] | None = None
     after: Callable[[], Awaitable[Any]] | None = None
     costs_us: list[float] = field(default_factory=list)
-    used_s: float = 0.0
-    lasted_s: float = 0.0
-    count: int = 0
 
     @property
     def median_us(self) -> float:
         return statistics.median(self.costs_us)
-
-    def overall_us(self, idle: float) -> float:
-        """What it cost over all rounds, less what the process uses by itself."""
-        return (self.used_s - idle * self.lasted_s) / self.count * 1e6
 
 
 def cpu_s(pid: int) -> float:
@@ -227,9 +220,6 @@ async def run(load: Load, pid: int, seconds: float, idle: float) -> None:
     count = await load.run(began + seconds)
     used_s, lasted_s = cpu_s(pid) - cpu_before, time.perf_counter() - began
     load.costs_us.append((used_s - idle * lasted_s) / count * 1e6)
-    load.used_s += used_s
-    load.lasted_s += lasted_s
-    load.count += count
     if load.after is not None:
         await load.after()
 
@@ -282,32 +272,30 @@ async def compare(off: "Setup", on: "Setup", options: argparse.Namespace) -> int
     """The same loads on a coordinator without telemetry and on one with it, in turns.
 
     What each uses while it is idle is taken off: scrapes and sendings cost the same whether there are
-    heartbeats or not, and are told apart. The sums over all rounds are compared, for a round is too short
-    where the machine has other work too.
+    heartbeats or not, and are told apart. The least over the rounds is compared, as timeit does: whatever
+    else the machine does only adds to it.
     """
     pairs = list(
         zip(loads_of(off.clients, options.members), loads_of(on.clients, options.members), strict=True)
     )
-    idle_off, idle_on = [], []
+    idles = []
     for number in range(options.rounds):
-        idle_off.append(await idle_share(off.pid, options.seconds))
-        idle_on.append(await idle_share(on.pid, options.seconds))
+        idle = {setup.pid: await idle_share(setup.pid, options.seconds) for setup in (off, on)}
+        idles.append((idle[off.pid] * 1e3, idle[on.pid] * 1e3))
         for without, with_it in pairs:
             both = [(without, off), (with_it, on)]
             for kind, setup in both if number % 2 == 0 else reversed(both):
-                await run(kind, setup.pid, options.seconds, 0)
-    off_s, on_s = statistics.mean(idle_off), statistics.mean(idle_on)
-    print(f"{'CPU of the coordinator':38}{'off, µs':>10}{'on, µs':>10}{'more':>9}{'half of the rounds':>24}")
+                await run(kind, setup.pid, options.seconds, idle[setup.pid])
+    print(f"{'CPU of the coordinator':38}{'off, µs':>10}{'on, µs':>10}{'more':>9}{'by medians':>12}")
     most = 0.0
     for without, with_it in pairs:
-        ratios = [b / a - 1 for a, b in zip(without.costs_us, with_it.costs_us, strict=True)]
-        low, _, high = statistics.quantiles(ratios, n=4)
-        cost_off, cost_on = without.overall_us(off_s), with_it.overall_us(on_s)
-        most = max(most, cost_on / cost_off - 1)
-        spread = f"{low:.1%} to {high:.1%}"
-        print(f"{without.name:38}{cost_off:10.2f}{cost_on:10.2f}{cost_on / cost_off - 1:9.1%}{spread:>24}")
+        cost_off, cost_on = min(without.costs_us), min(with_it.costs_us)
+        more, by_medians = cost_on / cost_off - 1, with_it.median_us / without.median_us - 1
+        most = max(most, more)
+        print(f"{without.name:38}{cost_off:10.2f}{cost_on:10.2f}{more:9.1%}{by_medians:12.1%}")
     print(f"bar: {TELEMETRY_BAR:.0%} more; the most is {most:.1%}")
-    print(f"idle: {off_s * 1e3:.1f} ms of CPU per second without telemetry, {on_s * 1e3:.1f} with it")
+    off_ms, on_ms = (statistics.median(column) for column in zip(*idles, strict=True))
+    print(f"idle: {off_ms:.1f} ms of CPU per second without telemetry, {on_ms:.1f} with it")
     return 0 if most < TELEMETRY_BAR else 1
 
 
