@@ -14,7 +14,16 @@ from cosmic_ray.operators.operator import Operator
 from mutation import tables
 from parso.python.tree import Keyword
 
-_EXCLUDED = ("RemoveDecorator",)  # a property, a static method, a dataclass: the type checker finds it
+_EXCLUDED = (
+    "RemoveDecorator",  # a property, a static method, a dataclass: the type checker finds it
+    "_Is_Eq",  # None, a member of an enum, an object without equality of its own: equal only to themselves
+    "_IsNot_NotEq",
+    *(
+        f"_{asked}_{identity}"
+        for asked in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE")
+        for identity in ("Is", "IsNot")
+    ),
+)  # the last: whether equal numbers and texts are one object is up to the interpreter
 
 
 class DropStatement(Operator):  # type: ignore[misc]

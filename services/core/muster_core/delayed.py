@@ -53,7 +53,7 @@ class InitialDelayedJoin(DelayedJoin):
             self.group.new_member_added = False
             delay_ms = min(self._rebalancer.initial_delay_ms, self._budget_ms)
             self._rebalancer.watch_join(
-                InitialDelayedJoin(self._rebalancer, self.group, delay_ms, max(self._budget_ms - delay_ms, 0))
+                InitialDelayedJoin(self._rebalancer, self.group, delay_ms, self._budget_ms - delay_ms)
             )
         else:
             super().on_complete()
@@ -71,8 +71,8 @@ class DelayedSync(DelayedOperation):
         self._generation = generation
 
     def can_complete(self) -> bool:
-        """Whether all have synced, or the generation is over."""
-        return not self._group.pending_sync or self._group.generation != self._generation
+        """Whether all have synced."""
+        return not self._group.pending_sync
 
     def on_complete(self) -> None:
         """Nothing: those who synced were answered."""
@@ -85,14 +85,14 @@ class DelayedSync(DelayedOperation):
 class DelayedHeartbeat(Timer):
     """A member's session. Each heartbeat moves the deadline: O(1), and nothing is allocated."""
 
-    __slots__ = ("_group_id", "_member", "_rebalancer")
+    __slots__ = ("_group", "_member", "_rebalancer")
 
-    def __init__(self, rebalancer: "Rebalancer", group_id: str, member: Member) -> None:
+    def __init__(self, rebalancer: "Rebalancer", group: Group, member: Member) -> None:
         super().__init__()
         self._rebalancer = rebalancer
-        self._group_id = group_id
+        self._group = group
         self._member = member
 
     def fire(self) -> None:
         """The member was silent for its session time-out."""
-        self._rebalancer.session_ended(self._group_id, self._member)
+        self._rebalancer.session_ended(self._group, self._member, self)

@@ -45,10 +45,9 @@ class Joins:
         self._context = context
         self._rebalancer = rebalancer
         # Rows "join, known id" of the table event × state (conformance, section 3.2), with the same metadata
-        # and with new: 25 | park; update and park | the generation; update and Preparing | the generation
-        # to a follower, Preparing for the leader; update and Preparing.
+        # and with new: Empty has no members, so 25 comes before | park; update and park | the generation;
+        # update and Preparing | the generation to a follower, Preparing for the leader; update and Preparing.
         self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
-            GroupState.EMPTY: self._refuse_unknown,
             GroupState.PREPARING_REBALANCE: self._rejoin,
             GroupState.COMPLETING_REBALANCE: self._known_while_completing,
             GroupState.STABLE: self._known_while_stable,
@@ -121,8 +120,6 @@ class Joins:
     def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
         request = join.request
-        if group.size_bytes + 2 * request.ByteSize() + _ID_BYTES <= self._context.config.max_group_bytes:
-            return True  # surely: what a request takes on the wire is more than its part of the record
         known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
         ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
         brings = ids + protocols_bytes(join.protocols)
@@ -230,9 +227,6 @@ class Joins:
             self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
             return
         self._known[group.state](group, member, join)
-
-    def _refuse_unknown(self, _: Group, __: Member, join: _Join) -> None:
-        self._refuse_id(join.call)
 
     def _known_while_completing(self, group: Group, member: Member, join: _Join) -> None:
         if _is_retry(member, join) or member.protocols == join.protocols:

@@ -16,6 +16,7 @@ from muster_core.events import Push
 from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
+from muster_core.timing_wheel import Timer
 
 Cause = common_pb2.RebalanceCause
 
@@ -40,24 +41,18 @@ class Rebalancer:
     def touch(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
         """Starts the member's session again, now."""
         if member.heartbeat is None:
-            member.heartbeat = DelayedHeartbeat(self, group.group_id, member)
+            member.heartbeat = DelayedHeartbeat(self, group, member)
         member.confirmed = True
         member.suspect = False
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
 
-    def session_ended(self, group_id: str, member: Member) -> None:
+    def session_ended(self, group: Group, member: Member, session: Timer) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
-        group = self._context.groups.get(group_id)
-        if group is not None and group.members.get(member.member_id) is member:
-            self._context.in_line(group, partial(self._expire, group, member))
+        self._context.in_line(group, partial(self._expire, group, member, session))
 
-    def _expire(self, group: Group, member: Member) -> None:
-        if (
-            group.members.get(member.member_id) is not member
-            or member.heartbeat is None
-            or member.heartbeat.armed
-        ):
+    def _expire(self, group: Group, member: Member, session: Timer) -> None:
+        if group.members.get(member.member_id) is not member or session.armed:
             return  # gone, or heard of again while this waited in line
         if member.is_waiting and not member.is_new:
             return  # parked, so alive; its session starts when it is answered (SE-07)
@@ -87,9 +82,7 @@ class Rebalancer:
         if was_empty:
             delay_ms = self.initial_delay_ms
             group.new_member_added = False
-            operation = InitialDelayedJoin(
-                self, group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
-            )
+            operation = InitialDelayedJoin(self, group, delay_ms, group.rebalance_timeout_ms - delay_ms)
         else:
             operation = DelayedJoin(self, group, group.rebalance_timeout_ms)
         self.watch_join(operation)
@@ -240,11 +233,8 @@ class Rebalancer:
         self._context.in_line(group, partial(self._sync_expired, group, generation))
 
     def _sync_expired(self, group: Group, generation: int) -> None:
-        if generation != group.generation or group.state not in (
-            GroupState.COMPLETING_REBALANCE,
-            GroupState.STABLE,
-        ):
-            return
+        if generation != group.generation:
+            return  # it waited in line until a later one had begun
         late = [member for member in group.members.values() if member.member_id in group.pending_sync]
         if late:
             cause = causes.by_member(
@@ -295,7 +285,7 @@ class Rebalancer:
 
         def gone() -> None:
             for member in members:
-                if group.members.get(member.member_id) is member:
+                if not member.recorded:  # the others went with their records
                     self._context.release(group, member)
                     group.remove(member.member_id)
             then()

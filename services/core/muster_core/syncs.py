@@ -180,10 +180,12 @@ class Syncs:
         self._rebalancer.touch(group, group.members[request.member_id])
         response = HeartbeatResponse(shard_epoch=self._context.epoch)
         if group.state is GroupState.PREPARING_REBALANCE:
-            response.error_code = error_code.REBALANCE_IN_PROGRESS
-            response.error_message = _REBALANCES
-            if group.cause is not None:
-                response.cause.CopyFrom(group.cause)
+            response = HeartbeatResponse(
+                error_code=error_code.REBALANCE_IN_PROGRESS,
+                error_message=_REBALANCES,
+                cause=group.cause,
+                shard_epoch=self._context.epoch,
+            )
         self._context.reply(call.call_id, response)
 
 

@@ -1,0 +1,347 @@
+"""JoinGroup where it is easy to get wrong: limits to the byte, retries, ids that expire, take-overs."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from conformance import acts
+from conformance.acts import DELAY_MS, SESSION_MS
+from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_protos.muster.v1 import common_pb2
+
+LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
+METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
+STATIC_REPLACED = common_pb2.REBALANCE_CAUSE_KIND_STATIC_REPLACED
+
+
+def told(cluster: VirtualShard, name: str, **changes: Any) -> VirtualMember:
+    """A dynamic member that has its id and has not used it."""
+    who = acts.member(cluster, name)
+    answer = acts.ask_join(who, **changes)
+    assert answer.error_code == 79
+    who.member_id = answer.member_id
+    return who
+
+
+def pending_ids(cluster: VirtualShard) -> list[str]:
+    return list(cluster.shard.groups["g"].pending_members)
+
+
+def timers(cluster: VirtualShard) -> int:
+    """How many timers run."""
+    return len(cluster.shard._context.purgatory.wheel)
+
+
+def successor(old: VirtualMember) -> VirtualMember:
+    """Another process with the same instance id."""
+    new = acts.member(old.cluster, f"{old.name}={old.instance}")
+    new.protocols = list(old.protocols)
+    return new
+
+
+# --- the first join of a group
+
+
+@pytest.mark.row("JG-13")
+@pytest.mark.row("JG-14")
+@pytest.mark.parametrize("missing", [{"protocol_type": ""}, {"protocols": []}])
+@pytest.mark.parametrize("name", ["a", "a=i"])
+def test_a_first_join_without_protocols_makes_no_group(name: str, missing: dict[str, Any]) -> None:
+    cluster = acts.shard()
+    answer = acts.ask_join(acts.member(cluster, name), **missing)
+    assert (answer.error_code, answer.generation, answer.member_id) == (23, -1, "")
+    assert cluster.shard.groups == {}
+
+
+def test_a_new_group_is_as_old_as_its_first_join() -> None:
+    cluster = acts.shard()
+    cluster.advance(5)
+    told(cluster, "a")
+    assert (cluster.state(), cluster.describe().state_since_ms) == ("Empty", cluster.now.wall_ms)
+
+
+@pytest.mark.row("JG-09")
+@pytest.mark.parametrize(("name", "start"), [("worker", "worker-"), ("", "client-")])
+def test_an_id_is_the_clients_name_and_a_uuid(name: str, start: str) -> None:
+    who = told(acts.shard(), name)
+    assert who.member_id.startswith(start)
+    assert UUID(who.member_id.removeprefix(start)).version == 4
+
+
+# --- ids that were given out
+
+
+@pytest.mark.row("PM-02")
+def test_a_join_that_is_repeated_has_a_whole_session_to_use_its_id() -> None:
+    cluster = acts.shard()
+    who = told(cluster, "a", request_id="r")
+    cluster.advance(SESSION_MS - 1)
+    assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
+    cluster.advance(SESSION_MS - 1)
+    assert pending_ids(cluster) == [who.member_id]
+    cluster.advance(1)
+    assert pending_ids(cluster) == []
+
+
+def test_a_repeated_join_gets_its_id_from_a_group_that_has_no_more_to_give() -> None:
+    cluster = acts.shard(max_pending_members=1)
+    who = told(cluster, "a", request_id="r")
+    refused = acts.ask_join(acts.member(cluster, "b"))
+    assert (refused.error_code, refused.member_id) == (15, "")
+    assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
+    assert pending_ids(cluster) == [who.member_id]
+
+
+@pytest.mark.row("PM-09")
+def test_the_time_of_an_id_that_became_a_member_is_over() -> None:
+    cluster = acts.shard(initial_rebalance_delay_ms=2 * SESSION_MS)
+    who = told(cluster, "a")
+    who.join()
+    assert timers(cluster) == 3, "its session, the phase, the search for expired offsets"
+
+
+@pytest.mark.row("PM-05")
+@pytest.mark.row("MX-01")
+def test_a_phase_that_waits_only_for_whom_it_refuses_ends() -> None:
+    cluster = acts.shard(max_size=2)
+    first, second = acts.stable(cluster, "a", "b")
+    first.join()
+    late = acts.member(cluster, "c")
+    late.member_id = acts.ask_join(late).member_id
+    second.join()
+    assert first.is_parked
+    late.join()
+    answer = late.joined()
+    assert (answer.error_code, answer.generation, answer.member_id) == (81, -1, "")
+    assert {who.joined().generation for who in (first, second)} == {2}
+    assert pending_ids(cluster) == []
+    assert timers(cluster) == 4, "two sessions, the wait for syncs, the search for expired offsets"
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("instance", ["", "instance-1"])
+@pytest.mark.parametrize(("more", "code"), [(0, 0), (1, 81)])
+def test_the_limit_of_bytes_to_the_byte(instance: str, more: int, code: int) -> None:
+    """A member counts with its name and its instance twice, as its id has them too, and its protocols."""
+    name, metadata = "worker", bytes(1_000)
+    brings = 192 + 2 * len(name) + 2 * len(instance) + (12 + len("range") + len(metadata)) + (12 + 1)
+    cluster = acts.shard(max_group_bytes=brings)
+    who = acts.member(cluster, f"{name}={instance}")
+    who.protocols = [("range", metadata), ("x" * (1 + more), b"")]
+    call = cluster.send(who.join_request())
+    if code or not instance:
+        assert acts.error_of(cluster.answer(call)) == (code or 79)
+    else:
+        assert cluster.is_parked(call)
+    assert bool(cluster.shard.groups) is (code == 0)
+
+
+@pytest.mark.parametrize("name", ["a", "a=i"])
+@pytest.mark.parametrize("knows_its_id", [True, False])
+def test_a_member_that_joins_again_counts_once(name: str, knows_its_id: bool) -> None:
+    cluster = acts.shard(max_group_bytes=1_500)
+    who = acts.member(cluster, name)
+    who.protocols = [("range", bytes(1_000))]
+    acts.stable(cluster, who)
+    who.protocols = [("range", bytes(1_100))]
+    again = acts.join_of(who, member_id=who.member_id if knows_its_id else "")
+    call = cluster.send(again)
+    if knows_its_id or name == "a=i":
+        cluster.advance(DELAY_MS)
+        assert acts.error_of(cluster.answer(call)) == 0
+    else:
+        assert acts.error_of(cluster.answer(call)) == 81, "this is another member"
+
+
+# --- retries
+
+
+def test_members_that_number_their_joins() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    acts.assigned([leader, follower])
+    follower.protocols = [("range", b"2")]
+    follower.join(member_seq=1_000)
+    leader.join(member_seq=1_000)
+    assert {who.joined().generation for who in (leader, follower)} == {2}
+    acts.assigned([leader, follower])
+    written = len(cluster.log)
+    for seq, code, generation in ((999, 42, -1), (1_000, 0, 2)):
+        for who in (leader, follower):
+            who.protocols = [("range", b"whatever it says now")]
+            answer = acts.ask_join(who, member_seq=seq)
+            assert (answer.error_code, answer.generation) == (code, generation)
+    assert cluster.state() == "Stable"
+    assert len(cluster.log) == written
+    assert follower.join(member_seq=1_001).is_parked
+    assert acts.ask_join(follower, member_seq=1_000).error_code == 42
+
+
+@pytest.mark.row("JG-27")
+def test_a_numbered_join_is_answered_again_while_the_group_completes() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.stable(cluster, "a", "b")
+    follower.protocols = [("range", b"2")]
+    follower.join(member_seq=7)
+    leader.join(member_seq=7)
+    for who in (leader, follower):
+        assert who.joined().generation == 2
+    follower.protocols = [("range", b"3")]
+    answer = acts.ask_join(follower, member_seq=7)
+    assert (answer.error_code, answer.generation, cluster.state()) == (0, 2, "CompletingRebalance")
+    assert follower.join(member_seq=8).is_parked
+    assert cluster.state() == "PreparingRebalance"
+
+
+@pytest.mark.row("JG-24")
+@pytest.mark.row("JG-27")
+@pytest.mark.parametrize("state", ["Stable", "CompletingRebalance"])
+def test_the_same_protocols_are_the_same_however_many_others_came_between(state: str) -> None:
+    cluster = acts.shard()
+    _, follower = acts.in_state(cluster, state)
+    for number in range(40):
+        other = acts.member(cluster, "x", group=f"other-{number}")
+        other.protocols = [("range", b"%d" % number)]
+        acts.ask_join(other)
+    answer = acts.ask_join(follower)
+    assert (answer.error_code, answer.generation, cluster.state()) == (0, 1, state)
+
+
+@pytest.mark.row("SM-17")
+def test_a_repeated_take_over_writes_nothing() -> None:
+    cluster = acts.shard()
+    _, old = acts.stable(cluster, "a=i", "b=j")
+    new = successor(old).join(request_id="r")
+    first = new.joined()
+    written = len(cluster.log)
+    new.member_id = ""
+    again = new.join(request_id="r").joined()
+    assert (again.member_id, again.generation) == (first.member_id, 1)
+    assert len(cluster.log) == written
+
+
+@pytest.mark.row("SM-02")
+def test_a_made_up_id_is_fenced_also_with_the_request_that_once_made_the_real_one() -> None:
+    cluster = acts.shard()
+    who = acts.member(cluster, "a=i").join(request_id="r")
+    cluster.advance(DELAY_MS)
+    real = who.joined().member_id
+    assert acts.ask_join(who, member_id="made-up", request_id="r").error_code == 82
+    assert acts.ask_join(who, member_id="", request_id="r").member_id == real
+
+
+# --- answers to who is in already
+
+
+@pytest.mark.parametrize("call", ["join", "sync"])
+def test_any_call_of_a_member_confirms_it_after_a_load(call: str) -> None:
+    cluster = acts.shard()
+    members = acts.stable(cluster, "a", "b")
+    after = cluster.reloaded()
+
+    def confirmed() -> dict[str, bool]:
+        return {entry.member_id: entry.confirmed for entry in after.describe().members}
+
+    assert confirmed() == {who.member_id: False for who in members}
+    for who in members:
+        who.cluster = after
+    (acts.ask_join if call == "join" else acts.ask_sync)(members[1])
+    assert confirmed() == {members[0].member_id: False, members[1].member_id: True}
+
+
+@pytest.mark.row("JG-25")
+@pytest.mark.row("JG-26")
+@pytest.mark.parametrize(("index", "kind"), [(0, LEADER_REJOINED), (1, METADATA_CHANGED)])
+def test_why_a_known_member_made_the_group_rebalance(index: int, kind: int) -> None:
+    cluster = acts.shard()
+    members = acts.stable(cluster, "a", "b")
+    who = members[index]
+    who.protocols = [("range", b"2")]
+    who.join(reason="new code")
+    cause = cluster.describe().cause
+    assert (cause.kind, cause.member_id, cause.reason) == (kind, who.member_id, "new code")
+    members[1 - index].protocols = [("range", b"3")]
+    members[1 - index].join(reason="too late to be the cause")
+    assert acts.last_record(cluster).generation_started.cause == cause
+
+
+@pytest.mark.row("JG-28")
+def test_new_metadata_while_the_group_completes_is_the_cause_also_of_the_leader() -> None:
+    cluster = acts.shard()
+    leader, _ = acts.joined(cluster, "a", "b")
+    leader.protocols = [("range", b"2")]
+    assert leader.join().is_parked
+    assert cluster.describe().cause.kind == METADATA_CHANGED
+
+
+# --- take-over
+
+
+@pytest.mark.row("SM-04")
+@pytest.mark.row("SM-07")
+@pytest.mark.parametrize("state", ["Stable", "CompletingRebalance"])
+def test_a_take_over_says_in_its_record_whether_it_rebalances(state: str) -> None:
+    cluster = acts.shard()
+    members = [acts.member(cluster, name) for name in ("a=i", "b=j")]
+    acts.joined(cluster, *members)
+    if state == "Stable":
+        acts.assigned(members)
+    new = successor(members[1])
+    new.session_timeout_ms = 20_000
+    new.join(reason="restarted")
+    record = next(r.member_replaced for _, r in reversed(cluster.log) if r.HasField("member_replaced"))
+    assert record.HasField("cause") is (state != "Stable")
+    if state == "Stable":
+        assert new.joined().error_code == 0
+        cluster.advance(SESSION_MS - 1)
+        members[0].heartbeat()
+        cluster.advance(SESSION_MS)
+        assert new.heartbeat() == 27, "its own, longer session began with the take-over"
+        assert new.member_id in cluster.shard.groups["g"].members
+    else:
+        assert (record.cause.kind, record.cause.reason) == (STATIC_REPLACED, "restarted")
+        assert cluster.describe().cause == record.cause
+
+
+@pytest.mark.row("SM-19")
+@pytest.mark.row("SE-08")
+@pytest.mark.parametrize(("waits_ms", "members"), [(299_999, 1), (300_000, 0)])
+def test_a_take_over_in_the_first_phase_waits_as_long_as_a_new_member(waits_ms: int, members: int) -> None:
+    cluster = acts.shard(initial_rebalance_delay_ms=400_000)
+    old = acts.member(cluster, "a=i", rebalance_timeout_ms=900_000).join()
+    cluster.advance(1_000)
+    new = successor(old).join()
+    assert acts.error_of(cluster.answer(old.call_id)) == 82
+    cluster.advance(waits_ms)
+    assert len(cluster.shard.groups["g"].members) == members
+    assert new.is_parked is bool(members)
+
+
+@pytest.mark.row("SM-16")
+def test_a_take_over_whose_caller_went_away_counts_and_waits_for_nobody() -> None:
+    cluster = acts.shard()
+    _, old = acts.joined(cluster, "a=i", "b=j")
+    cluster.auto_ack = False
+    new = successor(old).join()
+    cluster.cancel(new.call_id)
+    cluster.acknowledge()
+    assert cluster.state() == "PreparingRebalance"
+    assert cluster.shard.groups["g"].parked_joins == 0
+    assert cluster.shard.open_calls == 0
+
+
+@pytest.mark.row("SM-03")
+def test_a_fenced_sync_is_answered_once_and_is_not_the_successors() -> None:
+    cluster = acts.shard()
+    _, old = acts.joined(cluster, "a=i", "b=j")
+    old.sync()
+    new = successor(old)
+    cluster.auto_ack = False
+    new.join()
+    assert old.synced().error_code == 82
+    cluster.acknowledge()
+    (place,) = [who for who in cluster.shard.groups["g"].members.values() if who.group_instance_id == "j"]
+    assert place.sync_call is None
+    assert new.is_parked

@@ -1,0 +1,166 @@
+"""SyncGroup and Heartbeat: names that differ, calls that replace others, tokens that are kept."""
+
+from typing import Any
+
+import pytest
+from conformance import acts
+from conformance.acts import SESSION_MS
+from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+
+def owning(*partitions: int, keeps: bool = True, topic: str = "t") -> bytes:
+    """The published subscription of a member that owns partitions of a topic."""
+    owned = [common_pb2.TopicPartitions(topic=topic, partitions=partitions)] if partitions else []
+    return common_pb2.Subscription(
+        version=1, topics=["t"], owned_partitions=owned, keeps_owned=keeps
+    ).SerializeToString()
+
+
+def given(*partitions: int, topic: str = "t") -> bytes:
+    """The published assignment of partitions of a topic."""
+    entry = common_pb2.TopicPartitions(topic=topic, partitions=partitions)
+    return common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
+
+
+def kept(answer: pb.SyncGroupResponse) -> dict[tuple[str, int], str]:
+    return {(entry.topic, entry.partition): entry.token for entry in answer.kept_tokens}
+
+
+def heartbeat(who: VirtualMember, **changes: Any) -> pb.HeartbeatResponse:
+    fields = {"group_id": "g", "member_id": who.member_id, "generation": who.generation, **changes}
+    answer = who.cluster.ask(pb.HeartbeatRequest(**fields))
+    assert isinstance(answer, pb.HeartbeatResponse)
+    return answer
+
+
+@pytest.mark.row("SG-07")
+@pytest.mark.row("SG-08")
+@pytest.mark.row("SG-20")
+@pytest.mark.parametrize("field", ["protocol_type", "protocol_name"])
+@pytest.mark.parametrize("wrong", ["a", "z"])
+def test_another_protocol_is_refused_and_both_are_named(field: str, wrong: str) -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    answer = acts.ask_sync(who, **{field: wrong})
+    assert answer.error_code == 23
+    assert "'consumer'" in answer.error_message
+    assert "'range'" in answer.error_message
+
+
+@pytest.mark.row("SG-25")
+def test_a_second_sync_takes_the_place_of_the_first() -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    first = follower.sync().call_id
+    second = follower.sync().call_id
+    replaced: Any = cluster.answer(first)
+    assert replaced.error_code == 27
+    assert cluster.is_parked(second)
+    leader.sync({follower.member_id: b"2"})
+    answer: Any = cluster.answer(second)
+    assert (answer.error_code, answer.assignment) == (0, b"2")
+    assert answer.token == cluster.log[-1][0].token
+    assert leader.synced().shard_epoch == 1
+
+
+@pytest.mark.row("SG-24")
+def test_the_session_of_whoever_is_answered_begins_with_the_answer() -> None:
+    cluster = acts.shard()
+    leader, follower, absent = acts.joined(cluster, "a", "b", "c")
+    follower.sync()
+    cluster.advance(SESSION_MS - 1)
+    leader.sync({})
+    remaining_ms = {entry.member_id: entry.session_remaining_ms for entry in cluster.describe().members}
+    assert remaining_ms == {
+        leader.member_id: SESSION_MS,
+        follower.member_id: SESSION_MS,
+        absent.member_id: 1,
+    }
+
+
+@pytest.mark.row("DS-05")
+def test_the_record_of_an_assignment_names_leader_and_generation() -> None:
+    cluster = acts.shard()
+    members = acts.stable(cluster, "a", "b")
+    acts.rejoined(*members)
+    acts.assigned(members)
+    record = acts.last_record(cluster).assignment_committed
+    assert (record.group_id, record.generation, record.leader) == ("g", 2, members[0].member_id)
+
+
+@pytest.mark.row("HB-08")
+def test_a_heartbeat_tells_why_the_group_rebalances() -> None:
+    cluster = acts.shard()
+    first, second = acts.stable(cluster, "a", "b")
+    assert heartbeat(first) == pb.HeartbeatResponse(shard_epoch=1)
+    second.leave("moved")
+    answer = heartbeat(first)
+    assert answer == pb.HeartbeatResponse(
+        error_code=common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS,
+        error_message="the group rebalances; join again",
+        cause=cluster.describe().cause,
+        shard_epoch=1,
+    )
+    assert answer.cause.reason == "moved"
+
+
+@pytest.mark.row("HB-01")
+@pytest.mark.row("GV-02")
+@pytest.mark.parametrize(("group_id", "code"), [("nobody", 25), ("", 24)])
+def test_a_heartbeat_to_a_group_that_does_not_exist(group_id: str, code: int) -> None:
+    cluster = acts.shard()
+    (who,) = acts.stable(cluster, "a")
+    answer = heartbeat(who, group_id=group_id)
+    assert (answer.error_code, answer.shard_epoch) == (code, 1)
+    assert answer.error_message
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "assigned", "stays"),
+    [
+        (owning(0, 1), given(0, 1), {("t", 0), ("t", 1)}),
+        (owning(1), given(0, 1), {("t", 1)}),
+        (owning(0, 1), given(1, 2), {("t", 1)}),
+        (owning(0, 1, keeps=False), given(0, 1), set()),
+        (owning(0, 1, topic="u"), given(0, 1), set()),
+        (owning(0, 1), given(0, 1, topic="u"), set()),
+        (owning(0, 1), b"foreign", set()),
+        (b"foreign", given(0, 1), set()),
+        (owning(0, 1), b"", set()),
+    ],
+)
+def test_which_partitions_keep_their_token(
+    subscribed: bytes, assigned: bytes, stays: set[tuple[str, int]]
+) -> None:
+    """Those that were its own, that it says it never gave up, and that it is given again (GRP-24, GRP-25)."""
+    cluster = acts.shard()
+    who = acts.member(cluster, "a")
+    who.protocols = [("range", owning())]
+    acts.joined(cluster, who)
+    before = who.sync({who.member_id: given(0, 1)}).synced()
+    assert kept(before) == {}
+    who.protocols = [("range", subscribed)]
+    acts.rejoined(who)
+    after = who.sync({who.member_id: assigned}).synced()
+    assert kept(after) == dict.fromkeys(stays, before.token)
+    assert after.token > before.token
+
+
+def test_what_another_member_owned_is_kept_by_nobody() -> None:
+    cluster: VirtualShard = acts.shard()
+    first, second = acts.member(cluster, "a"), acts.member(cluster, "b")
+    for who in (first, second):
+        who.protocols = [("range", owning())]
+    acts.joined(cluster, first, second)
+    first.sync({first.member_id: given(0), second.member_id: given(1)})
+    second.sync()
+    tokens = [who.synced().token for who in (first, second)]
+    for who in (first, second):
+        who.protocols = [("range", owning(0, 1))]
+    acts.rejoined(first, second)
+    first.sync({first.member_id: given(1), second.member_id: given(0)})
+    second.sync()
+    assert [kept(who.synced()) for who in (first, second)] == [{}, {}]
+    assert tokens[0] == tokens[1]
