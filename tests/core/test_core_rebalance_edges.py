@@ -361,3 +361,35 @@ def test_the_delay_is_extended_once_for_whoever_came() -> None:
     assert first.is_parked
     cluster.advance(1)
     assert first.joined().error_code == 0
+
+
+# --- who leads
+
+
+@pytest.mark.row("JG-36")
+@pytest.mark.row("SM-22")
+def test_the_first_who_is_back_leads_in_place_of_one_who_is_not() -> None:
+    cluster = acts.shard()
+    names = ("a=i", "b=j", "c=k")
+    members = [acts.member(cluster, name, rebalance_timeout_ms=5_000) for name in names]
+    acts.stable(cluster, *members)
+    for who in members[1:]:
+        who.protocols = [("range", b"2")]
+        who.join()
+    cluster.advance(5_000)
+    assert [who.joined().leader for who in members[1:]] == [members[1].member_id] * 2
+
+
+@pytest.mark.row("JG-34")
+@pytest.mark.parametrize("names", [("a", "z"), ("z", "a")])
+def test_only_the_leader_is_told_not_to_assign(names: tuple[str, str]) -> None:
+    cluster = acts.shard()
+    leader, follower = acts.stable(cluster, *names)
+    leader.protocols = [("range", b"2")]
+    leader.join(member_seq=1)
+    follower.join(member_seq=1)
+    for who in (leader, follower):
+        assert who.joined().generation == 2
+    acts.assigned([leader, follower])
+    answers = [acts.ask_join(who, member_seq=1) for who in (leader, follower)]
+    assert [answer.skip_assignment for answer in answers] == [True, False]

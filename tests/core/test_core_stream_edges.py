@@ -274,3 +274,12 @@ def test_who_waits_is_no_suspect_and_has_a_full_session_with_its_answer() -> Non
     first.heartbeat()
     cluster.advance(1)
     assert cluster.describe().cause.kind == SESSION_EXPIRED
+
+
+def test_a_suspect_that_came_back_and_fell_silent_later_was_not_disconnected() -> None:
+    """The cause that operators read is the last thing that happened to the member (SES-13)."""
+    cluster, member = alone()
+    cluster.feed(StreamBroken(STREAM))
+    assert member.heartbeat() == 0
+    cluster.advance(10_000)
+    assert cluster.describe().cause.kind == SESSION_EXPIRED

@@ -177,7 +177,7 @@ class Rebalancer:
                 self.touch(group, member)
 
     def join_answer(
-        self, group: Group, member: Member, *, skip_assignment: bool = False
+        self, group: Group, member: Member, *, skip_assignment: bool
     ) -> coordinator_pb2.JoinGroupResponse:
         """The answer to a join that got the present generation (JG-23, JG-34)."""
         answer = self._answer_to(group, member, self._answer_to_all(group))
