@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
+from muster_metadata import keys
 from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
 from muster_metadata.owners import OwnerRow, owners
 from muster_metadata.tables import next_run
@@ -218,6 +219,36 @@ async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> No
     for watcher in watchers:
         await watcher.stop()
     holder.close()
+
+
+async def counters_of(cluster: MetadataCluster, *nodes: int) -> list[int]:
+    """What some nodes store of the coordinator c-1."""
+    found = []
+    for index in nodes:
+        async with cluster.client(index) as client:
+            stored: Any = await client.hget(keys.LEASES, "c-1")
+            found.append(LeaseRow.from_json(stored).counter if stored else 0)
+    return found
+
+
+async def test_a_renewal_behind_one_that_no_majority_got_goes_past_it(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        holder = Holder(cluster[0], "c-1")
+        await holder.renew()
+        await until_equal(
+            lambda: counters_of(cluster, 0, 1, 2), [1, 1, 1], "all nodes have the first renewal"
+        )
+        async with cluster.client(1) as client:
+            stored: Any = await client.hget(keys.LEASES, "c-1")
+            ahead = replace(LeaseRow.from_json(stored), counter=50)
+            await client.hset(keys.LEASES, "c-1", ahead.to_json())
+        cluster.nodes[2].pause()  # so that the node that is ahead is needed for a majority
+        try:
+            assert (await holder.renew()).renewed
+            assert await counters_of(cluster, 0, 1) == [51, 51]
+        finally:
+            cluster.nodes[2].resume()
+        holder.close()
 
 
 async def test_silent_coordinator_dies_and_lives_again(cluster: MetadataCluster) -> None:

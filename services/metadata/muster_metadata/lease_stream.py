@@ -126,7 +126,11 @@ class Leases:
                 return known, response
         else:
             row = replace(row, run=known.run, counter=known.counter + 1)
-        status = await self._tables.renew(row, self._renew_timeout_ms)
+        status, ahead = await self._tables.renew(row, self._renew_timeout_ms)
+        if status is Status.LOST and ahead:
+            # Renewals through another instance got to a minority, with higher counters.
+            row = replace(row, counter=ahead + 1)
+            status, _ = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.SUPERSEDED:
             response.superseded = True
             response.message = "another process of this name took the lease"

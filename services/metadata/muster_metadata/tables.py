@@ -107,18 +107,26 @@ class Tables:
             catalog=parse_id(catalog) if catalog else None,
         )
 
-    async def renew(self, row: LeaseRow, timeout_ms: int) -> Status:
-        """Stores a renewal on all nodes: OK at a majority, SUPERSEDED at a majority, or LOST: not known."""
+    async def renew(self, row: LeaseRow, timeout_ms: int) -> tuple[Status, int]:
+        """Stores a renewal on all nodes.
+
+        A node that has the same counter, or a higher one, of a renewal that no majority got, does not count:
+        those who observe it would see no change.
+
+        Returns:
+            OK at a majority, SUPERSEDED at a majority, or LOST: not known; and the highest counter that is in
+            the way, 0: none is.
+        """
         majority = self._quorum.majority
 
         def decide(replies: Replies, final: bool) -> Status | None:
-            if count(replies, Status.OK, Status.DUP) >= majority:
+            if count(replies, Status.OK) >= majority:
                 return Status.OK
             if count(replies, Status.SUPERSEDED) >= majority:
                 return Status.SUPERSEDED
             return Status.LOST if final else None
 
-        verdict, _ = await self._quorum.ask(
+        verdict, replies = await self._quorum.ask(
             lambda node: node.table(
                 "renew", (keys.LEASES, keys.NODE), node.identity, row.node_id, row.session, row.run,
                 row.counter, row.to_json(),
@@ -126,7 +134,10 @@ class Tables:
             decide,
             timeout_ms=timeout_ms,
         )  # fmt: skip
-        return verdict or Status.LOST
+        ahead = [
+            int(reply.values[0]) for reply in replies if reply is not None and reply.status is Status.DUP
+        ]
+        return verdict or Status.LOST, max(ahead, default=0)
 
     def bury(self, row: LeaseRow) -> None:
         """Marks a process as dead on all nodes, unless it renewed since."""

@@ -1,12 +1,13 @@
 -- Renews a lease. KEYS[1]: lease table; KEYS[2]: identity of the node. ARGV: identity expected, name, session, number of the
--- run, counter, row as JSON. A later run of the same name takes the row; an earlier one is told so.
+-- run, counter, row as JSON. A later run of the same name takes the row; an earlier one is told so. A counter that is
+-- not higher changes nothing; the one that is stored is told.
 if redis.call('HGET', KEYS[2], 'identity') ~= ARGV[1] then return {'NOLOG', 'empty'} end
 local stored = redis.call('HGET', KEYS[1], ARGV[2])
 if stored then
   local row = cjson.decode(stored)
   local run, counter = tonumber(ARGV[4]), tonumber(ARGV[5])
   if row.run > run or (row.run == run and row.session ~= ARGV[3]) then return {'SUPERSEDED', row.session} end
-  if row.run == run and row.counter >= counter then return {'DUP'} end
+  if row.run == run and row.counter >= counter then return {'DUP', string.format('%d', row.counter)} end
 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[6])
 return {'OK'}
