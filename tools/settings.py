@@ -33,7 +33,7 @@ FOOT = """## Around the services
 | `MUSTER_SERVERS` | the Python client, `muster` | addresses of discovery; `localhost:7400` by default |
 | `MUSTER_HOST` | `docker-compose.yml` | what workers outside of Docker reach the coordinators at |
 | `MUSTER_VERSION` | `docker-compose.yml` | tag of the images |
-| `MUSTER_OTLP` | `docker-compose.yml` | collector that traces go to; none by default ([metrics.md](metrics.md)) |
+| `MUSTER_OTLP` | `docker-compose.yml` | collector of traces; none by default ([metrics.md](metrics.md)) |
 | `MUSTER_PYTHON` | `./x` | the Python that the environment is made with |
 
 The times of members (`session_timeout_ms`, `rebalance_timeout_ms`, `disconnect_grace_ms`) are no settings of
