@@ -1,5 +1,6 @@
 """The gRPC server of a process."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,9 @@ MIB = 1 << 20
 
 ALIVE = "alive"
 """A service by this name is always healthy: the event loop answers, so a process that hangs does not."""
+
+_OVERDUE_S = 5.0
+"""How long the end of the server may take beyond the time that open calls have."""
 
 
 class ListenError(StartupError):
@@ -261,7 +265,12 @@ class RpcServer:
                 log.exception("stop_hook_failed")
         self._tracker.end_all()
         if self._server is not None:
-            await self._server.stop(grace_ms / 1000)
+            try:
+                async with asyncio.timeout(grace_ms / 1000 + _OVERDUE_S):
+                    await self._server.stop(grace_ms / 1000)
+            except TimeoutError:
+                # gRPC does not always notice that its last call has ended: the process ends all the same.
+                log.warning("server_stop_overdue", after_s=_OVERDUE_S)
 
     def _register(
         self,
