@@ -33,6 +33,24 @@ ALIVE = "alive"
 _OVERDUE_S = 5.0
 """How long the end of the server may take beyond the time that open calls have."""
 
+_HOOK_S = 30.0
+"""How long a hook may take: a process that shall end must end."""
+
+
+async def _within(limit_s: float, part: str, work: Awaitable[None]) -> None:
+    """Waits for a part of the end, but not longer than that: it is left behind then, and told."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=limit_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if done:
+        task.result()
+    else:
+        log.warning("server_stop_overdue", part=part, after_s=limit_s)
+        task.cancel()
+
 
 class ListenError(StartupError):
     """The server cannot listen where it should."""
@@ -255,22 +273,18 @@ class RpcServer:
         if self._stopped:
             return
         self._stopped = True
-        await self._health.enter_graceful_shutdown()
+        await _within(_OVERDUE_S, "health", self._health.enter_graceful_shutdown())
         for hook in self._stop_hooks:
             try:
                 result = hook()
                 if inspect.isawaitable(result):
-                    await result
+                    await _within(_HOOK_S, "hook", result)
             except Exception:
                 log.exception("stop_hook_failed")
         self._tracker.end_all()
         if self._server is not None:
-            try:
-                async with asyncio.timeout(grace_ms / 1000 + _OVERDUE_S):
-                    await self._server.stop(grace_ms / 1000)
-            except TimeoutError:
-                # gRPC does not always notice that its last call has ended: the process ends all the same.
-                log.warning("server_stop_overdue", after_s=_OVERDUE_S)
+            # gRPC does not always notice that its last call has ended.
+            await _within(grace_ms / 1000 + _OVERDUE_S, "grpc", self._server.stop(grace_ms / 1000))
 
     def _register(
         self,
