@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import groupby
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from muster_core.chain import BEFORE_GENESIS, chain_hash
@@ -298,12 +298,18 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
             await news.wait()
 
     async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
-        raise NotImplementedError
+        await _not_here(context)
 
     async def ReportExported(
         self, request: pb.ReportExportedRequest, context: Any
     ) -> pb.ReportExportedResponse:
-        raise NotImplementedError
+        await _not_here(context)
 
     async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
-        raise NotImplementedError
+        await _not_here(context)
+
+
+async def _not_here(context: Any) -> NoReturn:
+    """Answers as a server that does not have the call."""
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the store in memory does not have the call")
+    raise AssertionError("abort raises")
