@@ -2,9 +2,18 @@
 
 import sys
 
+_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+
 
 def main() -> None:
     """Entry point of the command."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command minds it itself: mostly while the modules are read
+        sys.exit(_INTERRUPTED)
+
+
+def _run() -> None:
     try:
         from muster.cli._app import build, invoke
     except ModuleNotFoundError as error:
