@@ -164,8 +164,9 @@ class Group:
             self._count_supporters(member.protocols, 1)
 
     def _count_supporters(self, protocols: Protocols, change: int) -> None:
+        supporters = self._supporters
         for name, _ in protocols:
-            self._supporters[name] += change
+            supporters[name] = supporters.get(name, 0) + change
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -228,7 +229,8 @@ class Group:
         if protocol_type != self.protocol_type:
             return False
         everybody = len(self.members)
-        return everybody in [self._supporters[name] for name, _ in protocols]
+        supporters = self._supporters
+        return everybody in [supporters.get(name, 0) for name, _ in protocols]
 
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).

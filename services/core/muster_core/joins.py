@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import NamedTuple
 from uuid import UUID
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -25,12 +24,17 @@ _SUPERSEDED = "the member has joined again since: member_seq is lower than that 
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 
 
-class _Join(NamedTuple):
-    """A JoinGroup that is played; what a member supports is read from the wire once."""
+class _Join:
+    """A JoinGroup that is played: what is looked at often is read from the wire once."""
 
-    call: Request
-    request: JoinGroupRequest
-    protocols: Protocols
+    __slots__ = ("call", "group_instance_id", "member_id", "protocols", "request")
+
+    def __init__(self, call: Request, request: JoinGroupRequest) -> None:
+        self.call = call
+        self.request = request
+        self.member_id: str = request.member_id
+        self.group_instance_id: str = request.group_instance_id
+        self.protocols: Protocols = protocols_of(request.protocols)
 
 
 class Joins:
@@ -67,7 +71,7 @@ class Joins:
         if group is None:
             self._first_of_all(call, request)
         elif not self._context.call_in_line(group, call):
-            self._join(group, _Join(call, request, protocols_of(request.protocols)))
+            self._join(group, _Join(call, request))
 
     def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
         """A join to a group that does not exist: it is made only when the join is accepted."""
@@ -78,7 +82,7 @@ class Joins:
         else:
             history_length = self._context.config.history_length
             group = Group(request.group_id, self._context.now.wall_ms, history_length)
-            join = _Join(call, request, protocols_of(request.protocols))
+            join = _Join(call, request)
             if not self._has_bytes(group, "", join):
                 self._refuse_bytes(call)
                 return
@@ -86,15 +90,14 @@ class Joins:
             self._join(group, join)
 
     def _join(self, group: Group, join: _Join) -> None:
-        call, request, protocols = join
-        member_id, instance_id = request.member_id, request.group_instance_id
+        call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
         if not member_id and instance_id:
             retry_of = self._static_id(group, join)
             if group.static_members.get(instance_id) == retry_of:
                 member_id = retry_of  # the answer to this very join was lost
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
-        elif not group.accepts_protocols(request.protocol_type, protocols):
+        elif not group.accepts_protocols(join.request.protocol_type, join.protocols):
             self._refuse_protocols(call)
         elif not self._has_bytes(group, member_id, join):
             self._refuse_bytes(call)
@@ -110,18 +113,20 @@ class Joins:
     def _has_room(self, group: Group, member_id: str) -> bool:
         """Whether the group may take the member (conformance MX-08)."""
         limit = self._context.config.max_size
-        member = group.members.get(member_id)
         if group.state is GroupState.EMPTY:
             return True
-        if group.state is GroupState.PREPARING_REBALANCE:
-            return (member is not None and member.join_call is not None) or group.parked_joins < limit
-        return member is not None or len(group.members) < limit
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return len(group.members) < limit or member_id in group.members
+        if group.parked_joins < limit:
+            return True
+        member = group.members.get(member_id)
+        return member is not None and member.join_call is not None
 
     def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
-        request = join.request
-        known = group.members.get(member_id or group.static_members.get(request.group_instance_id, ""))
-        ids = _ID_BYTES + 2 * len(request.group_instance_id) + 2 * len(request.client_id)
+        instance_id = join.group_instance_id
+        known = group.members.get(member_id or group.static_members.get(instance_id, ""))
+        ids = _ID_BYTES + 2 * len(instance_id) + 2 * len(join.request.client_id)
         brings = ids + protocols_bytes(join.protocols)
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
@@ -150,7 +155,7 @@ class Joins:
 
     def _give_id(self, group: Group, join: _Join) -> None:
         """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
-        call, request, _ = join
+        call, request = join.call, join.request
         member_id = f"{request.client_id or 'client'}-{_uuid(group, join)}"
         if member_id not in group.members:
             if member_id not in group.pending_members:
@@ -181,7 +186,7 @@ class Joins:
     def _join_static(self, group: Group, join: _Join) -> None:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""
         new_id = self._static_id(group, join)
-        old_id = group.static_members.get(join.request.group_instance_id)
+        old_id = group.static_members.get(join.group_instance_id)
         if old_id is None:
             self._add(group, new_id, join)
         else:
@@ -189,15 +194,15 @@ class Joins:
 
     @staticmethod
     def _static_id(group: Group, join: _Join) -> str:
-        return f"{join.request.group_instance_id}-{_uuid(group, join)}"
+        return f"{join.group_instance_id}-{_uuid(group, join)}"
 
     def _add(self, group: Group, member_id: str, join: _Join) -> None:
-        call, request, protocols = join
+        call, request = join.call, join.request
         timer = group.pending_members.pop(member_id, None)
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
-        member = Member(member_id, request.group_instance_id)
-        member.update_from(request, protocols, call.host)
+        member = Member(member_id, join.group_instance_id)
+        member.update_from(request, join.protocols, call.host)
         member.is_new = True
         if not group.members:
             group.protocol_type = request.protocol_type
@@ -210,15 +215,15 @@ class Joins:
     # --- known members
 
     def _join_by_id(self, group: Group, member_id: str, join: _Join) -> None:
-        call, request, _ = join
+        call, request = join.call, join.request
         if member_id in group.pending_members:
-            if request.group_instance_id:
+            if join.group_instance_id:
                 text = "a static member joins with an empty member id, not with one that was given out"
                 self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, text)
             else:
                 self._add(group, member_id, join)
             return
-        fault = group.identity_fault(member_id, request.group_instance_id)
+        fault = group.identity_fault(member_id, join.group_instance_id)
         if fault is not None:
             self._refuse(call, fault, "")
             return
@@ -248,10 +253,10 @@ class Joins:
         self, group: Group, member: Member, join: _Join, kind: causes.Kind = causes.METADATA_CHANGED
     ) -> None:
         """Takes over what the join says and parks it for the next generation."""
-        call, request, protocols = join
+        call, request = join.call, join.request
         text = "the member has joined again; this call was replaced"
         self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
-        group.set_protocols(member, lambda: member.update_from(request, protocols, call.host))
+        group.set_protocols(member, lambda: member.update_from(request, join.protocols, call.host))
         group.park_join(member, call.call_id)
         self._prepare(group, kind, member, request)
 
@@ -265,9 +270,9 @@ class Joins:
 
     def _take_over(self, group: Group, old: Member, new_id: str, join: _Join) -> None:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
-        call, request, protocols = join
-        new = Member(new_id, request.group_instance_id)
-        new.update_from(request, protocols, call.host)
+        call, request = join.call, join.request
+        new = Member(new_id, join.group_instance_id)
+        new.update_from(request, join.protocols, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
         if not old.recorded:

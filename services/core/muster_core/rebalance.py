@@ -112,7 +112,8 @@ class Rebalancer:
 
     def check_join(self, group: Group) -> None:
         """Lets a running join phase end if everybody is back."""
-        self._context.purgatory.check_and_complete(_join_key(group))
+        if group.all_joined:
+            self._context.purgatory.check_and_complete(_join_key(group))
 
     def watch_join(self, operation: DelayedJoin) -> None:
         """Lets a join phase end now, or wait."""

@@ -158,6 +158,7 @@ class Shard:
         """
         self._context.epoch = epoch
         self._begin(now)
+        self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
         for group in tuple(self._context.groups.values()):
             for member in group.members.values():
@@ -188,7 +189,9 @@ class Shard:
             What the driver has to do.
         """
         self._begin(now)
-        if not self._suspended:
+        if self._suspended:
+            self._context.purgatory.move_clock(now.boot_ms)
+        else:
             self._context.purgatory.advance(now.boot_ms)
         self._events[type(event)](event)
         return self._end()
@@ -197,7 +200,6 @@ class Shard:
         context = self._context
         context.now = now
         context.effects = Effects()
-        context.purgatory.move_clock(now.boot_ms)
 
     def _end(self) -> Effects:
         context = self._context

@@ -173,12 +173,12 @@ class Syncs:
             code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
             self._context.refuse(call.call_id, code, "there is no such group")
             return
-        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        member_id = request.member_id
+        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
         if fault is not None:
             self._context.refuse(call.call_id, fault)
             return
-        self._rebalancer.touch(group, group.members[request.member_id])
-        response = HeartbeatResponse(shard_epoch=self._context.epoch)
+        self._rebalancer.touch(group, group.members[member_id])
         if group.state is GroupState.PREPARING_REBALANCE:
             response = HeartbeatResponse(
                 error_code=error_code.REBALANCE_IN_PROGRESS,
@@ -186,6 +186,8 @@ class Syncs:
                 cause=group.cause,
                 shard_epoch=self._context.epoch,
             )
+        else:
+            response = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
 
 
