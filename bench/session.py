@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import uvloop
@@ -186,19 +186,30 @@ class Client:
         await self._channel.close()
 
 
+class Sample(NamedTuple):
+    """A round of a load: CPU of the coordinator's process, how long it took, how much was done."""
+
+    cpu_s: float
+    lasted_s: float
+    operations: int
+
+
 @dataclass
 class Load:
-    """One kind of load and what it cost, in µs of CPU per operation."""
+    """One kind of load and what it took, round by round."""
 
     name: str
     run: Callable[[float], Awaitable[int]]
     before: Callable[[], Awaitable[Any]] | None = None
     after: Callable[[], Awaitable[Any]] | None = None
-    costs_us: list[float] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
 
-    @property
-    def median_us(self) -> float:
-        return statistics.median(self.costs_us)
+    def costs_us(self, idle: float) -> list[float]:
+        """CPU per operation of each round, without what the process uses by itself, in s per second."""
+        return [(cpu_s - idle * lasted_s) / operations * 1e6 for cpu_s, lasted_s, operations in self.samples]
+
+    def median_us(self, idle: float) -> float:
+        return statistics.median(self.costs_us(idle))
 
 
 def cpu_s(pid: int) -> float:
@@ -213,13 +224,12 @@ async def idle_share(pid: int, seconds: float) -> float:
     return (cpu_s(pid) - cpu_before) / (time.perf_counter() - began)
 
 
-async def run(load: Load, pid: int, seconds: float, idle: float) -> None:
+async def run(load: Load, pid: int, seconds: float) -> None:
     if load.before is not None:
         await load.before()
     began, cpu_before = time.perf_counter(), cpu_s(pid)
     count = await load.run(began + seconds)
-    used_s, lasted_s = cpu_s(pid) - cpu_before, time.perf_counter() - began
-    load.costs_us.append((used_s - idle * lasted_s) / count * 1e6)
+    load.samples.append(Sample(cpu_s(pid) - cpu_before, time.perf_counter() - began, count))
     if load.after is not None:
         await load.after()
 
@@ -254,48 +264,54 @@ async def measure(setup: "Setup", options: argparse.Namespace) -> None:
     members = options.members
     loads = loads_of(setup.clients, members)
     unary, _, _, lone, full = loads
+    idles = []
     for _ in range(options.rounds):
-        idle = await idle_share(setup.pid, options.seconds / 2)
+        idles.append(await idle_share(setup.pid, options.seconds / 2))
         for kind in loads:
-            await run(kind, setup.pid, options.seconds, idle)
+            await run(kind, setup.pid, options.seconds)
+    idle = statistics.median(idles)
+    unary_us, lone_us, full_us = (kind.median_us(idle) for kind in (unary, lone, full))
     print(f"{'CPU of the coordinator':38}{'µs':>10}{'of a unary heartbeat':>24}")
     for kind in loads:
-        print(f"{kind.name:38}{kind.median_us:10.2f}{kind.median_us / unary.median_us:23.1%}")
+        print(f"{kind.name:38}{kind.median_us(idle):10.2f}{kind.median_us(idle) / unary_us:23.1%}")
     for name, cost_us in (
-        (f"{members} members beating, each", full.median_us / members),
-        ("each member more", (full.median_us - lone.median_us) / max(members - 1, 1)),
+        (f"{members} members beating, each", full_us / members),
+        ("each member more", (full_us - lone_us) / max(members - 1, 1)),
     ):
-        print(f"{name:38}{cost_us:10.2f}{cost_us / unary.median_us:23.1%}")
+        print(f"{name:38}{cost_us:10.2f}{cost_us / unary_us:23.1%}")
 
 
 async def compare(off: "Setup", on: "Setup", options: argparse.Namespace) -> int:
     """The same loads on a coordinator without telemetry and on one with it, in turns.
 
     What each uses while it is idle is taken off: scrapes and sendings cost the same whether there are
-    heartbeats or not, and are told apart. The least over the rounds is compared, as timeit does: whatever
-    else the machine does only adds to it.
+    heartbeats or not, and are told apart. The rounds of a load on the two follow each other, and their ratio
+    is taken: a machine that is slower for a while is so for both. What counts is the median of the ratios.
     """
     pairs = list(
         zip(loads_of(off.clients, options.members), loads_of(on.clients, options.members), strict=True)
     )
-    idles = []
+    idles: dict[int, list[float]] = {off.pid: [], on.pid: []}
     for number in range(options.rounds):
-        idle = {setup.pid: await idle_share(setup.pid, options.seconds) for setup in (off, on)}
-        idles.append((idle[off.pid] * 1e3, idle[on.pid] * 1e3))
+        for setup in (off, on):
+            idles[setup.pid].append(await idle_share(setup.pid, options.seconds))
         for without, with_it in pairs:
             both = [(without, off), (with_it, on)]
             for kind, setup in both if number % 2 == 0 else reversed(both):
-                await run(kind, setup.pid, options.seconds, idle[setup.pid])
-    print(f"{'CPU of the coordinator':38}{'off, µs':>10}{'on, µs':>10}{'more':>9}{'by medians':>12}")
+                await run(kind, setup.pid, options.seconds)
+    idle_off, idle_on = (statistics.median(idles[setup.pid]) for setup in (off, on))
+    print(f"{'CPU of the coordinator':38}{'off, µs':>10}{'on, µs':>10}{'more':>9}{'half of the rounds':>20}")
     most = 0.0
     for without, with_it in pairs:
-        cost_off, cost_on = min(without.costs_us), min(with_it.costs_us)
-        more, by_medians = cost_on / cost_off - 1, with_it.median_us / without.median_us - 1
-        most = max(most, more)
-        print(f"{without.name:38}{cost_off:10.2f}{cost_on:10.2f}{more:9.1%}{by_medians:12.1%}")
+        rounds = zip(without.costs_us(idle_off), with_it.costs_us(idle_on), strict=True)
+        lower, middle, upper = statistics.quantiles([cost_on / cost_off - 1 for cost_off, cost_on in rounds])
+        most = max(most, middle)
+        print(
+            f"{without.name:38}{without.median_us(idle_off):10.2f}{with_it.median_us(idle_on):10.2f}"
+            f"{middle:9.1%}{f'{lower:.1%} to {upper:.1%}':>20}"
+        )
     print(f"bar: {TELEMETRY_BAR:.0%} more; the most is {most:.1%}")
-    off_ms, on_ms = (statistics.median(column) for column in zip(*idles, strict=True))
-    print(f"idle: {off_ms:.1f} ms of CPU per second without telemetry, {on_ms:.1f} with it")
+    print(f"idle: {idle_off * 1e3:.1f} ms of CPU per second without telemetry, {idle_on * 1e3:.1f} with it")
     return 0 if most < TELEMETRY_BAR else 1
 
 
