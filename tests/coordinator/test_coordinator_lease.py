@@ -14,6 +14,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
+from structlog.testing import capture_logs
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 PACE = LeasePace(lease_ms=1_000, margin_ms=200, interval_ms=100, limit_ms=100, retry_ms=20)
@@ -81,6 +82,22 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent_less_the_margi
     bench.store.stopped = False
     await until_equal(lambda: bench.told, ["resumed", "suspended", "resumed"])
     assert bench.held
+
+
+async def test_a_lease_below_its_margin_is_no_lease_and_an_alarm(bench: Bench) -> None:
+    await until(lambda: bench.held)
+    with capture_logs() as told:
+        bench.keeper.set_lease_ms(PACE.margin_ms)
+        bench.keeper.set_lease_ms(PACE.margin_ms)
+    (line,) = told
+    assert (line["event"], line["alarm"]) == ("lease_too_short", True)
+    assert "MUSTER_METADATA_LEASE_MS" in line["remedy"]
+    await until_equal(lambda: bench.told, ["resumed", "suspended"])
+    bench.keeper.set_lease_ms(0)  # an instance that does not know it says nothing
+    await asyncio.sleep(3 * PACE.interval_ms / 1000)
+    assert not bench.held
+    bench.keeper.set_lease_ms(PACE.lease_ms)
+    await until_equal(lambda: bench.told, ["resumed", "suspended", "resumed"])
 
 
 async def test_goes_on_with_the_next_instance(bench: Bench) -> None:

@@ -1,11 +1,13 @@
 # mypy: disable-error-code="abstract"
 import asyncio
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +23,7 @@ from muster_runtime.refusals import ResourceExhausted
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import SettingsError, load
 from muster_runtime.telemetry import Counter, Histogram, Kind, Metric, Sample, Telemetry, TelemetrySettings
+from muster_runtime.telemetry.process import ALARM_EVENTS
 from muster_runtime.telemetry.prometheus import CONNECTIONS_MAX
 
 CALLS = Metric("test_calls", Kind.COUNTER, "Calls.", labels={"kind": ("join", "sync")})
@@ -349,3 +352,13 @@ async def test_alarms_are_counted() -> None:
         told = await scrape(port)
     assert told.value("muster_alarms_total", event="shard_failed") == before + 1
     assert told.value("muster_alarms_total", event="other") >= 1
+
+
+def test_every_alarm_has_a_label_of_its_own() -> None:
+    services = Path(__file__).parents[2] / "services"
+    raised = {
+        event
+        for file in services.rglob("*.py")
+        for event in re.findall(r'\balarm\(\s*"(\w+)"', file.read_text())
+    }
+    assert tuple(sorted(raised)) == ALARM_EVENTS

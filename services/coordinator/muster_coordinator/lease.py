@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.logs import alarm
 
 from muster_coordinator.lease_line import LeaseLine, LeaseStream, Wait
 
@@ -145,9 +146,24 @@ class LeaseKeeper:
         return 0 if self._lapsed else max(self._deadline_ms - now_ms, 0)
 
     def set_lease_ms(self, lease_ms: int) -> None:
-        """Takes over the lease time that metadata says its observers use."""
-        if lease_ms > self._pace.margin_ms and lease_ms != self._pace.lease_ms:
-            self._pace = replace(self._pace, lease_ms=lease_ms)
+        """Takes over the lease time that metadata says its observers use; 0: it has not said it yet.
+
+        One that ends before the next renewal is taken over as well, and told: a process that believes in a
+        longer one would answer when it is dead for the others.
+        """
+        pace = self._pace
+        if lease_ms in (0, pace.lease_ms):
+            return
+        self._pace = replace(pace, lease_ms=lease_ms)
+        if lease_ms <= pace.margin_ms + pace.interval_ms:
+            alarm(
+                "lease_too_short",
+                lease_ms=lease_ms,
+                margin_ms=pace.margin_ms,
+                interval_ms=pace.interval_ms,
+                remedy="MUSTER_METADATA_LEASE_MS must be more than MUSTER_COORDINATOR_LEASE_MARGIN_MS and "
+                "MUSTER_COORDINATOR_LEASE_INTERVAL_MS together",
+            )
 
     def announce(self, serving: Sequence[tuple[int, int]], *, draining: bool) -> None:
         """Says with the next renewal, which comes at once, what this process serves and that it drains.
@@ -292,9 +308,10 @@ class LeaseKeeper:
         return True
 
     def _renewed(self, deadline_ms: int) -> None:
-        self._check_deadline(self._boot_ms())
+        now_ms = self._boot_ms()
+        self._check_deadline(now_ms)
         self._deadline_ms = deadline_ms
-        if self._lapsed and not self._resuming:
+        if self._lapsed and not self._resuming and now_ms < deadline_ms:
             self._resuming = True
             self._tell(self._resume)
 

@@ -36,8 +36,8 @@ COLLECT_TIMEOUTS = Metric(
 
 
 ALARM_EVENTS = (
+    "lease_too_short",
     "log_damaged",
-    "log_node_damaged",
     "log_node_damaged",
     "log_not_readable",
     "preload_failed",
