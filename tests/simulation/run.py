@@ -33,7 +33,7 @@ GENERATIONS_MAX = 3
 DELIVERED_MIN = 2_000
 """A run that delivers fewer messages proves nothing."""
 
-PACE_S = (4.0, 9.0)
+PACE_S = (6.0, 14.0)
 
 _REPORTED = frozenset({"log_node_refuses", "lease_superseded"})
 """Errors that the servers are right to report."""

@@ -26,8 +26,8 @@ COORDINATORS = tuple(Address(f"10.0.3.{number}", 7410) for number in (1, 2, 3))
 DISCOVERY = tuple(Address(f"10.0.4.{number}", 7400) for number in (1, 2))
 URLS = "redis://" + ",".join(f"10.0.1.{number}:{PORT}" for number in range(1, NODES + 1))
 
-LEASE_MS = 2_000
-MARGIN_MS = 400
+LEASE_MS = 3_000
+MARGIN_MS = 600
 GROUP_MAX_SIZE = 12
 # Small, so that snapshots are taken, loaded and trimmed behind within minutes.
 SNAPSHOT_RECORDS = 100
@@ -54,7 +54,7 @@ class MetadataRole:
             MetadataSettings,
             redis_url=SecretStr(URLS),
             listen=str(address),
-            poll_ms=650,
+            poll_ms=900,
             lease_ms=LEASE_MS,
         )
         self.server = MetadataServer(settings, RpcServer(_SERVER, None, SimulatedWire(process)))
@@ -99,7 +99,7 @@ class CoordinatorRole:
                 node_id=process.name,
                 metadata=METADATA,
                 lease_margin_ms=MARGIN_MS,
-                lease_interval_ms=600,
+                lease_interval_ms=900,
             ),
             group=GroupSettings(max_size=GROUP_MAX_SIZE, **group),
             session=SessionSettings(),
