@@ -3,7 +3,7 @@
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core.config import GroupConfig
-from muster_core.events import TopicsChanged, Unload
+from muster_core.events import Event, Suspend, TopicsChanged, Unload
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -279,6 +279,20 @@ def test_suspension_ends_parked_calls_and_resumption_gives_full_sessions() -> No
     assert len(cluster.describe().members) == 2, "nobody expires for silence that could not be heard"
     cluster.advance(30_000)
     assert cluster.state() == "Empty"
+
+
+@pytest.mark.parametrize("last", [Suspend(), Unload(None)], ids=["suspended", "unloaded"])
+def test_a_process_that_wakes_after_its_lease_puts_nobody_out(last: Event) -> None:
+    """It hears of the end of its lease first; that members were silent while it was stopped means nothing."""
+    cluster = VirtualShard()
+    settled(cluster, "a", "b")
+    cluster.now_ms += 60_000
+    effects = cluster.shard.handle(last, cluster.now)
+    assert (effects.appends, effects.pushes) == ([], [])
+    if isinstance(last, Suspend):
+        cluster.resume()
+        cluster.advance(9_999)
+        assert len(cluster.describe().members) == 2
 
 
 def test_unload_answers_everything_with_the_new_owner() -> None:

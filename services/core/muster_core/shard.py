@@ -183,13 +183,14 @@ class Shard:
 
         Args:
             event: what happened.
-            now: when; what has come due by then happens first.
+            now: when; what has come due by then happens first. Not before a suspension or an unload: nobody
+                knows what the members said while this process could not hear them.
 
         Returns:
             What the driver has to do.
         """
         self._begin(now)
-        if self._suspended:
+        if self._suspended or isinstance(event, Suspend | Unload):
             self._context.purgatory.move_clock(now.boot_ms)
         else:
             self._context.purgatory.advance(now.boot_ms)
