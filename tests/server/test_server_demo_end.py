@@ -13,12 +13,17 @@ import pytest
 SECONDS = 60
 
 
+@pytest.mark.parametrize("background", [False, True], ids=["", "background"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_a_demo_that_is_told_to_end_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_demo_that_is_told_to_end_cleans_up(
+    tmp_path: Path, number: signal.Signals, background: bool
+) -> None:
     text = tmp_path / "text"
     text.mkdir()
     (text / "a.txt").write_text("some words in a line\n" * 1_000)
     program = [sys.executable, "-m", "muster_server.demo", "--fast", "--input", str(text)]
+    if background:
+        program = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *program]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

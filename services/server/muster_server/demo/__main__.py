@@ -36,7 +36,8 @@ def demo(
     show = Show()
     started = time.monotonic()
     good = False
-    # Told to end, it cleans up as after Ctrl-C.
+    # Told to end, it cleans up as after Ctrl-C. Shells start jobs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         good = asyncio.run(Demo(folder, FAST_PLAN if fast else FULL_PLAN, text, show, audit=audit).run())
