@@ -7,7 +7,8 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_protos.muster.v1 import common_pb2
+from muster_core.events import Attach
+from muster_protos.muster.v1 import common_pb2, session_pb2
 
 LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
 METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
@@ -18,7 +19,7 @@ def told(cluster: VirtualShard, name: str, **changes: Any) -> VirtualMember:
     """A dynamic member that has its id and has not used it."""
     who = acts.member(cluster, name)
     answer = acts.ask_join(who, **changes)
-    assert answer.error_code == 79
+    assert (answer.error_code, answer.generation) == (79, -1)
     who.member_id = answer.member_id
     return who
 
@@ -121,11 +122,12 @@ def test_a_phase_that_waits_only_for_whom_it_refuses_ends() -> None:
 # --- limits
 
 
+@pytest.mark.parametrize("name", ["worker", "w" * 100])
 @pytest.mark.parametrize("instance", ["", "instance-1"])
 @pytest.mark.parametrize(("more", "code"), [(0, 0), (1, 81)])
-def test_the_limit_of_bytes_to_the_byte(instance: str, more: int, code: int) -> None:
+def test_the_limit_of_bytes_to_the_byte(name: str, instance: str, more: int, code: int) -> None:
     """A member counts with its name and its instance twice, as its id has them too, and its protocols."""
-    name, metadata = "worker", bytes(1_000)
+    metadata = bytes(1_000)
     brings = 192 + 2 * len(name) + 2 * len(instance) + (12 + len("range") + len(metadata)) + (12 + 1)
     cluster = acts.shard(max_group_bytes=brings)
     who = acts.member(cluster, f"{name}={instance}")
@@ -153,6 +155,14 @@ def test_a_member_that_joins_again_counts_once(name: str, knows_its_id: bool) ->
         assert acts.error_of(cluster.answer(call)) == 0
     else:
         assert acts.error_of(cluster.answer(call)) == 81, "this is another member"
+
+
+def test_a_known_member_may_not_grow_beyond_the_limit_of_bytes() -> None:
+    cluster = acts.shard(max_group_bytes=1_500)
+    who = acts.member(cluster, "a", protocols=[("range", bytes(1_000))])
+    acts.stable(cluster, who)
+    who.protocols = [("range", bytes(1_500))]
+    assert acts.ask_join(who).error_code == 81
 
 
 # --- retries
@@ -345,3 +355,60 @@ def test_a_fenced_sync_is_answered_once_and_is_not_the_successors() -> None:
     (place,) = [who for who in cluster.shard.groups["g"].members.values() if who.group_instance_id == "j"]
     assert place.sync_call is None
     assert new.is_parked
+
+
+@pytest.mark.row("SM-03")
+def test_a_member_on_a_stream_is_told_that_another_process_took_its_place() -> None:
+    cluster = acts.shard()
+    _, old = acts.stable(cluster, "a", "b=j")
+    place = session_pb2.Attach(
+        group_id="g", member_id=old.member_id, group_instance_id=old.instance, generation=1
+    )
+    cluster.feed(Attach(7, place))
+    cluster.pushes.clear()
+    successor(old).join().joined()
+    (push,) = cluster.pushes
+    assert push.stream_id == 7
+    assert isinstance(push.message, session_pb2.Fenced)
+    assert (push.message.member_id, push.message.error_code) == (old.member_id, 82)
+
+
+@pytest.mark.row("SM-04")
+@pytest.mark.parametrize(
+    ("everybody", "then", "stands"),
+    [
+        (["range", "sticky"], ["sticky", "range"], True),
+        (["range", "sticky"], ["sticky"], False),
+        (["sticky", "range"], ["range"], False),
+    ],
+    ids=["outvoted", "chooses a later name", "chooses an earlier name"],
+)
+def test_a_take_over_keeps_the_assignment_while_the_choice_of_all_stands(
+    everybody: list[str], then: list[str], stands: bool
+) -> None:
+    cluster = acts.shard()
+    members = [acts.member(cluster, name) for name in ("a", "b", "c=i")]
+    for member in members:
+        member.protocols = [(name, b"m") for name in everybody]
+    acts.stable(cluster, *members)
+    new = successor(members[2])
+    new.protocols = [(name, b"m") for name in then]
+    new.join()
+    assert cluster.state() == ("Stable" if stands else "PreparingRebalance")
+    assert new.is_parked is not stands
+
+
+# --- who leads
+
+
+@pytest.mark.parametrize("names", [("a", "z"), ("z", "a")])
+def test_who_leads_is_no_matter_of_names(names: tuple[str, str]) -> None:
+    """A follower joins and syncs as one, whether its id stands before the leader's or behind it."""
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, *names)
+    follower.sync({follower.member_id: b"mine"})
+    assert follower.is_parked
+    leader.sync({follower.member_id: b"the leader's"})
+    assert follower.synced().assignment == b"the leader's"
+    assert follower.join().joined().generation == 1
+    assert cluster.state() == "Stable"
