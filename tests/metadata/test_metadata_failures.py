@@ -17,7 +17,7 @@ from kit.metadata_instances import (
     metadata_cluster,
     records,
 )  # fmt: skip
-from kit.waiting import stand_still, until
+from kit.waiting import stand_still, until, until_equal
 from muster_core.chain import chain_hash
 from muster_core.position import Position
 from muster_metadata import keys
@@ -476,7 +476,7 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
     async with cluster.client(1) as client:
         assert not await client.exists("muster:{0}:log")
     monkeypatch.undo()
-    assert await repairer.repair(quorum.nodes[1], held) is Repaired.DONE
+    await until_equal(lambda: repairer.repair(quorum.nodes[1], held), Repaired.DONE, "all are heard")
 
 
 async def _silent(_shard: int) -> Reply:

@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from kit.metadata_instances import FAST, MetadataCluster, Writer, metadata_cluster, records
@@ -17,11 +18,21 @@ from muster_metadata.entries import End, Entry, arguments, chain
 from muster_metadata.keys import NODE, Identity
 from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, LIVE
-from muster_metadata.node import Node
+from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reply import Reply, Status
 from muster_metadata.steps import OK, checked
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+
+def promised_late(prepare: Callable[..., Answer], *arguments: Any) -> Answer:
+    """A node's promise, which comes after those of the others."""
+
+    async def later() -> Reply:
+        await asyncio.sleep(0.05)
+        return await prepare(*arguments)
+
+    return asyncio.ensure_future(later())
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -195,7 +206,10 @@ async def test_a_log_is_read_up_to_the_acknowledged_position_and_no_further(tmp_
         assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
 
 
-async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(tmp_path: Path) -> None:
+async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a node that promises first decide: here it is the one that lacks what was acknowledged."""
     async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
         owner = Writer(0, "c-1")
         await owner.claim(cluster[0])
@@ -206,6 +220,10 @@ async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(tmp_path:
         for index in (0, 1):
             cluster.nodes[index].pause()
         await cluster.nodes[2].start()
+        first, second, third = cluster[1].server.metadata.quorum.nodes
+        await until(lambda: third.steps.connected, "node 3 is asked")
+        for node in (first, second):
+            monkeypatch.setattr(node, "prepare", partial(promised_late, node.prepare))
         alone = Writer(0, "c-2")
         for _ in range(3):
             assert (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_UNKNOWN
