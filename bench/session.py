@@ -419,6 +419,8 @@ def main() -> int:
         "--interval", type=int, default=15, help="seconds between two scrapes and two sendings (default 15)"
     )
     options = parser.parse_args()
+    if options.rounds < (2 if options.telemetry else 1):
+        parser.error(f"--rounds {options.rounds}: at least 1 is needed, 2 with --telemetry")
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(main_async(options, Path(folder)))
 
