@@ -46,6 +46,7 @@ from muster_core.timing_wheel import Timer
 
 _SUSPENDED = "the coordinator is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
+_ENDS = frozenset({Suspend, Unload})
 
 
 class Shard:
@@ -190,7 +191,7 @@ class Shard:
             What the driver has to do.
         """
         self._begin(now)
-        if self._suspended or isinstance(event, Suspend | Unload):
+        if self._suspended or type(event) in _ENDS:
             self._context.purgatory.move_clock(now.boot_ms)
         else:
             self._context.purgatory.advance(now.boot_ms)
