@@ -46,7 +46,7 @@ from muster_core.timing_wheel import Timer
 
 _SUSPENDED = "the coordinator is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
-_ENDS = frozenset({Suspend, Unload})
+_ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
 
 
 class Shard:
