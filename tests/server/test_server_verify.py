@@ -10,6 +10,7 @@ from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder
 from kit.log_builder import healthy as healthy_log
 from muster_core.config import GroupConfig
+from muster_core.log_audit import LogAudit
 from muster_core.position import GENESIS, Position
 from muster_core.replay import Entry
 from muster_core.shard import Shard
@@ -18,7 +19,7 @@ from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.verify.command import verify as verify_command
-from muster_server.verify.reader import LogUnreadableError, split_url
+from muster_server.verify.reader import LogReader, LogUnreadableError, split_url
 from muster_server.verify.verifier import verify
 from typer import Typer
 from typer.testing import CliRunner
@@ -221,6 +222,31 @@ async def test_a_snapshot_that_one_node_has_otherwise_is_told(nodes: RedisNodes)
     (evidence,) = [one for one in report.evidence if one.violation.invariant == "L9"]
     assert "node 2 holds other bytes" in evidence.violation.detail
     assert covered.stream_id in evidence.violation.detail
+
+
+async def test_a_snapshot_that_is_replaced_while_the_log_is_read_is_not_accused(nodes: RedisNodes) -> None:
+    covered = trimmed(nodes)
+    with LogReader(nodes.url) as reader:
+        audit = LogAudit(1, cluster=reader.genesis, snapshots=reader.snapshots(1))
+        copies = reader.copies(1)
+        for node in nodes:
+            with redis.Redis(port=node.port) as connection:
+                connection.delete(f"{SNAPSHOT}:{covered.stream_id}", f"{SNAPSHOT}s")
+        for page in reader.pages(1, reader.best(1), reader.acknowledged(1)):
+            audit.add_page(page)
+        audit.check_copies(copies)
+        findings = audit.finish(reader.acknowledged(1))
+    assert not findings.violations
+
+
+async def test_a_listed_snapshot_that_lost_its_parts_is_told(nodes: RedisNodes) -> None:
+    covered = trimmed(nodes)
+    for node in nodes:
+        with redis.Redis(port=node.port) as connection:
+            connection.delete(f"{SNAPSHOT}:{covered.stream_id}")
+    report = verify(nodes.url)
+    assert report.broken["L9"] == len(nodes.url.split(",")) + 1
+    assert report.broken["G12"] == 1
 
 
 async def test_a_trimmed_log_without_its_snapshot_is_told(nodes: RedisNodes) -> None:

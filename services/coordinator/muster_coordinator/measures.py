@@ -252,7 +252,7 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> li
     """Looks at all groups, some hundred at a time, so that a scrape delays no heartbeat."""
     states: Count[GroupState] = Count()
     static = members = pending = assigned = committed = 0
-    oldest_ms = now().wall_ms
+    oldest_ms: int | None = None
     for shard in shards:
         groups: Sequence[Group] = () if shard.core is None else tuple(shard.core.groups.values())
         for first in range(0, len(groups), GROUPS_AT_ONCE):
@@ -264,8 +264,10 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> li
                 assigned += len(group.owners)
                 committed += len(group.offsets)
                 if group.state in _RUNNING:
-                    oldest_ms = min(oldest_ms, group.state_since_ms)
+                    since_ms = group.state_since_ms
+                    oldest_ms = since_ms if oldest_ms is None else min(oldest_ms, since_ms)
             await asyncio.sleep(0)
+    age_ms = 0 if oldest_ms is None else max(now().wall_ms - oldest_ms, 0)
     return [
         *(Sample(metrics.GROUPS, states[state], (state.value,)) for state in GroupState),
         Sample(metrics.MEMBERS, members - static, ("dynamic",)),
@@ -273,5 +275,5 @@ async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> li
         Sample(metrics.MEMBERS_PENDING, pending),
         Sample(metrics.PARTITIONS_ASSIGNED, assigned),
         Sample(metrics.PARTITIONS_COMMITTED, committed),
-        Sample(metrics.REBALANCE_OLDEST, max(now().wall_ms - oldest_ms, 0) / 1000),
+        Sample(metrics.REBALANCE_OLDEST, age_ms / 1000),
     ]

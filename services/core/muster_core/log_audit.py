@@ -15,8 +15,9 @@ from muster_core.record_run import FollowRun, RecordRun
 from muster_core.shard import Shard
 from muster_core.snapshot import SnapshotReader, SnapshotUnusable, digest_of, part_hash, parts
 
-Snapshots = Mapping[Position, Callable[[], Iterable[bytes]]]
-"""Stored snapshots: the last position each covers → its parts."""
+Snapshots = Mapping[Position, Callable[[], Iterable[bytes] | None]]
+"""Stored snapshots: the last position each covers → what reads its parts; it gives None where a newer one has
+taken its place meanwhile, as happens while the cluster runs."""
 
 
 class LogAudit:
@@ -86,18 +87,23 @@ class LogAudit:
             copies: number of a node → what it has.
         """
         right: set[Position] = set()
+        replaced = False
         for node, stored in copies.items():
             for upto, read in stored.items():
                 if upto not in self._markers:
                     continue
                 place, marker = self._markers[upto]
-                hashes = [part_hash(part) for part in read()]
+                found = read()
+                if found is None:
+                    replaced = True
+                    continue
+                hashes = [part_hash(part) for part in found]
                 same = len(hashes) == marker.parts and digest_of(hashes) == marker.digest
                 if same:
                     right.add(upto)
                 text = f"node {node} holds other bytes than the marker says for the snapshot up to"
                 self.findings.expect("L9", same, place, f"{text} {upto.stream_id}")
-        if self.checker.begins_trimmed:
+        if self.checker.begins_trimmed and not replaced:
             first = self.checker.first
             self.findings.expect(
                 "L9",
@@ -150,10 +156,13 @@ class LogAudit:
             self._state = None
 
     def _meet_snapshot(self, state: Shard, position: Position) -> None:
-        """Compares a snapshot with the replay, or begins the replay with it."""
+        """Compares a snapshot with the replay, or begins the replay with it; leaves one that was replaced."""
+        stored = self._snapshots[position]()
+        if stored is None:
+            return
         groups: dict[str, Group] = {} if self._replaying else state.groups
         reader = SnapshotReader(state.number, groups, self._limits.history_length)
-        problem = _read_back(reader, self._snapshots[position](), position)
+        problem = _read_back(reader, stored, position)
         if problem:
             self.findings.expect("G12", False, position, problem)
             self._state = state if self._replaying else None

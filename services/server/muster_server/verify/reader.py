@@ -1,6 +1,6 @@
 """Reads logs straight from the nodes. Nothing is ever written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +13,7 @@ from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.record_text import surroundings
 from muster_core.replay import Entry
-from muster_metadata.keys import log_keys
+from muster_metadata.keys import LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -225,18 +225,22 @@ class NodeReader:
         ]
         return list(_page(rows).entries())
 
-    def snapshots(self, shard: int, shard_count: int) -> dict[Position, Callable[[], list[bytes]]]:
+    def snapshots(self, shard: int, shard_count: int) -> Snapshots:
         """The stored snapshots that have a marker: where each ends → what reads its parts."""
         keys = log_keys(shard, shard_count)
         index = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
         return {
-            Position.parse(upto.decode()): partial(self._parts, keys.snapshot(upto.decode()))
+            Position.parse(upto.decode()): partial(self._parts, keys, upto.decode())
             for upto, marker in index.items()
             if marker
         }
 
-    def _parts(self, key: str) -> list[bytes]:
+    def _parts(self, keys: LogKeys, upto: str) -> list[bytes] | None:
+        """The parts of a snapshot; None: it was listed, and was removed since then."""
+        key = keys.snapshot(upto)
         found = self._read(key, self._redis.hgetall, key) or {}
+        if not found and not self._read(keys.snapshots, self._redis.hexists, keys.snapshots, upto):
+            return None
         count = len(found.get(_PART_HASHES, b"")) // _HASH_BYTES
         return [found[b"%d" % number] for number in range(count) if b"%d" % number in found]
 
@@ -329,7 +333,7 @@ class LogReader:
 
     def snapshots(self, shard: int) -> Snapshots:
         """The stored snapshots of a log, each from a node that has it."""
-        found: dict[Position, Callable[[], list[bytes]]] = {}
+        found: dict[Position, Callable[[], Iterable[bytes] | None]] = {}
         for node in self.nodes:
             found |= node.snapshots(shard, self.shard_count)
         return found
