@@ -5,7 +5,7 @@ For groups of 10, 100, 1,000 and 10,000 members: the join phase of everybody (ea
 record of the generation, everybody's answer), the same for SyncGroup, a heartbeat, a beat of a stream that
 carries 100 members, a commit. Calls are made before the clock is started. Appends are acknowledged in order.
 
-    ./x bench core [--sizes 10,100,1000,10000] [--repeat 3] [--check]
+    ./x bench core [--sizes 10,100,1000,10000] [--repeat 5] [--check]
 
 With `--check` it fails when a bar is missed: one heartbeat event 5 µs, a beat 1 µs for each of its 100
 members, a join phase of 10,000 members 0.25 s.
@@ -202,7 +202,7 @@ def best(costs: Sequence[Costs]) -> Costs:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", default="10,100,1000,10000", help="members, with commas between")
-    parser.add_argument("--repeat", type=int, default=3, help="runs; the best of each figure counts")
+    parser.add_argument("--repeat", type=int, default=5, help="runs; the best of each figure counts")
     parser.add_argument("--check", action="store_true", help="fail when a bar is missed")
     arguments = parser.parse_args()
     print("CPU time of the core; Python", sys.version.split()[0])

@@ -10,6 +10,7 @@ from muster_core.events import Request, Unload
 from muster_core.group import Group
 from muster_core.group_state import GroupState, IllegalTransition, can_become
 from muster_core.member import Member
+from muster_core.protocols import Protocols
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -250,7 +251,7 @@ def test_states_are_matched_whatever_their_case(state: str) -> None:
 def test_who_is_subscribed_to_a_topic(kind: str, metadata: bytes, subscribed: dict[str, bool]) -> None:
     group = Group("g", 0, 1)
     who = Member("m")
-    who.protocols = (("range", metadata),)
+    who.protocols = Protocols([("range", metadata)])
     group.protocol_type, group.protocol_name = kind, "range"
     group.add(who)
     group.recompute_subscribed_topics()
@@ -286,19 +287,19 @@ def test_counts_of_supporters_follow_the_members() -> None:
     group = Group("g", 0, 1)
     for name, protocols in (("a", ("x", "y")), ("b", ("y", "z"))):
         who = Member(name)
-        who.protocols = tuple((protocol, b"") for protocol in protocols)
+        who.protocols = Protocols((protocol, b"") for protocol in protocols)
         group.add(who)
     group.protocol_type = "consumer"
     group.become(GroupState.PREPARING_REBALANCE, 0)
-    assert not group.accepts_protocols("consumer", (("x", b""),))
-    assert group.accepts_protocols("consumer", (("y", b""),))
+    assert not group.accepts_protocols("consumer", Protocols([("x", b"")]))
+    assert group.accepts_protocols("consumer", Protocols([("y", b"")]))
     second = group.members["b"]
 
     def widen() -> None:
-        second.protocols = (("x", b""),)
+        second.protocols = Protocols([("x", b"")])
 
     group.set_protocols(second, widen)
-    assert group.accepts_protocols("consumer", (("x", b""),))
-    assert not group.accepts_protocols("consumer", (("y", b""),))
+    assert group.accepts_protocols("consumer", Protocols([("x", b"")]))
+    assert not group.accepts_protocols("consumer", Protocols([("y", b"")]))
     group.remove("b")
-    assert group.accepts_protocols("consumer", (("y", b""),))
+    assert group.accepts_protocols("consumer", Protocols([("y", b"")]))

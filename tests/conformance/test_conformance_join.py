@@ -8,6 +8,7 @@ from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.group import Group
 from muster_core.member import Member
+from muster_core.protocols import Protocols
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -346,7 +347,7 @@ def group_of(*preferences: str) -> Group:
     group.protocol_type = "consumer"
     for number, preference in enumerate(preferences):
         who = Member(f"m{number}")
-        who.protocols = tuple((name, b"") for name in preference)
+        who.protocols = Protocols((name, b"") for name in preference)
         group.add(who)
     return group
 
@@ -374,7 +375,7 @@ def test_equal_votes_go_by_a_rule_and_not_by_who_came_first(order: tuple[str, st
     group = Group("g", 0, 1)
     for number, name in enumerate(order):
         who = Member(f"m{number}")
-        who.protocols = ((name, b""), (order[1 - number], b""))
+        who.protocols = Protocols([(name, b""), (order[1 - number], b"")])
         group.add(who)
     assert group.select_protocol(group.members.values()) == "rr", "as Kafka's map has it"
 

@@ -6,7 +6,6 @@ The records are checked against the promises about logs (`muster_core.invariants
 books, and a replay of any beginning of the log against what was acknowledged then.
 """
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -363,8 +362,8 @@ class GroupLife(RuleBasedStateMachine):
             assert (group.leader in group.members) if group.members else group.leader == ""
             assert sum(not member.is_static for member in members if member.join_call) <= CONFIG.max_size
             assert group.size_bytes == sum(member.size_bytes for member in members)
-            supported = Counter(name for member in members for name, _ in member.protocols)
-            assert +group._supporters == supported
+            supported = [{name for name, _ in member.protocols} for member in members]
+            assert group._supporters.by_all == (set.intersection(*supported) if supported else set())
             if group.members and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
                 assert all(group.protocol_name in dict(member.protocols) for member in members)
             if group.state is GroupState.EMPTY:

@@ -1,6 +1,6 @@
 """What a snapshot must not lose: everything that a replay made of the log."""
 
-from collections import Counter, deque
+from collections import deque
 from types import NoneType
 from typing import Any
 
@@ -10,6 +10,7 @@ from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
+from muster_core.protocols import Supporters
 from muster_core.shard import Shard
 from muster_core.snapshot import Covered, parts
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -38,8 +39,8 @@ def picture(value: Any) -> Any:
     if isinstance(value, Member):
         names = set(Member.__slots__) - IN_MEMORY_ONLY
         return {name: picture(getattr(value, name)) for name in names}
-    if isinstance(value, Counter):
-        return dict(+value)
+    if isinstance(value, Supporters):
+        return value.by_all
     if isinstance(value, dict):
         return [(key, picture(found)) for key, found in value.items()]  # the order counts, too
     if hasattr(value, "to_proto") and not isinstance(value, Position):

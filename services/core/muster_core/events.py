@@ -4,7 +4,7 @@ The driver hands an event and the time to `Shard.handle` and carries out the eff
 again with `Tick` at `Effects.next_deadline_ms`, or earlier.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -208,18 +208,24 @@ class Push:
     )
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class Effects:
     """What the driver has to do after an event.
 
     Attributes:
-        replies: answers to calls.
+        replies: answers to calls; several may share a message, so none is changed.
         appends: what to store, in order; several may be open at once.
         pushes: news for session streams, in order, after the replies.
         next_deadline_ms: boot time at which `Tick` is due; None: nothing is waiting.
     """
 
-    replies: list[Reply] = field(default_factory=list)
-    appends: list[Append] = field(default_factory=list)
-    pushes: list[Push] = field(default_factory=list)
-    next_deadline_ms: int | None = None
+    replies: list[Reply]
+    appends: list[Append]
+    pushes: list[Push]
+    next_deadline_ms: int | None
+
+    def __init__(self) -> None:  # by hand, since each event has one: no factory is called for a field
+        self.replies = []
+        self.appends = []
+        self.pushes = []
+        self.next_deadline_ms = None

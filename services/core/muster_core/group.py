@@ -9,9 +9,10 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.group_state import GroupState, check_transition
 from muster_core.history import GenerationEntry
-from muster_core.member import Member, Protocols
+from muster_core.member import Member
 from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
+from muster_core.protocols import Protocols, Supporters
 from muster_core.published import TopicPartition, topics_in
 from muster_core.sharding import java_map_bucket
 from muster_core.timing_wheel import Timer
@@ -73,7 +74,7 @@ class Group:
         self.history: deque[GenerationEntry] = deque(maxlen=history_length)
         self.in_flight = False
         self.line: deque[Callable[[], None]] = deque()
-        self._supporters: Counter[str] = Counter()
+        self._supporters = Supporters()
         self._size_bytes = 0
         self._parked_joins = 0
 
@@ -112,7 +113,7 @@ class Group:
                 raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
             self.static_members[member.group_instance_id] = member.member_id
         self.members[member.member_id] = member
-        self._count_supporters(member.protocols, 1)
+        self._supporters.add(member.protocols)
         self._size_bytes += member.size_bytes
         if not self.leader:
             self.leader = member.member_id
@@ -122,7 +123,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is None:
             return None
-        self._count_supporters(member.protocols, -1)
+        self._supporters.remove(member.protocols)
         self._size_bytes -= member.size_bytes
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
@@ -154,19 +155,14 @@ class Group:
         return member
 
     def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
-        """Runs a change of a member's protocols and keeps the counts of supporters right (ST-16)."""
+        """Runs a change of a member's protocols and keeps the supporters right (ST-16)."""
         before = member.protocols
         self._size_bytes -= member.size_bytes
         change()
         self._size_bytes += member.size_bytes
-        if member.protocols != before:
-            self._count_supporters(before, -1)
-            self._count_supporters(member.protocols, 1)
-
-    def _count_supporters(self, protocols: Protocols, change: int) -> None:
-        supporters = self._supporters
-        for name, _ in protocols:
-            supporters[name] = supporters.get(name, 0) + change
+        if member.protocols.names != before.names:
+            self._supporters.remove(before)
+            self._supporters.add(member.protocols)
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -228,9 +224,7 @@ class Group:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
-        everybody = len(self.members)
-        supporters = self._supporters
-        return everybody in [supporters.get(name, 0) for name, _ in protocols]
+        return not self.members or not self._supporters.by_all.isdisjoint(protocols.names)
 
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).
@@ -244,8 +238,8 @@ class Group:
         voters = list(members)
         if not voters:
             raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
-        alike = {tuple([name for name, _ in member.protocols]): member for member in voters}
-        counts = Counter([tuple([name for name, _ in member.protocols]) for member in voters])
+        alike = {member.protocols.names: member for member in voters}
+        counts = Counter([member.protocols.names for member in voters])
         candidates = set.intersection(*(set(names) for names in alike))
         votes: Counter[str] = Counter()
         for names, member in alike.items():

@@ -8,30 +8,10 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
+from muster_core.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
 from muster_core.timing_wheel import Timer
 
-Protocols = tuple[tuple[str, bytes], ...]
-
 _RECORD_OVERHEAD_BYTES = 64
-_PROTOCOL_OVERHEAD_BYTES = 12
-_KINDS = 16
-"""Of so many lists of protocols is remembered what was made of them: members of a group are mostly alike."""
-
-
-def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
-    """Names and metadata in the order of preference; members that support the same share one."""
-    return _alike(tuple([(protocol.name, protocol.metadata) for protocol in messages]))
-
-
-@lru_cache(maxsize=_KINDS)
-def _alike(protocols: Protocols) -> Protocols:
-    return protocols
-
-
-@lru_cache(maxsize=_KINDS)
-def protocols_bytes(protocols: Protocols) -> int:
-    """About what a list of protocols takes in a record."""
-    return sum([_PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in protocols])
 
 
 class Member:
@@ -63,7 +43,6 @@ class Member:
     """
 
     __slots__ = (
-        "_protocols_bytes",
         "_record",
         "assignment",
         "client_id",
@@ -97,8 +76,7 @@ class Member:
         self.session_timeout_ms = 0
         self.rebalance_timeout_ms = 0
         self.disconnect_grace_ms = 0
-        self.protocols: Protocols = ()
-        self._protocols_bytes = 0
+        self.protocols = NO_PROTOCOLS
         self._record: records_pb2.Member | None = None
         self.join_seq = 0
         self.recorded_join_seq = 0
@@ -129,7 +107,7 @@ class Member:
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
         ids = len(self.member_id) + len(self.group_instance_id) + len(self.client_id) + len(self.host)
-        return _RECORD_OVERHEAD_BYTES + ids + self._protocols_bytes
+        return _RECORD_OVERHEAD_BYTES + ids + self.protocols.size_bytes
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Its metadata for a protocol.
@@ -161,7 +139,7 @@ class Member:
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
         self.disconnect_grace_ms = request.disconnect_grace_ms
-        self._support(protocols)
+        self.protocols = protocols
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
@@ -173,7 +151,7 @@ class Member:
         self.session_timeout_ms = recorded.session_timeout_ms
         self.rebalance_timeout_ms = recorded.rebalance_timeout_ms
         self.disconnect_grace_ms = recorded.disconnect_grace_ms
-        self._support(protocols_of(recorded.protocols))
+        self.protocols = protocols_of(recorded.protocols)
         self.join_seq = recorded.member_seq
         self.note_recorded()
 
@@ -184,12 +162,8 @@ class Member:
 
     def is_as(self, recorded: records_pb2.Member) -> bool:
         """Whether a record was made of the member as it is; False also when that is not known cheaply."""
-        return self._record is not None and self._record == recorded
-
-    def _support(self, protocols: Protocols) -> None:
-        if protocols != self.protocols:
-            self.protocols = protocols
-            self._protocols_bytes = protocols_bytes(protocols)
+        own = self._record
+        return own is recorded or (own is not None and own == recorded)
 
     def write(self, record: records_pb2.Member) -> None:
         """Fills an empty message of a record in; it must not be changed after that."""
@@ -219,7 +193,7 @@ class Member:
         return record
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=KINDS)
 def _alike_record(
     protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int, disconnect_grace_ms: int
 ) -> records_pb2.Member:

@@ -36,6 +36,7 @@ class Syncs:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._all_well = HeartbeatResponse()  # to every heartbeat of an epoch that has no news
         # Rows "sync" of the table event × state (conformance, section 3.2): Empty has no members, so 25 comes
         # before | 27 | park, the leader's is written and then answers all | the assignment.
         self._by_state: dict[GroupState, Callable[[Group, Member, Request, SyncGroupRequest], None]] = {
@@ -179,6 +180,7 @@ class Syncs:
             self._context.refuse(call.call_id, fault)
             return
         self._rebalancer.touch(group, group.members[member_id])
+        response = self._all_well
         if group.state is GroupState.PREPARING_REBALANCE:
             response = HeartbeatResponse(
                 error_code=error_code.REBALANCE_IN_PROGRESS,
@@ -186,8 +188,8 @@ class Syncs:
                 cause=group.cause,
                 shard_epoch=self._context.epoch,
             )
-        else:
-            response = HeartbeatResponse(shard_epoch=self._context.epoch)
+        elif response.shard_epoch != self._context.epoch:
+            response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
 
 

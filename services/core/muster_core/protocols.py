@@ -1,0 +1,90 @@
+"""What members support, and which protocols all members of a group support."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Self
+
+from muster_protos.muster.v1 import coordinator_pb2
+
+KINDS = 16
+"""Of so many lists of protocols is remembered what was made of them: members of a group are mostly alike."""
+
+_OVERHEAD_BYTES = 12
+
+
+class Protocols(tuple[tuple[str, bytes], ...]):
+    """Names and metadata of the protocols that a member supports, in the order of its preference.
+
+    Attributes:
+        names: the names alone; equal lists that are in use at a time are mostly one object.
+        size_bytes: about what they take in a record.
+    """
+
+    names: tuple[str, ...]
+    size_bytes: int
+
+    def __new__(cls, protocols: Iterable[tuple[str, bytes]] = ()) -> Self:
+        """Takes them over, with what is made of them once."""
+        made = super().__new__(cls, protocols)
+        made.names = _alike_names(tuple([name for name, _ in made]))
+        made.size_bytes = sum([_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in made])
+        return made
+
+
+def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
+    """Those of a call or a record; members that support the same share one."""
+    return _alike(tuple([(protocol.name, protocol.metadata) for protocol in messages]))
+
+
+@lru_cache(maxsize=KINDS)
+def _alike(protocols: tuple[tuple[str, bytes], ...]) -> Protocols:
+    return Protocols(protocols)
+
+
+@lru_cache(maxsize=KINDS)
+def _alike_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names
+
+
+NO_PROTOCOLS = Protocols()
+
+
+class Supporters:
+    """Which protocols all members of a group support (conformance ST-16).
+
+    Counted are not members but kinds of members, which list the same names: so another one of a kind that is
+    there costs one step.
+
+    Attributes:
+        by_all: names that every member supports; empty without members.
+    """
+
+    __slots__ = ("_kinds", "_kinds_with", "by_all")
+
+    def __init__(self) -> None:
+        self.by_all: frozenset[str] = frozenset()
+        self._kinds: dict[tuple[str, ...], int] = {}
+        self._kinds_with: Counter[str] = Counter()
+
+    def add(self, protocols: Protocols) -> None:
+        """A member with these came."""
+        names = protocols.names
+        members = self._kinds.get(names, 0)
+        self._kinds[names] = members + 1
+        if not members:
+            self._kinds_with.update(frozenset(names))
+            self._note_by_all()
+
+    def remove(self, protocols: Protocols) -> None:
+        """A member with these went."""
+        names = protocols.names
+        self._kinds[names] -= 1
+        if not self._kinds[names]:
+            del self._kinds[names]
+            self._kinds_with -= Counter(frozenset(names))  # keeps no zero
+            self._note_by_all()
+
+    def _note_by_all(self) -> None:
+        some_kind = next(iter(self._kinds), ())
+        self.by_all = frozenset([name for name in some_kind if self._kinds_with[name] == len(self._kinds)])
