@@ -74,7 +74,9 @@ def records(shard: int) -> Iterator[bytes]:
             commit = record.offset_committed
             commit.group_id, commit.generation, commit.member_id = group_id, generation[group], member_id
             commit.member_seq = number
-            commit.offsets.add(topic="orders", partition=number % 16, offset=number, metadata="x" * 150)
+            commit.offsets.add(
+                topic="orders", partition=number % 16, offset=number, leader_epoch=-1, metadata="x" * 150
+            )
         yield record.SerializeToString()
 
 

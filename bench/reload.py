@@ -111,7 +111,7 @@ def _commit(group: int, generation: int, turn: int) -> bytes:
     commit.group_id, commit.generation, commit.member_id = _name(group), generation, _member(group, number)
     commit.member_seq = turn + 1
     partition = number * PARTITIONS + turn // MEMBERS % PARTITIONS
-    commit.offsets.add(topic="orders", partition=partition, offset=turn * 100, leader_epoch=-1)
+    commit.offsets.add(topic="orders", partition=partition, offset=turn * 100, leader_epoch=-1, metadata="")
     return record.SerializeToString()
 
 

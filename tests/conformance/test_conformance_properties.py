@@ -379,7 +379,7 @@ class GroupLife(RuleBasedStateMachine):
     @invariant()
     def check_records(self) -> None:
         for position, record in self.cluster.log[self.checked :]:
-            self.checker.add_run(RecordRun.of_one(position, record))
+            self.checker.add_run(RecordRun(position, [record.SerializeToString()]))
             started = record.generation_started
             assert sum(not member.group_instance_id for member in started.members) <= CONFIG.max_size
         self.checked = len(self.cluster.log)

@@ -24,7 +24,9 @@ def test_a_simple_group_is_its_offsets_and_nothing_else() -> None:
         offset_committed=log.OffsetCommitted(
             group_id="g",
             generation=-1,
-            offsets=[log.CommittedOffset(topic="t", offset=5, leader_epoch=-1)],
+            member_id="",
+            member_seq=0,
+            offsets=[log.CommittedOffset(topic="t", partition=0, offset=5, leader_epoch=-1, metadata="")],
         ),
     )
     after = acts_offsets.from_records(record)

@@ -7,6 +7,7 @@ from kit.log_builder import LogBuilder, healthy
 from kit.snapshots import pictures
 from muster_core.config import GroupConfig
 from muster_core.position import Position
+from muster_core.record_run import RecordRun
 from muster_core.replay import ChainReader, Entry, LogDamaged
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -19,12 +20,12 @@ def read_runs(entries: list[Entry], length: int, chain: ChainReader, shard: Shar
         for begin in range(0, len(row), length):
             part = row[begin : begin + length]
             datas = [entry.record for entry in part]
-            records = [log.Record.FromString(data) for data in datas]
             nonces, hashes = (
                 b"".join(column) for column in ([e.nonce for e in part], [e.hash for e in part])
             )
-            kinds = chain.read_run(part[0].position, datas, nonces, hashes, records)
-            shard.replay_run(part[0].position, kinds, records, datas)
+            run = RecordRun(part[0].position, datas)
+            chain.read_run(run, nonces, hashes)
+            shard.replay_run(run)
 
 
 def with_marker() -> LogBuilder:
@@ -84,11 +85,9 @@ def test_nonces_and_hashes_of_another_length_are_refused(nonces: int, hashes: in
     chain = ChainReader(begun.position, begun.hash[:before])
     with pytest.raises(LogDamaged, match="another length") as caught:
         chain.read_run(
-            entry.position,
-            [entry.record],
+            RecordRun(entry.position, [entry.record]),
             entry.nonce.ljust(nonces, b"-")[:nonces],
             entry.hash.ljust(hashes, b"-")[:hashes],
-            [log.Record.FromString(entry.record)],
         )
     assert caught.value.position == entry.position
     assert chain.end == begun.position
@@ -102,23 +101,3 @@ def test_a_claim_inside_an_epoch_is_refused() -> None:
     built.claim(epoch=1)
     with pytest.raises(LogDamaged, match="a claim stands inside an epoch"):
         read_runs(built.entries, 100, ChainReader(), Shard(0, GroupConfig()))
-
-
-def test_what_the_state_keeps_does_not_keep_its_page() -> None:
-    """A group's cause, assignments and kept tokens come from records that were decoded alone."""
-    built = healthy()
-    chain, shard = ChainReader(), Shard(0, GroupConfig())
-    entries = built.entries[:4]
-    datas = [entry.record for entry in entries[1:]]
-    together = log.Record.FromString(datas[1])
-    chain.read(entries[0])
-    nonces, hashes = (
-        b"".join(column) for column in ([e.nonce for e in entries[1:]], [e.hash for e in entries[1:]])
-    )
-    records = [log.Record.FromString(datas[0]), together, log.Record.FromString(datas[2])]
-    kinds = chain.read_run(entries[1].position, datas, nonces, hashes, records)
-    shard.replay_run(entries[1].position, kinds, records, datas)
-    together.Clear()
-    assert shard.groups["g"].generation == 1
-    assert [m.member_id for m in shard.groups["g"].members.values()] == ["a", "b"]
-    assert shard.groups["g"].history[0].members[0].member_id == "a"

@@ -113,7 +113,7 @@ class LogBuilder:
 
     def commit(self, number: int, member: str, seq: int = 0, metadata: str = "") -> None:
         message = log.OffsetCommitted(group_id="g", generation=number, member_id=member, member_seq=seq)
-        message.offsets.add(topic="t", partition=0, offset=seq, metadata=metadata)
+        message.offsets.add(topic="t", partition=0, offset=seq, leader_epoch=-1, metadata=metadata)
         self.add(log.Record(offset_committed=message))
 
     def tombstone(self, last_generation: int) -> None:

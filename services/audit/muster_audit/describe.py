@@ -10,6 +10,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogUnreadableError
 from rich.console import Console
 from rich.table import Table
@@ -58,7 +59,8 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
 
     def follow(run: RecordRun) -> None:
         nonlocal position, written_at_ms
-        for index, (kind, record) in enumerate(zip(run.kinds, run.records, strict=True)):
+        for index, (kind, data) in enumerate(zip(run.kinds, run.datas, strict=True)):
+            record = records_pb2.Record.FromString(data)
             if record.written_at_ms > at_ms and kind != "genesis":
                 raise _Enough
             position, written_at_ms = run.position(index), record.written_at_ms

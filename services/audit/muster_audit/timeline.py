@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from muster_core import causes
 from muster_core.group import Group
 from muster_core.position import Position
-from muster_core.record_run import COMMIT, RecordRun
+from muster_core.record_run import RecordRun
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -56,7 +56,7 @@ class Timeline:
 
     def watch(self, run: RecordRun) -> None:
         """Takes the next records."""
-        times = [record.written_at_ms for record in run.records]
+        times = run.times_ms()
         first, last = min(times) // self.span_ms, max(times) // self.span_ms
         if first == last:
             for kind, count in Counter(run.kinds).items():
@@ -65,14 +65,10 @@ class Timeline:
             self._activity.update(
                 (at_ms // self.span_ms, kind) for at_ms, kind in zip(times, run.kinds, strict=True)
             )
-        commits = [
-            record.offset_committed
-            for kind, record in zip(run.kinds, run.records, strict=True)
-            if kind == COMMIT
-        ]
-        self._commits.update([commit.group_id for commit in commits])
-        for index in run.others:
-            kind, record = run.kinds[index], run.records[index]
+        for _, commits in run.stretches:
+            self._commits.update(commits.group_ids)
+        for index, record in run.others.items():
+            kind = run.kinds[index]
             if kind == "generation_started":
                 self._generation(times[index] // self.span_ms, record.generation_started)
             elif kind == "member_left":

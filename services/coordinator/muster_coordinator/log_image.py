@@ -1,12 +1,13 @@
 """What was read of a log so far: the state that a snapshot and the records behind it make."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
 from muster_core.position import Position
+from muster_core.record_run import RecordRun
 from muster_core.replay import ChainReader, LogDamaged, Marker
 from muster_core.shard import Shard
 from muster_core.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
@@ -91,18 +92,17 @@ class LogImage:
     def _take(self, run: bytes) -> None:
         columns = pb.EntryRun.FromString(run)
         first = Position(columns.epoch, columns.first_offset)
-        datas = list(columns.records)
-        records = _decoded(run, first, datas)
-        kinds = self.chain.read_run(first, datas, columns.nonces, columns.hashes, records)
+        records = _decoded(first, columns.records[:])
+        self.chain.read_run(records, columns.nonces, columns.hashes)
         try:
-            self.core.replay_run(first, kinds, records, datas)
+            self.core.replay_run(records)
         except Exception as error:
             raise LoadFailed(
                 f"a record from {first.stream_id} to {self.chain.end.stream_id} cannot be replayed: {error!r}"
             ) from error
-        self.records += len(datas)
-        self.size_bytes += sum(map(len, datas))
-        self.written_at_ms = max(self.written_at_ms, records[-1].written_at_ms)
+        self.records += len(records)
+        self.size_bytes += sum(map(len, records.datas))
+        self.written_at_ms = max(self.written_at_ms, records.times_ms()[-1])
 
     def _begin_behind(self, restored: SnapshotReader) -> None:
         if not restored.complete or restored.covered is None:
@@ -128,14 +128,14 @@ def _garbage_left_alone() -> Iterator[None]:
             gc.enable()
 
 
-def _decoded(run: bytes, first: Position, datas: list[bytes]) -> list[records_pb2.Record]:
+def _decoded(first: Position, datas: Sequence[bytes]) -> RecordRun:
     """The records of a run.
 
     Raises:
         LogDamaged: one of them is no record.
     """
     try:
-        return list(pb.DecodedRun.FromString(run).records)
+        return RecordRun(first, datas)
     except DecodeError:
         for index, data in enumerate(datas):
             try:

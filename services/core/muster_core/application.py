@@ -1,11 +1,12 @@
 """What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
+from muster_core.commits import Commits
 from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.group_state import GroupState
@@ -13,6 +14,7 @@ from muster_core.history import GenerationEntry, Participant
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import TopicPartition, partitions_in
+from muster_core.record_run import RecordRun
 
 
 class UnknownCriticalRecord(Exception):
@@ -44,6 +46,7 @@ class Application:
             "member_left": self._member_left,
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
+            "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
         }
 
@@ -55,41 +58,25 @@ class Application:
             IllegalTransition, KeyError: it contradicts the records before it.
         """
         kind = record.WhichOneof("kind")
-        if kind == "offset_committed":
-            self.apply_commits((record,))
-        elif kind is None:
+        if kind is None:
             if record.critical:
                 raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
             self.skipped += 1
         elif (applier := self._appliers.get(kind)) is not None:
             applier(position, record.written_at_ms, getattr(record, kind))
 
-    def apply_run(
-        self,
-        first: Position,
-        kinds: Sequence[str | None],
-        records: Sequence[log.Record],
-        datas: Sequence[bytes],
-    ) -> None:
+    def apply_run(self, run: RecordRun) -> None:
         """Carries out the records of one epoch, one after the other, as `apply` does each.
-
-        Args:
-            first: place of the first one.
-            kinds: of the records.
-            records: they, decoded together.
-            datas: their bytes. Parts of what was decoded together keep all of it alive, so records of which
-                the state keeps parts are decoded once more, alone.
 
         Raises:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
             IllegalTransition, KeyError: it contradicts the records before it.
         """
-        begin = 0
-        for index in [index for index, kind in enumerate(kinds) if kind != "offset_committed"]:
-            self.apply_commits(records[begin:index])
-            self.apply(first.after(index), log.Record.FromString(datas[index]))
-            begin = index + 1
-        self.apply_commits(records[begin:])
+        for index, part in run.in_order():
+            if isinstance(part, Commits):
+                self.apply_commits(part)
+            else:
+                self.apply(run.position(index), part)
 
     def group(self, group_id: str, wall_ms: int) -> Group:
         """The group of that id, made when it is not there."""
@@ -210,17 +197,22 @@ class Application:
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
 
-    def apply_commits(self, records: Sequence[log.Record]) -> None:
-        """Carries out commits one after the other; a load consists of little else."""
+    def apply_commits(self, commits: Commits) -> None:
+        """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
         groups = self._groups
-        for record in records:
-            wall_ms, commit = record.written_at_ms, record.offset_committed
-            group_id = commit.group_id
-            group = groups.get(group_id) or self.group(group_id, wall_ms)
-            group.offsets.store(commit, wall_ms)
-            member = group.members.get(commit.member_id)
-            if member is not None and (member_seq := commit.member_seq) > member.commit_seq:
-                member.commit_seq = member_seq
+        for group_id, member_id, seq, partition, committed in commits.by_partition():
+            group = groups.get(group_id) or self.group(group_id, committed.committed_at_ms)
+            group.offsets.table[partition] = committed
+            member = group.members.get(member_id)
+            if member is not None and seq > member.commit_seq:
+                member.commit_seq = seq
+
+    def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
+        group = self.group(record.group_id, wall_ms)
+        group.offsets.store(record, wall_ms)
+        member = group.members.get(record.member_id)
+        if member is not None and record.member_seq > member.commit_seq:
+            member.commit_seq = record.member_seq
 
     def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id)

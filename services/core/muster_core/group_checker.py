@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core import causes
+from muster_core.commits import Commits
 from muster_core.config import GroupConfig
 from muster_core.group import CONSUMER, Group
 from muster_core.invariants import Findings
@@ -48,6 +50,15 @@ class _Group:
     met_in_the_middle: bool = False
 
 
+class _Commit(NamedTuple):
+    """Whose commit it is."""
+
+    group_id: str
+    member_id: str
+    generation: int
+    member_seq: int
+
+
 class GroupChecker:
     """Follows the groups of one log through their records, in order.
 
@@ -79,13 +90,12 @@ class GroupChecker:
         if started:
             for invariant in _BY_GENERATION:
                 checked[invariant] += started
-        for begin, end in run.commits():
-            if begin < end:
-                self._commits(run, begin, end)
-            if end < len(run.kinds) and (check := self._checks.get(run.kinds[end])) is not None:
-                record = run.records[end]
-                self._now_ms = record.written_at_ms
-                check(run.position(end), record)
+        for index, part in run.in_order():
+            if isinstance(part, Commits):
+                self._commits(run, index, part)
+            elif (check := self._checks.get(run.kinds[index])) is not None:
+                self._now_ms = part.written_at_ms
+                check(run.position(index), part)
 
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
@@ -360,35 +370,40 @@ class GroupChecker:
 
     # -- offsets ------------------------------------------------------------------------------------
 
-    def _commits(self, run: RecordRun, begin: int, end: int) -> None:
+    def _commits(self, run: RecordRun, begin: int, commits: Commits) -> None:
         """Takes commits that follow each other; a log consists of little else."""
         checked = self._findings.checked
-        checked["O3"] += end - begin
+        checked["O3"] += len(commits)
         groups, numbered = self._groups, 0
-        for index, record in enumerate(run.records[begin:end], begin):
-            commit = record.offset_committed
-            group_id, seq = commit.group_id, commit.member_seq
+        rows = zip(
+            commits.group_ids,
+            commits.member_ids,
+            commits.generations,
+            commits.member_seqs,
+            commits.written_at_ms,
+            strict=True,
+        )
+        for index, (group_id, member_id, generation, seq, written_at_ms) in enumerate(rows, begin):
             group = groups.get(group_id) or self._group(group_id)
-            member = group.members.get(commit.member_id)
-            if member is None or commit.generation != group.generation:
-                self._odd_commit(run.position(index), record, group, member)
+            member = group.members.get(member_id)
+            if member is None or generation != group.generation:
+                commit = _Commit(group_id, member_id, generation, seq)
+                self._odd_commit(run.position(index), commit, group, member)
                 continue
-            member.heard_ms = record.written_at_ms
+            member.heard_ms = written_at_ms
             if seq:
                 numbered += 1
                 if seq <= member.commit_seq:
+                    commit = _Commit(group_id, member_id, generation, seq)
                     self._numbered_again(run.position(index), commit, member.commit_seq)
                 member.commit_seq = seq
         checked["O4"] += numbered
         if run.longest_bytes > self._limits.offset_metadata_max_bytes:
-            self._check_metadata(run, begin, end)
+            self._check_metadata(run, begin, commits)
 
-    def _odd_commit(
-        self, position: Position, record: records_pb2.Record, group: _Group, member: _Member | None
-    ) -> None:
+    def _odd_commit(self, position: Position, commit: _Commit, group: _Group, member: _Member | None) -> None:
         """Takes a commit that is not of a member of the present generation."""
-        commit = record.offset_committed
-        member_id, generation, seq = commit.member_id, commit.generation, commit.member_seq
+        _, member_id, generation, seq = commit
         if not member_id and generation < 0:
             if group.members:
                 text = f"group {commit.group_id!r}: a commit from outside while it has members"
@@ -413,19 +428,18 @@ class GroupChecker:
             else:
                 member.commit_seq = seq
 
-    def _numbered_again(self, position: Position, commit: records_pb2.OffsetCommitted, last: int) -> None:
+    def _numbered_again(self, position: Position, commit: _Commit, last: int) -> None:
         text = f"a commit of {commit.member_id}: number {commit.member_seq} after number {last}"
         self._broken("O4", position, f"group {commit.group_id!r}: {text}")
         self._findings.checked["O4"] -= 1
 
-    def _check_metadata(self, run: RecordRun, begin: int, end: int) -> None:
+    def _check_metadata(self, run: RecordRun, begin: int, commits: Commits) -> None:
         limit = self._limits.offset_metadata_max_bytes
-        for index in range(begin, end):
-            commit = run.records[index].offset_committed
-            for entry in commit.offsets:
-                if len(entry.metadata.encode()) > limit:
-                    text = f"group {commit.group_id!r}: a commit with more than {limit} bytes of metadata"
-                    self._broken("G11", run.position(index), text)
+        for index, group_id in enumerate(commits.group_ids):
+            for metadata in commits.metadata_of(index):
+                if len(metadata.encode()) > limit:
+                    text = f"group {group_id!r}: a commit with more than {limit} bytes of metadata"
+                    self._broken("G11", run.position(begin + index), text)
 
     def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.offset_tombstone

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.commits import Commits
 from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.invariants import Findings
@@ -132,12 +133,12 @@ class LogAudit:
     def _follow(self, run: RecordRun) -> None:
         if self._watch is not None:
             self._watch(run)
-        for begin, end in run.commits():
-            if self._replaying and self._state is not None and begin < end:
-                self._state.replay_commits(run.records[begin:end])
-            if end < len(run.kinds):
-                self._other(run.position(end), run.kinds[end], run.records[end])
-        last = run.position(len(run.kinds) - 1)
+        for index, part in run.in_order():
+            if not isinstance(part, Commits):
+                self._other(run.position(index), run.kinds[index], part)
+            elif self._replaying and self._state is not None:
+                self._state.replay_commits(part)
+        last = run.position(len(run) - 1)
         if last in self._snapshots and self._state is not None:
             self._meet_snapshot(self._state, last)
 

@@ -1,11 +1,9 @@
 """Checks a log, entry by entry, against the promises about logs."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from operator import methodcaller
+from collections.abc import Collection
 
 from google.protobuf.message import DecodeError
-from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes
@@ -15,11 +13,10 @@ from muster_core.invariants import Findings
 from muster_core.nonces import NonceBook, NonceSet
 from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_core.record_run import COMMIT, FollowRun, RecordRun
+from muster_core.record_run import FollowRun, RecordRun
 from muster_core.replay import Entry
 
 _OF_THE_LOG = frozenset({"genesis", "claim", "handoff", "snapshot", ""})
-_kind_of = methodcaller("WhichOneof", "kind")
 _BY_ENTRY = ("L1", "L2", "L4", "L6", "L7", "L10")
 
 
@@ -89,7 +86,7 @@ class LogChecker:
         record = self._decoded(entry.position, entry.record)
         self._check(entry, record)
         if record is not None:
-            self._pass_on(RecordRun.of_one(entry.position, record))
+            self._pass_on(RecordRun(entry.position, [entry.record]))
 
     def add_page(self, page: Page) -> None:
         """Takes the next entries: what `add` does, at a fraction of the cost where nothing is wrong."""
@@ -97,15 +94,16 @@ class LogChecker:
             self._add_dense(part)
 
     def _add_dense(self, page: Page) -> None:
-        records = self._decode_all(page)
-        if records is None:
+        try:
+            run = RecordRun(page.first, page.records)
+        except DecodeError:
             for entry in page.entries():
                 self.add(entry)
             return
-        kinds: list[str] = [kind or "" for kind in map(_kind_of, records)]
         begin = 0
-        for index in (*self._singles(page, kinds), len(page)):
-            self._add_stretch(page.part(begin, index), kinds[begin:index], records[begin:index])
+        for index in (*self._singles(run), len(page)):
+            if begin < index:
+                self._add_stretch(page.part(begin, index), run.part(begin, index))
             if index < len(page):
                 self.add(page.entry(index))
             begin = index + 1
@@ -132,29 +130,15 @@ class LogChecker:
 
     # -- pages on which nothing is wrong ------------------------------------------------------------
 
-    def _decode_all(self, page: Page) -> Sequence[records_pb2.Record] | None:
-        """The records of a page, decoded together; None: one of them is no record."""
-        joined = metadata_pb2.EntryRun(records=page.records).SerializeToString()
-        try:
-            return metadata_pb2.DecodedRun.FromString(joined).records[:]
-        except DecodeError:
-            return None
-
-    def _singles(self, page: Page, kinds: Sequence[str]) -> list[int]:
-        """Indexes of the entries of a page that are taken one by one."""
-        singles = (
-            []
-            if _OF_THE_LOG.isdisjoint(kinds)
-            else [i for i, kind in enumerate(kinds) if kind in _OF_THE_LOG]
-        )
-        epoch, first = page.first
+    def _singles(self, run: RecordRun) -> list[int]:
+        """Indexes of the entries that are taken one by one."""
+        singles = [index for index in run.others if run.kinds[index] in _OF_THE_LOG]
+        epoch, first = run.first
         pauses = [place.offset - first for place in self._pauses if place.epoch == epoch]
-        return sorted({*singles, *(index for index in pauses if 0 <= index < len(page))})
+        return sorted({*singles, *(index for index in pauses if 0 <= index < len(run))})
 
-    def _add_stretch(self, page: Page, kinds: Sequence[str], records: Sequence[records_pb2.Record]) -> None:
+    def _add_stretch(self, page: Page, run: RecordRun) -> None:
         """Takes entries of groups or of the catalog."""
-        if not page:
-            return
         if not self._is_plain(page):
             for entry in page.entries():
                 self.add(entry)
@@ -162,12 +146,12 @@ class LogChecker:
         count = len(page)
         for invariant in _BY_ENTRY:
             self.findings.checked[invariant] += count
-        self.kinds.update(kinds)
+        self.kinds.update(run.kinds)
         self.entries += count
         self.end = page.last
         self._hash = page.hashes[-1]
         if self._check_groups or self._follow is not None:
-            self._pass_on(_run(page, kinds, records))
+            self._pass_on(run)
 
     def _is_plain(self, page: Page) -> bool:
         """Whether entries break no promise about logs; then their nonces are taken."""
@@ -334,11 +318,3 @@ class LogChecker:
             f"a Snapshot that reaches {upto.stream_id}, which is not before it",
         )
         self._covered = max(self._covered, upto)
-
-
-def _run(page: Page, kinds: Sequence[str], records: Sequence[records_pb2.Record]) -> RecordRun:
-    decoded = list(records)
-    for index, kind in enumerate(kinds):
-        if kind != COMMIT:  # parts of it will be kept: alone, so that they do not keep the whole page
-            decoded[index] = records_pb2.Record.FromString(page.records[index])
-    return RecordRun(page.first, kinds, decoded, max(map(len, page.records)))

@@ -92,9 +92,9 @@ class Offsets:
         commit = record.offset_committed
         commit.group_id = request.group_id
         commit.generation = request.generation
-        if member is not None:  # ids that come from outside were not checked (OC-04) and say nothing
-            commit.member_id = request.member_id
-            commit.member_seq = request.member_seq
+        known = member is not None  # ids that come from outside were not checked (OC-04) and say nothing
+        commit.member_id = request.member_id if known else ""
+        commit.member_seq = request.member_seq if known else 0
         if request.retention_ms > 0:
             commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
         for topic in request.topics:

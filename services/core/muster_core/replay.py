@@ -1,6 +1,5 @@
 """Reading a log back: the chain of its entries is checked before any record is believed."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -8,6 +7,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes
 from muster_core.position import NOWHERE, Position
+from muster_core.record_run import RecordRun
 
 _OTHER_HASH = "its chain hash does not match its content and the entry before it"
 _NOTED = frozenset({"claim", "genesis", "snapshot"})
@@ -78,34 +78,23 @@ class ChainReader:
             record.ParseFromString(entry.record)
         except DecodeError:
             raise LogDamaged(position, "its record cannot be decoded") from None
-        self._check_epoch(position, record)
+        self._check_epoch(position, record.WhichOneof("kind") or "", record)
         self._note(position, entry.nonce, entry.hash, record)
         self.end, self.end_hash = position, entry.hash
         return record
 
-    def read_run(
-        self,
-        first: Position,
-        datas: Sequence[bytes],
-        nonces: bytes,
-        hashes: bytes,
-        records: Sequence[records_pb2.Record],
-    ) -> list[str | None]:
+    def read_run(self, run: RecordRun, nonces: bytes, hashes: bytes) -> None:
         """Checks the next entries, all of one epoch: the same as `read` of each, in a fraction of the time.
 
         Args:
-            first: place of the first one.
-            datas: their records' bytes.
+            run: their records.
             nonces: their nonces, 16 bytes each.
             hashes: their chain hashes, 32 bytes each.
-            records: their records, decoded.
-
-        Returns:
-            The kind of each record.
 
         Raises:
             LogDamaged: one of them does not follow; nothing was taken then.
         """
+        first, datas = run.first, run.datas
         if first.offset != self.end.offset + 1:
             raise LogDamaged(first, f"offsets are not dense: before it comes {self.end.stream_id}")
         lengths = len(self.end_hash), len(nonces), len(hashes)
@@ -115,17 +104,15 @@ class ChainReader:
         if found != hashes:
             wrong = next(i for i in range(len(datas)) if _hash_at(found, i) != _hash_at(hashes, i))
             raise LogDamaged(first.after(wrong), _OTHER_HASH)
-        self._check_epoch(first, records[0])
-        kinds: list[str | None] = [record.WhichOneof("kind") for record in records]
-        noted = [index for index, kind in enumerate(kinds) if kind in _NOTED]
+        self._check_epoch(first, run.kinds[0], run.others.get(0))
+        noted = [index for index in run.others if run.kinds[index] in _NOTED]
         for index in noted:
-            if index and kinds[index] != "snapshot":
-                raise LogDamaged(first.after(index), f"a {kinds[index]} stands inside an epoch")
+            if index and run.kinds[index] != "snapshot":
+                raise LogDamaged(first.after(index), f"a {run.kinds[index]} stands inside an epoch")
         for index in noted:
             nonce = nonces[index * NONCE_BYTES : (index + 1) * NONCE_BYTES]
-            self._note(first.after(index), nonce, _hash_at(hashes, index), records[index])
+            self._note(first.after(index), nonce, _hash_at(hashes, index), run.others[index])
         self.end, self.end_hash = first.after(len(datas) - 1), hashes[-HASH_BYTES:]
-        return kinds
 
     def _note(self, position: Position, nonce: bytes, hash_: bytes, record: records_pb2.Record) -> None:
         if record.HasField("claim"):
@@ -135,8 +122,8 @@ class ChainReader:
             snapshot.CopyFrom(record.snapshot)  # a part of the record would keep all of its page
             self.markers.append(Marker(position, hash_, snapshot))
 
-    def _check_epoch(self, position: Position, record: records_pb2.Record) -> None:
-        kind = record.WhichOneof("kind")
+    def _check_epoch(self, position: Position, kind: str, record: records_pb2.Record | None) -> None:
+        """Checks where epochs begin; `record` is not needed of a commit."""
         if self.end == NOWHERE:
             if kind != "genesis":
                 raise LogDamaged(position, "it is the first entry and no Genesis")
@@ -145,7 +132,7 @@ class ChainReader:
         elif position.epoch == self.end.epoch:
             if kind in ("claim", "genesis"):
                 raise LogDamaged(position, f"a {kind} stands inside an epoch")
-        elif kind != "claim":
+        elif kind != "claim" or record is None:
             raise LogDamaged(position, "an epoch begins without a Claim")
         elif Position.from_proto(record.claim.previous) != self.end:
             raise LogDamaged(position, f"its Claim names another entry before it than {self.end.stream_id}")

@@ -1,6 +1,6 @@
 """A shard: the groups of one coordinator partition, as a pure state machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
 from muster_core.clock import ClockWatch, Now
+from muster_core.commits import Commits
 from muster_core.config import GroupConfig
 from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
@@ -38,6 +39,7 @@ from muster_core.offsets import Offsets
 from muster_core.position import Position
 from muster_core.queries import Queries
 from muster_core.rebalance import Rebalancer
+from muster_core.record_run import RecordRun
 from muster_core.responses import Owner
 from muster_core.snapshot import SnapshotReader
 from muster_core.streams import Streams
@@ -132,23 +134,17 @@ class Shard:
         """
         self._context.application.apply(position, record)
 
-    def replay_commits(self, records: Sequence[records_pb2.Record]) -> None:
-        """The same for records of commits that follow each other."""
-        self._context.application.apply_commits(records)
+    def replay_commits(self, commits: Commits) -> None:
+        """The same for commits that follow each other."""
+        self._context.application.apply_commits(commits)
 
-    def replay_run(
-        self,
-        first: Position,
-        kinds: Sequence[str | None],
-        records: Sequence[records_pb2.Record],
-        datas: Sequence[bytes],
-    ) -> None:
-        """The same for many records of one epoch, with their kinds and their bytes.
+    def replay_run(self, run: RecordRun) -> None:
+        """The same for many records of one epoch.
 
         Raises:
             UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
         """
-        self._context.application.apply_run(first, kinds, records, datas)
+        self._context.application.apply_run(run)
 
     def loaded(self, epoch: int, now: Now) -> Effects:
         """Begins to serve: full sessions for everybody, and what the last owner had begun is finished.

@@ -758,6 +758,138 @@ class DecodedRun(_message.Message):
 Global___DecodedRun: _TypeAlias = DecodedRun  # noqa: Y015
 
 @_typing.final
+class JoinedCommits(_message.Message):
+    """The same bytes as Records that are commits, joined."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITTEN_AT_MS_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def written_at_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When each was made."""
+
+    @_builtins.property
+    def commits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Serialised `muster.log.v1.OffsetCommitted`, one per record."""
+
+    def __init__(
+        self,
+        *,
+        written_at_ms: _abc.Iterable[_builtins.int] | None = ...,
+        commits: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinedCommits: _TypeAlias = JoinedCommits  # noqa: Y015
+
+@_typing.final
+class CommitColumns(_message.Message):
+    """The same bytes as OffsetCommitted messages, joined: a column holds one value per commit if each says one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_SEQ_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    EXPIRE_AT_MS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups."""
+
+    @_builtins.property
+    def generation(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Generations they were made in."""
+
+    @_builtins.property
+    def member_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who made them."""
+
+    @_builtins.property
+    def member_seq(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Their numbers."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Serialised `muster.log.v1.CommittedOffset`, one or several per commit."""
+
+    @_builtins.property
+    def expire_at_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When they expire."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _abc.Iterable[_builtins.str] | None = ...,
+        generation: _abc.Iterable[_builtins.int] | None = ...,
+        member_id: _abc.Iterable[_builtins.str] | None = ...,
+        member_seq: _abc.Iterable[_builtins.int] | None = ...,
+        offsets: _abc.Iterable[_builtins.bytes] | None = ...,
+        expire_at_ms: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_at_ms", b"expire_at_ms", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitColumns: _TypeAlias = CommitColumns  # noqa: Y015
+
+@_typing.final
+class OffsetColumns(_message.Message):
+    """The same bytes as CommittedOffset messages, joined."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The topics."""
+
+    @_builtins.property
+    def partition(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of the partitions."""
+
+    @_builtins.property
+    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Positions to go on from."""
+
+    @_builtins.property
+    def leader_epoch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Epochs of the source."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The workers' own words."""
+
+    def __init__(
+        self,
+        *,
+        topic: _abc.Iterable[_builtins.str] | None = ...,
+        partition: _abc.Iterable[_builtins.int] | None = ...,
+        offset: _abc.Iterable[_builtins.int] | None = ...,
+        leader_epoch: _abc.Iterable[_builtins.int] | None = ...,
+        metadata: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetColumns: _TypeAlias = OffsetColumns  # noqa: Y015
+
+@_typing.final
 class ReadLogResponse(_message.Message):
     """Some entries."""
 

@@ -590,7 +590,9 @@ Global___GroupTombstone: _TypeAlias = GroupTombstone  # noqa: Y015
 
 @_typing.final
 class CommittedOffset(_message.Message):
-    """Progress in one partition."""
+    """Progress in one partition. Fields are written also where they are 0 or empty, so that many commits can be decoded
+    in columns.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -612,23 +614,42 @@ class CommittedOffset(_message.Message):
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        leader_epoch: _builtins.int = ...,
-        metadata: _builtins.str = ...,
+        topic: _builtins.str | None = ...,
+        partition: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
+        leader_epoch: _builtins.int | None = ...,
+        metadata: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "_metadata", b"_metadata", "_offset", b"_offset", "_partition", b"_partition", "_topic", b"_topic", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "_metadata", b"_metadata", "_offset", b"_offset", "_partition", b"_partition", "_topic", b"_topic", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
+    _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__metadata: _TypeAlias = _typing.Literal["metadata"]  # noqa: Y015
+    _WhichOneofArgType__metadata: _TypeAlias = _typing.Literal["_metadata", b"_metadata"]  # noqa: Y015
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metadata) -> _WhichOneofReturnType__metadata | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
 
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
 
 @_typing.final
 class OffsetCommitted(_message.Message):
-    """One commit, whole."""
+    """One commit, whole. Fields are written as those of a CommittedOffset are, but for the last one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -650,23 +671,38 @@ class OffsetCommitted(_message.Message):
     """When it expires whatever the group does, wall clock, ms since the Unix epoch; 0: not."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedOffset]:
-        """What was committed."""
+        """What was committed, one at least."""
 
     def __init__(
         self,
         *,
-        group_id: _builtins.str = ...,
-        generation: _builtins.int = ...,
-        member_id: _builtins.str = ...,
-        member_seq: _builtins.int = ...,
+        group_id: _builtins.str | None = ...,
+        generation: _builtins.int | None = ...,
+        member_id: _builtins.str | None = ...,
+        member_seq: _builtins.int | None = ...,
         offsets: _abc.Iterable[Global___CommittedOffset] | None = ...,
         expire_at_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_group_id", b"_group_id", "_member_id", b"_member_id", "_member_seq", b"_member_seq", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_at_ms", b"expire_at_ms", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_group_id", b"_group_id", "_member_id", b"_member_id", "_member_seq", b"_member_seq", "expire_at_ms", b"expire_at_ms", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id", "member_seq", b"member_seq", "offsets", b"offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    _WhichOneofReturnType__group_id: _TypeAlias = _typing.Literal["group_id"]  # noqa: Y015
+    _WhichOneofArgType__group_id: _TypeAlias = _typing.Literal["_group_id", b"_group_id"]  # noqa: Y015
+    _WhichOneofReturnType__member_id: _TypeAlias = _typing.Literal["member_id"]  # noqa: Y015
+    _WhichOneofArgType__member_id: _TypeAlias = _typing.Literal["_member_id", b"_member_id"]  # noqa: Y015
+    _WhichOneofReturnType__member_seq: _TypeAlias = _typing.Literal["member_seq"]  # noqa: Y015
+    _WhichOneofArgType__member_seq: _TypeAlias = _typing.Literal["_member_seq", b"_member_seq"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_id) -> _WhichOneofReturnType__group_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_id) -> _WhichOneofReturnType__member_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_seq) -> _WhichOneofReturnType__member_seq | None: ...
 
 Global___OffsetCommitted: _TypeAlias = OffsetCommitted  # noqa: Y015
 
