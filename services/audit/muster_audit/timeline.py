@@ -65,8 +65,7 @@ class Timeline:
             self._activity.update(
                 (at_ms // self.span_ms, kind) for at_ms, kind in zip(times, run.kinds, strict=True)
             )
-        for _, commits in run.stretches:
-            self._commits.update(commits.group_ids)
+        self._commits.update(run.commits.group_ids)
         for index, record in run.others.items():
             kind = run.kinds[index]
             if kind == "generation_started":

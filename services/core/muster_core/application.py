@@ -1,12 +1,12 @@
 """What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
-from muster_core.commits import Commits
+from muster_core.commits import CommittedRow
 from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.group_state import GroupState
@@ -72,8 +72,8 @@ class Application:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
             IllegalTransition, KeyError: it contradicts the records before it.
         """
-        for index, part in run.in_order():
-            if isinstance(part, Commits):
+        for index, part in run.in_order_by_partition():
+            if isinstance(part, list):
                 self.apply_commits(part)
             else:
                 self.apply(run.position(index), part)
@@ -197,10 +197,10 @@ class Application:
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
 
-    def apply_commits(self, commits: Commits) -> None:
+    def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
         """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
         groups = self._groups
-        for group_id, member_id, seq, partition, committed in commits.by_partition():
+        for group_id, member_id, seq, partition, committed in rows:
             group = groups.get(group_id) or self.group(group_id, committed.committed_at_ms)
             group.offsets.table[partition] = committed
             member = group.members.get(member_id)

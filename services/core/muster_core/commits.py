@@ -11,24 +11,29 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_core.offset_store import CommittedOffset
 from muster_core.published import TopicPartition
 
-_Value = TypeVar("_Value")
+CommitRow = tuple[str, str, int, int, int]
+"""Group, member (empty: from outside), generation (-1: from outside), number (0: none), time."""
 
-_offset_of = partial(tuple.__new__, CommittedOffset)
+CommittedRow = tuple[str, str, int, TopicPartition, CommittedOffset]
+"""Group, member and number of a commit, and what it says of one partition."""
+
+_Value = TypeVar("_Value")
+_committed_offset = partial(tuple.__new__, CommittedOffset)
 
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """Commits that follow each other in a log.
+    """Commits of a log, in order: columns with a value per commit, and with a value per partition of each.
 
     Attributes:
-        written_at_ms: when each was made, wall clock.
+        written_at_ms: when it was made, wall clock.
         group_ids: its group.
         generations: the generation it was made in; -1: from outside.
         member_ids: who made it; empty: from outside.
         member_seqs: its number; 0: none.
         expire_at_ms: when it expires whatever the group does, wall clock; 0: not.
         counts: how many partitions it is about; None: each is about one.
-        topics: topic of each partition of each commit, in order.
+        topics: of each partition its topic.
         partitions: its number.
         offsets: the position to go on from.
         leader_epochs: epoch of the source; -1: unknown.
@@ -51,36 +56,40 @@ class Commits:
     def __len__(self) -> int:
         return len(self.group_ids)
 
-    def by_partition(self) -> Iterator[tuple[str, str, int, TopicPartition, CommittedOffset]]:
-        """Group, member and number of the commit, and what it says of one partition, in order."""
-        values = zip(
-            self.offsets,
-            self.leader_epochs,
-            self.metadatas,
-            self._each(self.written_at_ms),
-            self._each(self.expire_at_ms),
+    def rows(self) -> Iterator[CommitRow]:
+        """The commits."""
+        return zip(
+            self.group_ids[:],  # columns may be of a message, which is slow to iterate
+            self.member_ids[:],
+            self.generations[:],
+            self.member_seqs[:],
+            self.written_at_ms[:],
+            strict=True,
+        )
+
+    def rows_by_partition(self) -> Iterator[CommittedRow]:
+        """What they say, partition by partition."""
+        committed = zip(
+            self.offsets[:],
+            self.leader_epochs[:],
+            self.metadatas[:],
+            self._repeated(self.written_at_ms),
+            self._repeated(self.expire_at_ms),
             strict=True,
         )
         return zip(
-            self._each(self.group_ids),
-            self._each(self.member_ids),
-            self._each(self.member_seqs),
-            zip(self.topics, self.partitions, strict=True),
-            map(_offset_of, values),
+            self._repeated(self.group_ids),
+            self._repeated(self.member_ids),
+            self._repeated(self.member_seqs),
+            zip(self.topics[:], self.partitions[:], strict=True),
+            map(_committed_offset, committed),
             strict=True,
         )
 
-    def metadata_of(self, index: int) -> Sequence[str]:
-        """The workers' own words of one commit."""
-        if self.counts is None:
-            return self.metadatas[index : index + 1]
-        begin = sum(self.counts[:index])
-        return self.metadatas[begin : begin + self.counts[index]]
-
-    def _each(self, column: Sequence[_Value]) -> Sequence[_Value]:
+    def _repeated(self, column: Sequence[_Value]) -> Sequence[_Value]:
         """A value per commit as a value per partition."""
         if self.counts is None:
-            return column
+            return column[:]
         return [value for value, count in zip(column, self.counts, strict=True) for _ in range(count)]
 
     @classmethod
@@ -118,31 +127,38 @@ class Commits:
         columns = metadata_pb2.CommitColumns.FromString(b"".join(messages))
         entries = columns.offsets[:]
         rows = metadata_pb2.OffsetColumns.FromString(b"".join(entries))
-        expiries = columns.expire_at_ms[:] or [0] * len(datas)
         one_each = len(entries) == len(datas)
         commits = cls(
-            joined.written_at_ms[:],
-            columns.group_id[:],
-            columns.generation[:],
-            columns.member_id[:],
-            columns.member_seq[:],
-            expiries,
+            joined.written_at_ms,
+            columns.group_id,
+            columns.generation,
+            columns.member_id,
+            columns.member_seq,
+            columns.expire_at_ms or [0] * len(datas),
             None if one_each else [_count_of(message) for message in messages],
-            rows.topic[:],
-            rows.partition[:],
-            rows.offset[:],
-            rows.leader_epoch[:],
-            rows.metadata[:],
+            rows.topic,
+            rows.partition,
+            rows.offset,
+            rows.leader_epoch,
+            rows.metadata,
         )
-        return commits if len(messages) == len(datas) and commits._even(len(entries)) else None
+        return commits if commits._are_even(len(datas), len(messages), len(entries)) else None
 
-    def _even(self, entries: int) -> bool:
+    def _are_even(self, records: int, commits: int, entries: int) -> bool:
         """Whether no column misses a value."""
-        by_commit = (self.group_ids, self.generations, self.member_ids, self.member_seqs, self.expire_at_ms)
+        by_commit = (
+            self.written_at_ms,
+            self.group_ids,
+            self.generations,
+            self.member_ids,
+            self.member_seqs,
+            self.expire_at_ms,
+        )
         by_entry = (self.topics, self.partitions, self.offsets, self.leader_epochs, self.metadatas)
-        commits = len(self.written_at_ms)
-        return all(len(column) == commits for column in by_commit) and all(
-            len(column) == entries for column in by_entry
+        return (
+            commits == records
+            and all(len(column) == commits for column in by_commit)
+            and all(len(column) == entries for column in by_entry)
         )
 
 

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core import causes
-from muster_core.commits import Commits
+from muster_core.commits import CommitRow
 from muster_core.config import GroupConfig
 from muster_core.group import CONSUMER, Group
 from muster_core.invariants import Findings
 from muster_core.position import NOWHERE, Position
 from muster_core.published import TopicPartition, partitions_in, read_subscription
-from muster_core.record_run import RecordRun
+from muster_core.record_run import COMMIT, RecordRun
 
 RECORD_MAX_BYTES = 8 << 20
 """What one record may have."""
@@ -50,15 +49,6 @@ class _Group:
     met_in_the_middle: bool = False
 
 
-class _Commit(NamedTuple):
-    """Whose commit it is."""
-
-    group_id: str
-    member_id: str
-    generation: int
-    member_seq: int
-
-
 class GroupChecker:
     """Follows the groups of one log through their records, in order.
 
@@ -91,11 +81,13 @@ class GroupChecker:
             for invariant in _BY_GENERATION:
                 checked[invariant] += started
         for index, part in run.in_order():
-            if isinstance(part, Commits):
+            if isinstance(part, list):
                 self._commits(run, index, part)
             elif (check := self._checks.get(run.kinds[index])) is not None:
                 self._now_ms = part.written_at_ms
                 check(run.position(index), part)
+        if run.longest_bytes > self._limits.offset_metadata_max_bytes:
+            self._check_metadata(run)
 
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
@@ -370,43 +362,34 @@ class GroupChecker:
 
     # -- offsets ------------------------------------------------------------------------------------
 
-    def _commits(self, run: RecordRun, begin: int, commits: Commits) -> None:
+    def _commits(self, run: RecordRun, begin: int, rows: Sequence[CommitRow]) -> None:
         """Takes commits that follow each other; a log consists of little else."""
         checked = self._findings.checked
-        checked["O3"] += len(commits)
+        checked["O3"] += len(rows)
         groups, numbered = self._groups, 0
-        rows = zip(
-            commits.group_ids,
-            commits.member_ids,
-            commits.generations,
-            commits.member_seqs,
-            commits.written_at_ms,
-            strict=True,
-        )
-        for index, (group_id, member_id, generation, seq, written_at_ms) in enumerate(rows, begin):
+        for index, row in enumerate(rows, begin):
+            group_id, member_id, generation, seq, written_at_ms = row
             group = groups.get(group_id) or self._group(group_id)
             member = group.members.get(member_id)
             if member is None or generation != group.generation:
-                commit = _Commit(group_id, member_id, generation, seq)
-                self._odd_commit(run.position(index), commit, group, member)
+                self._odd_commit(run.position(index), row, group, member)
                 continue
             member.heard_ms = written_at_ms
             if seq:
                 numbered += 1
                 if seq <= member.commit_seq:
-                    commit = _Commit(group_id, member_id, generation, seq)
-                    self._numbered_again(run.position(index), commit, member.commit_seq)
+                    self._numbered_again(run.position(index), row, member.commit_seq)
                 member.commit_seq = seq
         checked["O4"] += numbered
-        if run.longest_bytes > self._limits.offset_metadata_max_bytes:
-            self._check_metadata(run, begin, commits)
 
-    def _odd_commit(self, position: Position, commit: _Commit, group: _Group, member: _Member | None) -> None:
+    def _odd_commit(
+        self, position: Position, commit: CommitRow, group: _Group, member: _Member | None
+    ) -> None:
         """Takes a commit that is not of a member of the present generation."""
-        _, member_id, generation, seq = commit
+        group_id, member_id, generation, seq, _ = commit
         if not member_id and generation < 0:
             if group.members:
-                text = f"group {commit.group_id!r}: a commit from outside while it has members"
+                text = f"group {group_id!r}: a commit from outside while it has members"
                 self._wrong("O3", position, text)
             return
         if group.met_in_the_middle and group.generation == 0:
@@ -415,7 +398,7 @@ class GroupChecker:
         self._wrong(
             "O3",
             position,
-            f"group {commit.group_id!r}: a commit of {member_id} in generation {generation}; the group "
+            f"group {group_id!r}: a commit of {member_id} in generation {generation}; the group "
             f"is in {group.generation}, of which it is {'no' if member is None else 'a'} member",
         )
         if seq:
@@ -428,18 +411,22 @@ class GroupChecker:
             else:
                 member.commit_seq = seq
 
-    def _numbered_again(self, position: Position, commit: _Commit, last: int) -> None:
-        text = f"a commit of {commit.member_id}: number {commit.member_seq} after number {last}"
-        self._broken("O4", position, f"group {commit.group_id!r}: {text}")
+    def _numbered_again(self, position: Position, commit: CommitRow, last: int) -> None:
+        group_id, member_id, _, seq, _ = commit
+        text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {last}"
+        self._broken("O4", position, text)
         self._findings.checked["O4"] -= 1
 
-    def _check_metadata(self, run: RecordRun, begin: int, commits: Commits) -> None:
+    def _check_metadata(self, run: RecordRun) -> None:
         limit = self._limits.offset_metadata_max_bytes
-        for index, group_id in enumerate(commits.group_ids):
-            for metadata in commits.metadata_of(index):
-                if len(metadata.encode()) > limit:
-                    text = f"group {group_id!r}: a commit with more than {limit} bytes of metadata"
-                    self._broken("G11", run.position(begin + index), text)
+        for index, data in enumerate(run.datas):
+            if len(data) <= limit or run.kinds[index] != COMMIT:
+                continue
+            commit = records_pb2.Record.FromString(data).offset_committed
+            for entry in commit.offsets:
+                if len(entry.metadata.encode()) > limit:
+                    text = f"group {commit.group_id!r}: a commit with more than {limit} bytes of metadata"
+                    self._broken("G11", run.position(index), text)
 
     def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.offset_tombstone

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.commits import Commits
 from muster_core.config import GroupConfig
 from muster_core.group import Group
 from muster_core.invariants import Findings
@@ -133,8 +132,8 @@ class LogAudit:
     def _follow(self, run: RecordRun) -> None:
         if self._watch is not None:
             self._watch(run)
-        for index, part in run.in_order():
-            if not isinstance(part, Commits):
+        for index, part in run.in_order_by_partition():
+            if not isinstance(part, list):
                 self._other(run.position(index), run.kinds[index], part)
             elif self._replaying and self._state is not None:
                 self._state.replay_commits(part)

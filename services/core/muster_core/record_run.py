@@ -1,12 +1,13 @@
 """Records of one epoch that follow each other, decoded once for all who look at them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
 
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.commits import Commits
+from muster_core.commits import CommitRow, Commits, CommittedRow
 from muster_core.position import Position
 
 COMMIT = "offset_committed"
@@ -14,6 +15,8 @@ COMMIT = "offset_committed"
 
 _TAG = b"\xf2\x01"  # of the field offset_committed
 _begin_of_a_commit = re.compile(rb"\x08[\x80-\xff]*[\x00-\x7f](?=\xf2\x01)").match  # its time, then the tag
+
+_Value = TypeVar("_Value")
 
 
 class RecordRun:
@@ -25,34 +28,43 @@ class RecordRun:
 
     Attributes:
         kinds: what each is; empty: unknown.
-        others: those that are no commits, by index.
-        stretches: the commits between these: index of the first one, and they. No part of them is shared with
-            the other records.
+        commits: those that are commits. No part of the other records is shared with them.
+        others: the others, by index.
+        longest_bytes: what the longest of them all takes in the log.
 
     Raises:
         DecodeError: one of them is no record.
     """
 
-    __slots__ = ("datas", "first", "kinds", "others", "stretches")
+    __slots__ = ("commits", "datas", "first", "kinds", "longest_bytes", "others")
 
     def __init__(self, first: Position, datas: Sequence[bytes]) -> None:
         self.first = first
         self.datas = datas
-        self.others: Mapping[int, records_pb2.Record] = {}
-        self.stretches: Sequence[tuple[int, Commits]] = ()
-        if not self._decode_quickly():
-            self._decode_each()
-        self.kinds: list[str] = [COMMIT] * len(datas)
-        for index, record in self.others.items():
-            self.kinds[index] = record.WhichOneof("kind") or ""
+        self.longest_bytes = max(map(len, datas), default=0)
+        self.kinds = [COMMIT] * len(datas)
+        self.others: dict[int, records_pb2.Record] = {}
+        self._look_at(_not_beginning_like_a_commit(datas))
+        commits = Commits.of_bytes(_without(datas, self.others))
+        if commits is None:  # a beginning said the wrong thing, or fields are left out
+            self.others.clear()
+            self._look_at(range(len(datas)))
+            rest = _without(datas, self.others)
+            commits = Commits.of_messages([records_pb2.Record.FromString(data) for data in rest])
+        self.commits = commits
+
+    def _look_at(self, indexes: Iterable[int]) -> None:
+        """Decodes records, and keeps those that are no commits."""
+        datas, kinds, others = self.datas, self.kinds, self.others
+        for index in indexes:
+            record = records_pb2.Record.FromString(datas[index])
+            kind = record.WhichOneof("kind")
+            if kind != COMMIT:
+                kinds[index] = kind or ""
+                others[index] = record
 
     def __len__(self) -> int:
         return len(self.datas)
-
-    @property
-    def longest_bytes(self) -> int:
-        """What the longest of the records takes in the log."""
-        return max(map(len, self.datas))
 
     def position(self, index: int) -> Position:
         """Place of a record."""
@@ -66,55 +78,46 @@ class RecordRun:
 
     def times_ms(self) -> list[int]:
         """When each record was made, wall clock."""
-        times_ms = [0] * len(self.datas)
-        for begin, commits in self.stretches:
-            times_ms[begin : begin + len(commits)] = commits.written_at_ms
+        times_ms = [*self.commits.written_at_ms]
         for index, record in self.others.items():
-            times_ms[index] = record.written_at_ms
+            times_ms.insert(index, record.written_at_ms)
         return times_ms
 
-    def in_order(self) -> list[tuple[int, Commits | records_pb2.Record]]:
-        """The stretches of commits and the other records, with the index of the first or only record."""
-        parts: dict[int, Commits | records_pb2.Record] = {**dict(self.stretches), **self.others}
-        return sorted(parts.items(), key=itemgetter(0))
+    def in_order(self) -> Iterator[tuple[int, list[CommitRow] | records_pb2.Record]]:
+        """Commits that follow each other, and other records, with the index of the first or only one."""
+        return self._merged(self.commits.rows(), None)
 
-    def _decode_quickly(self) -> bool:
-        """Decodes the commits in columns; returns False where that cannot be done.
+    def in_order_by_partition(self) -> Iterator[tuple[int, list[CommittedRow] | records_pb2.Record]]:
+        """The same, with a row for each partition of each commit."""
+        return self._merged(self.commits.rows_by_partition(), self.commits.counts)
 
-        Which records are commits is told by their beginnings. That is only guessed: a record that is no
-        commit makes columns of unequal length.
-        """
-        tag_at = next((found.end() for found in map(_begin_of_a_commit, self.datas) if found), 0)
-        rows = slice(tag_at, tag_at + len(_TAG))
-        others = {}
-        for index in [index for index, data in enumerate(self.datas) if data[rows] != _TAG]:
-            record = records_pb2.Record.FromString(self.datas[index])
-            if record.WhichOneof("kind") != COMMIT:
-                others[index] = record
-        stretches = []
-        for begin, end in _gaps(others, len(self.datas)):
-            commits = Commits.of_bytes(self.datas[begin:end])
-            if commits is None:
-                return False
-            stretches.append((begin, commits))
-        self.others, self.stretches = others, stretches
-        return True
-
-    def _decode_each(self) -> None:
-        records = [records_pb2.Record.FromString(data) for data in self.datas]
-        self.others = {
-            index: record for index, record in enumerate(records) if record.WhichOneof("kind") != COMMIT
-        }
-        self.stretches = [
-            (begin, Commits.of_messages(records[begin:end]))
-            for begin, end in _gaps(self.others, len(records))
-        ]
+    def _merged(
+        self, rows: Iterator[_Value], counts: Sequence[int] | None
+    ) -> Iterator[tuple[int, list[_Value] | records_pb2.Record]]:
+        """Rows of commits between the other records; `counts`: rows of each commit, None: one."""
+        behind = taken = 0
+        for index, record in self.others.items():
+            if behind < index:
+                commits = slice(taken, taken + index - behind)
+                yield behind, list(islice(rows, index - behind if counts is None else sum(counts[commits])))
+                taken = commits.stop
+            yield index, record
+            behind = index + 1
+        if behind < len(self.datas):
+            yield behind, list(rows)
 
 
-def _gaps(indexes: Mapping[int, object], count: int) -> list[tuple[int, int]]:
-    """Begin and end of what lies between indexes, which go up, as far as there is something."""
-    begins, ends = [0, *(index + 1 for index in indexes)], [*indexes, count]
-    return [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+def _not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
+    """Indexes of the records that are no commits, most likely all of them and no others."""
+    tag_at = next((found.end() for found in map(_begin_of_a_commit, datas) if found), 0)
+    rows = slice(tag_at, tag_at + len(_TAG))
+    return [index for index, data in enumerate(datas) if data[rows] != _TAG]
+
+
+def _without(values: Sequence[_Value], indexes: Mapping[int, object]) -> Sequence[_Value]:
+    if not indexes:
+        return values
+    return [value for index, value in enumerate(values) if index not in indexes]
 
 
 FollowRun = Callable[[RecordRun], None]

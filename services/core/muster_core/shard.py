@@ -1,6 +1,6 @@
 """A shard: the groups of one coordinator partition, as a pure state machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
 from muster_core.clock import ClockWatch, Now
-from muster_core.commits import Commits
+from muster_core.commits import CommittedRow
 from muster_core.config import GroupConfig
 from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
@@ -134,9 +134,9 @@ class Shard:
         """
         self._context.application.apply(position, record)
 
-    def replay_commits(self, commits: Commits) -> None:
+    def replay_commits(self, rows: Iterable[CommittedRow]) -> None:
         """The same for commits that follow each other."""
-        self._context.application.apply_commits(commits)
+        self._context.application.apply_commits(rows)
 
     def replay_run(self, run: RecordRun) -> None:
         """The same for many records of one epoch.
