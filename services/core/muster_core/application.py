@@ -229,7 +229,7 @@ class Application:
             member.adopt(entry)
             group.add(member)
         elif member.is_as(entry):
-            member.note_recorded()
+            member.note_recorded(entry)
         else:
             group.set_protocols(member, lambda: member.adopt(entry))
         return member

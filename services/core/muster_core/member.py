@@ -144,7 +144,6 @@ class Member:
 
     def adopt(self, recorded: records_pb2.Member) -> None:
         """Takes over what a record says."""
-        self._record = None
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
@@ -153,10 +152,11 @@ class Member:
         self.disconnect_grace_ms = recorded.disconnect_grace_ms
         self.protocols = protocols_of(recorded.protocols)
         self.join_seq = recorded.member_seq
-        self.note_recorded()
+        self.note_recorded(recorded)
 
-    def note_recorded(self) -> None:
-        """The log knows the member as it is."""
+    def note_recorded(self, recorded: records_pb2.Member) -> None:
+        """The log knows the member as it is; this is the latest that says so, those before it can go."""
+        self._record = recorded
         self.recorded = True
         self.recorded_join_seq = self.join_seq
 
