@@ -228,10 +228,9 @@ class Application:
             member = Member(member_id)
             member.adopt(entry)
             group.add(member)
-        elif member.is_as(entry):
-            member.note_recorded(entry)
-        else:
+        elif not member.is_as(entry):
             group.set_protocols(member, lambda: member.adopt(entry))
+        member.keep(entry)
         return member
 
     def _remove(self, group: Group, member_id: str) -> None:

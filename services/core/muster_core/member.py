@@ -143,7 +143,8 @@ class Member:
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
-        """Takes over what a record says."""
+        """Takes over what a record says; nothing of the record is kept."""
+        self._record = None
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
@@ -152,11 +153,14 @@ class Member:
         self.disconnect_grace_ms = recorded.disconnect_grace_ms
         self.protocols = protocols_of(recorded.protocols)
         self.join_seq = recorded.member_seq
-        self.note_recorded(recorded)
+        self._note_recorded()
 
-    def note_recorded(self, recorded: records_pb2.Member) -> None:
-        """The log knows the member as it is; this is the latest that says so, those before it can go."""
+    def keep(self, recorded: records_pb2.Member) -> None:
+        """Notes the latest record that was made of the member as it is; the one before it can go."""
         self._record = recorded
+        self._note_recorded()
+
+    def _note_recorded(self) -> None:
         self.recorded = True
         self.recorded_join_seq = self.join_seq
 
