@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
@@ -270,6 +271,30 @@ async def test_broken_stream_and_refused_address_are_death_at_once(tmp_path: Pat
         await until_equal(lambda: told_states(watchers), [LIVE, LIVE], "seen")
         holder.close()
         await until_equal(lambda: told_states(watchers), [DEAD, DEAD], "declared dead by the broken stream")
+        for watcher in watchers:
+            await watcher.stop()
+
+
+async def test_a_process_that_dies_in_the_middle_of_a_renewal_is_dead_at_once(tmp_path: Path) -> None:
+    """The renewal is stored and never answered: the verdict is about that one, not about the one before."""
+    async with metadata_cluster(tmp_path, 3, instances=2, lease_ms=60_000) as cluster:
+        holder, watchers = Holder(cluster[0], "c-1"), [Watcher(cluster[0]), Watcher(cluster[1])]
+        await holder.renew()
+        await until_equal(lambda: told_states(watchers), [LIVE, LIVE], "seen")
+        for index in (1, 2):  # no majority, so the renewal stays on its way
+            cluster.nodes[index].pause()
+        try:
+            unanswered = asyncio.create_task(holder.renew())
+            await until_equal(lambda: counters_of(cluster, 0), [2], "a node has the second renewal")
+            holder.close()
+            await until_equal(lambda: told_states(watchers[:1]), [DEAD], "the broken stream was looked into")
+        finally:
+            for index in (1, 2):
+                cluster.nodes[index].resume()
+        await until_equal(lambda: counters_of(cluster, 0, 1, 2), [2, 2, 2], "all nodes have it in the end")
+        await until_equal(lambda: told_states(watchers), [DEAD, DEAD], "declared dead by the broken stream")
+        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+            await unanswered
         for watcher in watchers:
             await watcher.stop()
 

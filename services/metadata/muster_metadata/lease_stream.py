@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -34,6 +34,18 @@ def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
     if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
         return f"serving must name shards below {shard_count}, each once"
     return ""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One coordinator's stream.
+
+    Attributes:
+        row: its last renewal, from the moment at which it is on its way to the nodes: a process that dies then
+            has stored it, so a verdict on the one before would be refused.
+    """
+
+    row: LeaseRow | None = None
 
 
 class Leases:
@@ -82,29 +94,28 @@ class Leases:
         shard_count: int,
     ) -> None:
         """Renews until the stream ends; a break is looked into."""
-        row: LeaseRow | None = None
+        stream = _Stream()
         over = False
         try:
             async for request in requests:
                 problem = request_problem(request, shard_count)
-                if problem or (row is not None and request.node_id != row.node_id):
+                if problem or (stream.row is not None and request.node_id != stream.row.node_id):
                     text = problem or "one stream is for one coordinator"
                     await answer(pb.LeaseResponse(number=request.number, message=text))
                     continue
-                row, response = await self._renew(row, request)
+                response = await self._renew(stream, request)
                 over = response.superseded or (request.release and response.renewed)
                 await answer(response)
                 if over:
                     return
         finally:
-            if row is not None and not over and not self.stopping:
-                probe = asyncio.create_task(self._look_into(row), name="lease-probe")
+            if stream.row is not None and not over and not self.stopping:
+                probe = asyncio.create_task(self._look_into(stream.row), name="lease-probe")
                 self._probes.add(probe)
                 probe.add_done_callback(self._probes.discard)
 
-    async def _renew(
-        self, known: LeaseRow | None, request: pb.LeaseRequest
-    ) -> tuple[LeaseRow | None, pb.LeaseResponse]:
+    async def _renew(self, stream: _Stream, request: pb.LeaseRequest) -> pb.LeaseResponse:
+        known = stream.row
         response = pb.LeaseResponse(number=request.number)
         row = LeaseRow(
             node_id=request.node_id,
@@ -123,28 +134,29 @@ class Leases:
                 row = next_run(await self._tables.lease(row.node_id, self._renew_timeout_ms), row)
             except TimeoutError:
                 response.message = "no majority of the log's nodes answered"
-                return known, response
+                return response
         else:
             row = replace(row, run=known.run, counter=known.counter + 1)
+        stream.row = row
         status, ahead = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.LOST and ahead:
             # Renewals through another instance got to a minority, with higher counters.
-            row = replace(row, counter=ahead + 1)
+            stream.row = row = replace(row, counter=ahead + 1)
             status, _ = await self._tables.renew(row, self._renew_timeout_ms)
         if status is Status.SUPERSEDED:
             response.superseded = True
             response.message = "another process of this name took the lease"
-            return row, response
+            return response
         if status is not Status.OK:
             response.message = "no majority of the log's nodes answered"
-            return row, response
+            return response
         response.renewed = True
         self._view.observer.put(row, self._now_ms())
         self._view.refresh()
         for shard, epoch in row.serving:
             if not self._upkeep.knows(shard, epoch):
                 self._adopt(shard, epoch)
-        return row, response
+        return response
 
     def _adopt(self, shard: int, epoch: int) -> None:
         if len(self._adopting) < 8:
