@@ -1,8 +1,10 @@
 """Entries read many at a time: the same as one by one, in what they give and in what they refuse."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import pytest
+from google.protobuf.message import DecodeError
 from kit.log_builder import LogBuilder, healthy
 from kit.snapshots import pictures
 from muster_core.config import GroupConfig
@@ -101,3 +103,105 @@ def test_a_claim_inside_an_epoch_is_refused() -> None:
     built.claim(epoch=1)
     with pytest.raises(LogDamaged, match="a claim stands inside an epoch"):
         read_runs(built.entries, 100, ChainReader(), Shard(0, GroupConfig()))
+
+
+def commits(times_ms: Sequence[int], *, whole: bool = True) -> LogBuilder:
+    """Commits of members and others, of one partition and of several, again and again, between other records.
+
+    Args:
+        times_ms: when each turn of them is made.
+        whole: whether fields that are 0 or empty are written, too.
+    """
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.generation(1, "a", "b")
+    built.assignment(1, a=[0], b=[1])
+    for turn, at_ms in enumerate(times_ms):
+        for group_id, member_id, seq, partitions in (
+            ("g", "a", 2 * turn + 1, [0]),
+            ("g", "b", 2 * turn + 1, [0, 1]),
+            ("simple", "", 0, [turn]),
+        ):
+            commit = log.OffsetCommitted(group_id=group_id, generation=1 if member_id else -1)
+            if whole or member_id:
+                commit.member_id, commit.member_seq = member_id, seq
+            commit.expire_at_ms = 77 if turn == 1 else 0
+            for partition in partitions:
+                entry = commit.offsets.add(topic="t", offset=100 * turn + partition, leader_epoch=turn - 1)
+                if whole or partition:
+                    entry.partition = partition
+                if whole:
+                    entry.metadata = ""
+            built.add(log.Record(written_at_ms=at_ms, offset_committed=commit).SerializeToString())
+        if turn == 2:
+            built.generation(2, "b")
+            built.add(log.Record(written_at_ms=at_ms, group_tombstone=log.GroupTombstone(group_id="simple")))
+            built.generation(3, "a", "b")
+    return built
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "fields left out"])
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        [1_700_000_000_000 + turn for turn in range(6)],
+        [1, 300, 70_000, 1_700_000_000_000, 1 << 62, 5],  # as long on the wire as they are large
+        [0, 0, 0, 1_700_000_000_000, 0, 0],
+    ],
+    ids=["alike", "of all lengths", "none"],
+)
+@pytest.mark.parametrize("length", [3, 7, 100])
+def test_commits_of_a_run_count_as_one_by_one(length: int, times_ms: list[int], whole: bool) -> None:
+    built = commits(times_ms, whole=whole)
+    one, many = ChainReader(), ChainReader()
+    state, shard = Shard(0, GroupConfig()), Shard(0, GroupConfig())
+    for entry in built.entries:
+        state.replay(entry.position, one.read(entry))
+    read_runs(built.entries, length, many, shard)
+    assert many.end_hash == one.end_hash
+    assert pictures(shard) == pictures(state)
+    stored = shard.groups["g"].offsets.get(("t", 0))
+    assert stored is not None
+    assert (stored.offset, stored.leader_epoch, stored.committed_at_ms) == (500, 4, times_ms[5])
+    assert shard.groups["g"].members["b"].commit_seq == 11
+
+
+def test_a_run_tells_its_commits_and_the_records_between_them() -> None:
+    built = commits([1_700_000_000_000 + turn for turn in range(4)])
+    entries = built.entries[2:]
+    run = RecordRun(entries[0].position, [entry.record for entry in entries])
+    decoded = [log.Record.FromString(entry.record) for entry in entries]
+    assert run.kinds == [record.WhichOneof("kind") for record in decoded]
+    assert run.times_ms() == [record.written_at_ms for record in decoded]
+    rows = [
+        (commit.group_id, commit.member_id, commit.generation, commit.member_seq, record.written_at_ms)
+        for record in decoded
+        if (commit := record.offset_committed).group_id
+    ]
+    found = list(run.in_order())
+    assert [row for _, part in found if isinstance(part, list) for row in part] == rows
+    assert {index: part for index, part in found if not isinstance(part, list)} == run.others
+    assert [index for index, _ in found] == [0, 1, 2, 11, 12, 13, 14]
+    assert [run.kinds[index] for index in run.others] == [
+        "generation_started", "assignment_committed", "generation_started", "group_tombstone",
+        "generation_started",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_run_with_bytes_that_are_no_record_is_refused(cut: int) -> None:
+    datas = [entry.record for entry in commits([1_700_000_000_000] * 4).entries[4:]]
+    datas[1] = datas[1][:-cut]
+    with pytest.raises(DecodeError):
+        RecordRun(Position(1, 5), datas)
+
+
+def test_a_record_that_only_begins_like_a_commit_is_none() -> None:
+    """Where times differ in length, the bytes at which the guess looks may say anything."""
+    commit = commits([1_700_000_000_000]).entries[4].record
+    odd = b"\x08\x01\xfa\x03\x04\x00\x00\xf2\x01"  # its time, and a field of a later version
+    assert odd.index(b"\xf2\x01") == commit.index(b"\xf2\x01")
+    run = RecordRun(Position(1, 5), [commit, odd, commit])
+    assert run.kinds == ["offset_committed", "", "offset_committed"]
+    assert len(run.commits) == 2
