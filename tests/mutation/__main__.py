@@ -31,6 +31,7 @@ EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
 RESULTS = ROOT / "build/mutation/results.json"
 STATE_MACHINE = (
     "group_state", "purgatory", "timing_wheel", "delayed", "rebalance", "joins", "syncs", "leaves", "streams",
+    "protocols",
 )  # fmt: skip
 MINIMUM_PERCENT = 95.0
 

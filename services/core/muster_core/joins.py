@@ -23,7 +23,6 @@ from muster_core.timing_wheel import Timer
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
-_MOST_ID_BYTES = _ID_BYTES + 2 * (249 + 255)  # with the longest instance id and client id
 
 
 class _Join:
@@ -126,15 +125,12 @@ class Joins:
 
     def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
-        limit_bytes = self._context.config.max_group_bytes
-        if group.size_bytes + join.protocols.size_bytes + _MOST_ID_BYTES <= limit_bytes:
-            return True
         instance_id = join.group_instance_id
         known = group.members.get(member_id or group.static_members.get(instance_id, ""))
         ids = _ID_BYTES + 2 * len(instance_id) + 2 * len(join.request.client_id)
         brings = ids + join.protocols.size_bytes
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
-        return size_bytes <= limit_bytes
+        return size_bytes <= self._context.config.max_group_bytes
 
     def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
         """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""

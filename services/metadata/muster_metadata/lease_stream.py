@@ -41,8 +41,8 @@ class _Stream:
     """One coordinator's stream.
 
     Attributes:
-        row: its last renewal, from the moment at which it is on its way to the nodes: a process that dies then
-            has stored it, so a verdict on the one before would be refused.
+        row: its last renewal, from when it is on its way to the nodes on: a process that dies then may have
+            stored it, and a verdict on the one before would be refused.
     """
 
     row: LeaseRow | None = None

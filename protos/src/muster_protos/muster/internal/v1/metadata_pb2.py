@@ -22,84 +22,81 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from muster_protos.muster.log.v1 import records_pb2 as muster_dot_log_dot_v1_dot_records__pb2
 from muster_protos.muster.v1 import common_pb2 as muster_dot_v1_dot_common__pb2
 from muster_protos.muster.v1 import discovery_pb2 as muster_dot_v1_dot_discovery__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!muster/internal/v1/metadata.proto\x12\x12muster.internal.v1\x1a\x1bmuster/log/v1/records.proto\x1a\x16muster/v1/common.proto\x1a\x19muster/v1/discovery.proto\"=\n\x06LogEnd\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"*\n\tNewRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"^\n\x08LogEntry\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\"8\n\nLogRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.muster.internal.v1.LogCall\"\xa7\x02\n\x07LogCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05shard\x18\x02 \x01(\r\x12.\n\x05\x63laim\x18\x03 \x01(\x0b\x32\x1d.muster.internal.v1.ClaimStepH\x00\x12\x30\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x1e.muster.internal.v1.AppendStepH\x00\x12.\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1d.muster.internal.v1.CheckStepH\x00\x12\x34\n\x08snapshot\x18\x06 \x01(\x0b\x32 .muster.internal.v1.SnapshotStepH\x00\x12,\n\x04trim\x18\x07 \x01(\x0b\x32\x1c.muster.internal.v1.TrimStepH\x00\x42\x06\n\x04step\"b\n\tClaimStep\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0b\x61\x62ove_epoch\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\t\"\xb5\x01\n\nAppendStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12.\n\x07records\x18\x04 \x03(\x0b\x32\x1d.muster.internal.v1.NewRecord\x12\x15\n\rfirst_attempt\x18\x05 \x01(\x08\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\"/\n\tCheckStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\"\x86\x01\n\x0cSnapshotStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x13\n\x0bpart_hashes\x18\x06 \x01(\x0c\"\xe5\x01\n\x08TrimStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12*\n\x06marker\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12!\n\x04upto\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12*\n\rprevious_upto\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12#\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\ronly_exported\x18\x07 \x01(\x08\"=\n\x0bLogResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.muster.internal.v1.LogResult\"\x96\x01\n\tLogResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xdc\x01\n\x0cLeaseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x30\n\x07serving\x18\x08 \x03(\x0b\x32\x1f.muster.internal.v1.ServedShard\x12\x0f\n\x07release\x18\t \x01(\x08\"+\n\x0bServedShard\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"U\n\rLeaseResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\nsuperseded\x18\x04 \x01(\x08\"\xdf\x01\n\x0eReadLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12!\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x04 \x01(\x0c\x12\x10\n\x08snapshot\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06packed\x18\x07 \x01(\x08\x12.\n\x11without_snapshots\x18\x08 \x03(\x0b\x32\x13.muster.v1.Position\x12\x12\n\nafter_hash\x18\t \x01(\x0c\"`\n\x08\x45ntryRun\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\x12\x0e\n\x06nonces\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x01(\x0c\"4\n\nDecodedRun\x12&\n\x07records\x18\x03 \x03(\x0b\x32\x15.muster.log.v1.Record\"7\n\rJoinedCommits\x12\x15\n\rwritten_at_ms\x18\x01 \x03(\x03\x12\x0f\n\x07\x63ommits\x18\x1e \x03(\x0c\"\x83\x01\n\rCommitColumns\x12\x10\n\x08group_id\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x03(\x05\x12\x11\n\tmember_id\x18\x03 \x03(\t\x12\x12\n\nmember_seq\x18\x04 \x03(\x04\x12\x0f\n\x07offsets\x18\x05 \x03(\x0c\x12\x14\n\x0c\x65xpire_at_ms\x18\x06 \x03(\x03\"i\n\rOffsetColumns\x12\r\n\x05topic\x18\x01 \x03(\t\x12\x11\n\tpartition\x18\x02 \x03(\r\x12\x0e\n\x06offset\x18\x03 \x03(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x03(\x05\x12\x10\n\x08metadata\x18\x05 \x03(\t\"\xfe\x01\n\x0fReadLogResponse\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.muster.internal.v1.LogEntry\x12\x15\n\rsnapshot_part\x18\x02 \x01(\x0c\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12/\n\x07outcome\x18\x04 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0c\n\x04runs\x18\x06 \x03(\x0c\x12*\n\rsnapshot_upto\x18\x07 \x01(\x0b\x32\x13.muster.v1.Position\"\x0e\n\x0cWatchRequest\"y\n\rWatchResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x31\n\x07\x63\x61talog\x18\x02 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"V\n\x0cTopicCatalog\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\"w\n\x12\x43hangeTopicRequest\x12\"\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12!\n\x05\x61lter\x18\x02 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12\x10\n\x06\x64\x65lete\x18\x03 \x01(\tH\x00\x42\x08\n\x06\x63hange\"\x9d\x01\n\x13\x43hangeTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12$\n\x07version\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"[\n\x15ReportExportedRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"Z\n\x16ReportExportedResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x02 \x01(\t\"$\n\x12\x44\x65scribeLogRequest\x12\x0e\n\x06shards\x18\x01 \x03(\r\"\xa8\x02\n\x13\x44\x65scribeLogResponse\x12\x41\n\x08replicas\x18\x01 \x03(\x0b\x32/.muster.internal.v1.DescribeLogResponse.Replica\x1a\xcd\x01\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0epromised_epoch\x18\x05 \x01(\x04\x12)\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x04*\x85\x02\n\nLogOutcome\x12\x1b\n\x17LOG_OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eLOG_OUTCOME_OK\x10\x01\x12\x17\n\x13LOG_OUTCOME_UNKNOWN\x10\x02\x12\x16\n\x12LOG_OUTCOME_FENCED\x10\x03\x12\x17\n\x13LOG_OUTCOME_REFUSED\x10\x04\x12\x16\n\x12LOG_OUTCOME_NO_LOG\x10\x05\x12\x19\n\x15LOG_OUTCOME_TRUNCATED\x10\x06\x12\x17\n\x13LOG_OUTCOME_INVALID\x10\x07\x12\x17\n\x13LOG_OUTCOME_DAMAGED\x10\x08\x12\x17\n\x13LOG_OUTCOME_TRIMMED\x10\t2\xfe\x04\n\x0fMetadataService\x12J\n\x03Log\x12\x1e.muster.internal.v1.LogRequest\x1a\x1f.muster.internal.v1.LogResponse(\x01\x30\x01\x12P\n\x05Lease\x12 .muster.internal.v1.LeaseRequest\x1a!.muster.internal.v1.LeaseResponse(\x01\x30\x01\x12T\n\x07ReadLog\x12\".muster.internal.v1.ReadLogRequest\x1a#.muster.internal.v1.ReadLogResponse0\x01\x12N\n\x05Watch\x12 .muster.internal.v1.WatchRequest\x1a!.muster.internal.v1.WatchResponse0\x01\x12^\n\x0b\x43hangeTopic\x12&.muster.internal.v1.ChangeTopicRequest\x1a\'.muster.internal.v1.ChangeTopicResponse\x12g\n\x0eReportExported\x12).muster.internal.v1.ReportExportedRequest\x1a*.muster.internal.v1.ReportExportedResponse\x12^\n\x0b\x44\x65scribeLog\x12&.muster.internal.v1.DescribeLogRequest\x1a\'.muster.internal.v1.DescribeLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!muster/internal/v1/metadata.proto\x12\x12muster.internal.v1\x1a\x16muster/v1/common.proto\x1a\x19muster/v1/discovery.proto\"=\n\x06LogEnd\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"*\n\tNewRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"^\n\x08LogEntry\x12%\n\x08position\x18\x01 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04hash\x18\x04 \x01(\x0c\"8\n\nLogRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.muster.internal.v1.LogCall\"\xa7\x02\n\x07LogCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05shard\x18\x02 \x01(\r\x12.\n\x05\x63laim\x18\x03 \x01(\x0b\x32\x1d.muster.internal.v1.ClaimStepH\x00\x12\x30\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x1e.muster.internal.v1.AppendStepH\x00\x12.\n\x05\x63heck\x18\x05 \x01(\x0b\x32\x1d.muster.internal.v1.CheckStepH\x00\x12\x34\n\x08snapshot\x18\x06 \x01(\x0b\x32 .muster.internal.v1.SnapshotStepH\x00\x12,\n\x04trim\x18\x07 \x01(\x0b\x32\x1c.muster.internal.v1.TrimStepH\x00\x42\x06\n\x04step\"b\n\tClaimStep\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0b\x61\x62ove_epoch\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\t\"\xb5\x01\n\nAppendStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12.\n\x07records\x18\x04 \x03(\x0b\x32\x1d.muster.internal.v1.NewRecord\x12\x15\n\rfirst_attempt\x18\x05 \x01(\x08\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\"/\n\tCheckStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\"\x86\x01\n\x0cSnapshotStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12!\n\x04upto\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x13\n\x0bpart_hashes\x18\x06 \x01(\x0c\"\xe5\x01\n\x08TrimStep\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x02 \x01(\x0c\x12*\n\x06marker\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12!\n\x04upto\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12*\n\rprevious_upto\x18\x05 \x01(\x0b\x32\x13.muster.v1.Position\x12#\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x15\n\ronly_exported\x18\x07 \x01(\x08\"=\n\x0bLogResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.muster.internal.v1.LogResult\"\x96\x01\n\tLogResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.muster.internal.v1.LogEnd\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"\xdc\x01\n\x0cLeaseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x1b.muster.v1.CoordinatorState\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x30\n\x07serving\x18\x08 \x03(\x0b\x32\x1f.muster.internal.v1.ServedShard\x12\x0f\n\x07release\x18\t \x01(\x08\"+\n\x0bServedShard\x12\r\n\x05shard\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"U\n\rLeaseResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07renewed\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x12\n\nsuperseded\x18\x04 \x01(\x08\"\xdf\x01\n\x0eReadLogRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12!\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0b\x63laim_nonce\x18\x04 \x01(\x0c\x12\x10\n\x08snapshot\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06packed\x18\x07 \x01(\x08\x12.\n\x11without_snapshots\x18\x08 \x03(\x0b\x32\x13.muster.v1.Position\x12\x12\n\nafter_hash\x18\t \x01(\x0c\"`\n\x08\x45ntryRun\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\x12\x0e\n\x06nonces\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x01(\x0c\"7\n\rJoinedCommits\x12\x15\n\rwritten_at_ms\x18\x01 \x03(\x03\x12\x0f\n\x07\x63ommits\x18\x1e \x03(\x0c\"\x83\x01\n\rCommitColumns\x12\x10\n\x08group_id\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x03(\x05\x12\x11\n\tmember_id\x18\x03 \x03(\t\x12\x12\n\nmember_seq\x18\x04 \x03(\x04\x12\x0f\n\x07offsets\x18\x05 \x03(\x0c\x12\x14\n\x0c\x65xpire_at_ms\x18\x06 \x03(\x03\"i\n\rOffsetColumns\x12\r\n\x05topic\x18\x01 \x03(\t\x12\x11\n\tpartition\x18\x02 \x03(\r\x12\x0e\n\x06offset\x18\x03 \x03(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x03(\x05\x12\x10\n\x08metadata\x18\x05 \x03(\t\"\xfe\x01\n\x0fReadLogResponse\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.muster.internal.v1.LogEntry\x12\x15\n\rsnapshot_part\x18\x02 \x01(\x0c\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.muster.v1.Position\x12/\n\x07outcome\x18\x04 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0c\n\x04runs\x18\x06 \x03(\x0c\x12*\n\rsnapshot_upto\x18\x07 \x01(\x0b\x32\x13.muster.v1.Position\"\x0e\n\x0cWatchRequest\"y\n\rWatchResponse\x12#\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x12.muster.v1.Cluster\x12\x31\n\x07\x63\x61talog\x18\x02 \x01(\x0b\x32 .muster.internal.v1.TopicCatalog\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\"V\n\x0cTopicCatalog\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.muster.v1.Topic\x12$\n\x07version\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\"w\n\x12\x43hangeTopicRequest\x12\"\n\x06\x63reate\x18\x01 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12!\n\x05\x61lter\x18\x02 \x01(\x0b\x32\x10.muster.v1.TopicH\x00\x12\x10\n\x06\x64\x65lete\x18\x03 \x01(\tH\x00\x42\x08\n\x06\x63hange\"\x9d\x01\n\x13\x43hangeTopicResponse\x12(\n\nerror_code\x18\x01 \x01(\x0e\x32\x14.muster.v1.ErrorCode\x12\x1f\n\x05topic\x18\x02 \x01(\x0b\x32\x10.muster.v1.Topic\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12$\n\x07version\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\"[\n\x15ReportExportedRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12%\n\x08position\x18\x02 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"Z\n\x16ReportExportedResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12\x0f\n\x07message\x18\x02 \x01(\t\"$\n\x12\x44\x65scribeLogRequest\x12\x0e\n\x06shards\x18\x01 \x03(\r\"\xa8\x02\n\x13\x44\x65scribeLogResponse\x12\x41\n\x08replicas\x18\x01 \x03(\x0b\x32/.muster.internal.v1.DescribeLogResponse.Replica\x1a\xcd\x01\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\r\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.muster.internal.v1.LogOutcome\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.muster.v1.Position\x12\x16\n\x0epromised_epoch\x18\x05 \x01(\x04\x12)\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x13.muster.v1.Position\x12\x0f\n\x07\x65ntries\x18\x07 \x01(\x04*\x85\x02\n\nLogOutcome\x12\x1b\n\x17LOG_OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eLOG_OUTCOME_OK\x10\x01\x12\x17\n\x13LOG_OUTCOME_UNKNOWN\x10\x02\x12\x16\n\x12LOG_OUTCOME_FENCED\x10\x03\x12\x17\n\x13LOG_OUTCOME_REFUSED\x10\x04\x12\x16\n\x12LOG_OUTCOME_NO_LOG\x10\x05\x12\x19\n\x15LOG_OUTCOME_TRUNCATED\x10\x06\x12\x17\n\x13LOG_OUTCOME_INVALID\x10\x07\x12\x17\n\x13LOG_OUTCOME_DAMAGED\x10\x08\x12\x17\n\x13LOG_OUTCOME_TRIMMED\x10\t2\xfe\x04\n\x0fMetadataService\x12J\n\x03Log\x12\x1e.muster.internal.v1.LogRequest\x1a\x1f.muster.internal.v1.LogResponse(\x01\x30\x01\x12P\n\x05Lease\x12 .muster.internal.v1.LeaseRequest\x1a!.muster.internal.v1.LeaseResponse(\x01\x30\x01\x12T\n\x07ReadLog\x12\".muster.internal.v1.ReadLogRequest\x1a#.muster.internal.v1.ReadLogResponse0\x01\x12N\n\x05Watch\x12 .muster.internal.v1.WatchRequest\x1a!.muster.internal.v1.WatchResponse0\x01\x12^\n\x0b\x43hangeTopic\x12&.muster.internal.v1.ChangeTopicRequest\x1a\'.muster.internal.v1.ChangeTopicResponse\x12g\n\x0eReportExported\x12).muster.internal.v1.ReportExportedRequest\x1a*.muster.internal.v1.ReportExportedResponse\x12^\n\x0b\x44\x65scribeLog\x12&.muster.internal.v1.DescribeLogRequest\x1a\'.muster.internal.v1.DescribeLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.internal.v1.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGOUTCOME']._serialized_start=3933
-  _globals['_LOGOUTCOME']._serialized_end=4194
-  _globals['_LOGEND']._serialized_start=137
-  _globals['_LOGEND']._serialized_end=198
-  _globals['_NEWRECORD']._serialized_start=200
-  _globals['_NEWRECORD']._serialized_end=242
-  _globals['_LOGENTRY']._serialized_start=244
-  _globals['_LOGENTRY']._serialized_end=338
-  _globals['_LOGREQUEST']._serialized_start=340
-  _globals['_LOGREQUEST']._serialized_end=396
-  _globals['_LOGCALL']._serialized_start=399
-  _globals['_LOGCALL']._serialized_end=694
-  _globals['_CLAIMSTEP']._serialized_start=696
-  _globals['_CLAIMSTEP']._serialized_end=794
-  _globals['_APPENDSTEP']._serialized_start=797
-  _globals['_APPENDSTEP']._serialized_end=978
-  _globals['_CHECKSTEP']._serialized_start=980
-  _globals['_CHECKSTEP']._serialized_end=1027
-  _globals['_SNAPSHOTSTEP']._serialized_start=1030
-  _globals['_SNAPSHOTSTEP']._serialized_end=1164
-  _globals['_TRIMSTEP']._serialized_start=1167
-  _globals['_TRIMSTEP']._serialized_end=1396
-  _globals['_LOGRESPONSE']._serialized_start=1398
-  _globals['_LOGRESPONSE']._serialized_end=1459
-  _globals['_LOGRESULT']._serialized_start=1462
-  _globals['_LOGRESULT']._serialized_end=1612
-  _globals['_LEASEREQUEST']._serialized_start=1615
-  _globals['_LEASEREQUEST']._serialized_end=1835
-  _globals['_SERVEDSHARD']._serialized_start=1837
-  _globals['_SERVEDSHARD']._serialized_end=1880
-  _globals['_LEASERESPONSE']._serialized_start=1882
-  _globals['_LEASERESPONSE']._serialized_end=1967
-  _globals['_READLOGREQUEST']._serialized_start=1970
-  _globals['_READLOGREQUEST']._serialized_end=2193
-  _globals['_ENTRYRUN']._serialized_start=2195
-  _globals['_ENTRYRUN']._serialized_end=2291
-  _globals['_DECODEDRUN']._serialized_start=2293
-  _globals['_DECODEDRUN']._serialized_end=2345
-  _globals['_JOINEDCOMMITS']._serialized_start=2347
-  _globals['_JOINEDCOMMITS']._serialized_end=2402
-  _globals['_COMMITCOLUMNS']._serialized_start=2405
-  _globals['_COMMITCOLUMNS']._serialized_end=2536
-  _globals['_OFFSETCOLUMNS']._serialized_start=2538
-  _globals['_OFFSETCOLUMNS']._serialized_end=2643
-  _globals['_READLOGRESPONSE']._serialized_start=2646
-  _globals['_READLOGRESPONSE']._serialized_end=2900
-  _globals['_WATCHREQUEST']._serialized_start=2902
-  _globals['_WATCHREQUEST']._serialized_end=2916
-  _globals['_WATCHRESPONSE']._serialized_start=2918
-  _globals['_WATCHRESPONSE']._serialized_end=3039
-  _globals['_TOPICCATALOG']._serialized_start=3041
-  _globals['_TOPICCATALOG']._serialized_end=3127
-  _globals['_CHANGETOPICREQUEST']._serialized_start=3129
-  _globals['_CHANGETOPICREQUEST']._serialized_end=3248
-  _globals['_CHANGETOPICRESPONSE']._serialized_start=3251
-  _globals['_CHANGETOPICRESPONSE']._serialized_end=3408
-  _globals['_REPORTEXPORTEDREQUEST']._serialized_start=3410
-  _globals['_REPORTEXPORTEDREQUEST']._serialized_end=3501
-  _globals['_REPORTEXPORTEDRESPONSE']._serialized_start=3503
-  _globals['_REPORTEXPORTEDRESPONSE']._serialized_end=3593
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=3595
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=3631
-  _globals['_DESCRIBELOGRESPONSE']._serialized_start=3634
-  _globals['_DESCRIBELOGRESPONSE']._serialized_end=3930
-  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_start=3725
-  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_end=3930
-  _globals['_METADATASERVICE']._serialized_start=4197
-  _globals['_METADATASERVICE']._serialized_end=4835
+  _globals['_LOGOUTCOME']._serialized_start=3850
+  _globals['_LOGOUTCOME']._serialized_end=4111
+  _globals['_LOGEND']._serialized_start=108
+  _globals['_LOGEND']._serialized_end=169
+  _globals['_NEWRECORD']._serialized_start=171
+  _globals['_NEWRECORD']._serialized_end=213
+  _globals['_LOGENTRY']._serialized_start=215
+  _globals['_LOGENTRY']._serialized_end=309
+  _globals['_LOGREQUEST']._serialized_start=311
+  _globals['_LOGREQUEST']._serialized_end=367
+  _globals['_LOGCALL']._serialized_start=370
+  _globals['_LOGCALL']._serialized_end=665
+  _globals['_CLAIMSTEP']._serialized_start=667
+  _globals['_CLAIMSTEP']._serialized_end=765
+  _globals['_APPENDSTEP']._serialized_start=768
+  _globals['_APPENDSTEP']._serialized_end=949
+  _globals['_CHECKSTEP']._serialized_start=951
+  _globals['_CHECKSTEP']._serialized_end=998
+  _globals['_SNAPSHOTSTEP']._serialized_start=1001
+  _globals['_SNAPSHOTSTEP']._serialized_end=1135
+  _globals['_TRIMSTEP']._serialized_start=1138
+  _globals['_TRIMSTEP']._serialized_end=1367
+  _globals['_LOGRESPONSE']._serialized_start=1369
+  _globals['_LOGRESPONSE']._serialized_end=1430
+  _globals['_LOGRESULT']._serialized_start=1433
+  _globals['_LOGRESULT']._serialized_end=1583
+  _globals['_LEASEREQUEST']._serialized_start=1586
+  _globals['_LEASEREQUEST']._serialized_end=1806
+  _globals['_SERVEDSHARD']._serialized_start=1808
+  _globals['_SERVEDSHARD']._serialized_end=1851
+  _globals['_LEASERESPONSE']._serialized_start=1853
+  _globals['_LEASERESPONSE']._serialized_end=1938
+  _globals['_READLOGREQUEST']._serialized_start=1941
+  _globals['_READLOGREQUEST']._serialized_end=2164
+  _globals['_ENTRYRUN']._serialized_start=2166
+  _globals['_ENTRYRUN']._serialized_end=2262
+  _globals['_JOINEDCOMMITS']._serialized_start=2264
+  _globals['_JOINEDCOMMITS']._serialized_end=2319
+  _globals['_COMMITCOLUMNS']._serialized_start=2322
+  _globals['_COMMITCOLUMNS']._serialized_end=2453
+  _globals['_OFFSETCOLUMNS']._serialized_start=2455
+  _globals['_OFFSETCOLUMNS']._serialized_end=2560
+  _globals['_READLOGRESPONSE']._serialized_start=2563
+  _globals['_READLOGRESPONSE']._serialized_end=2817
+  _globals['_WATCHREQUEST']._serialized_start=2819
+  _globals['_WATCHREQUEST']._serialized_end=2833
+  _globals['_WATCHRESPONSE']._serialized_start=2835
+  _globals['_WATCHRESPONSE']._serialized_end=2956
+  _globals['_TOPICCATALOG']._serialized_start=2958
+  _globals['_TOPICCATALOG']._serialized_end=3044
+  _globals['_CHANGETOPICREQUEST']._serialized_start=3046
+  _globals['_CHANGETOPICREQUEST']._serialized_end=3165
+  _globals['_CHANGETOPICRESPONSE']._serialized_start=3168
+  _globals['_CHANGETOPICRESPONSE']._serialized_end=3325
+  _globals['_REPORTEXPORTEDREQUEST']._serialized_start=3327
+  _globals['_REPORTEXPORTEDREQUEST']._serialized_end=3418
+  _globals['_REPORTEXPORTEDRESPONSE']._serialized_start=3420
+  _globals['_REPORTEXPORTEDRESPONSE']._serialized_end=3510
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=3512
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=3548
+  _globals['_DESCRIBELOGRESPONSE']._serialized_start=3551
+  _globals['_DESCRIBELOGRESPONSE']._serialized_end=3847
+  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_start=3642
+  _globals['_DESCRIBELOGRESPONSE_REPLICA']._serialized_end=3847
+  _globals['_METADATASERVICE']._serialized_start=4114
+  _globals['_METADATASERVICE']._serialized_end=4752
 # @@protoc_insertion_point(module_scope)

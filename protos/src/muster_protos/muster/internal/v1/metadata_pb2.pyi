@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from muster_protos.muster.log.v1 import records_pb2 as _records_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import discovery_pb2 as _discovery_pb2
 import builtins as _builtins
@@ -734,30 +733,6 @@ class EntryRun(_message.Message):
 Global___EntryRun: _TypeAlias = EntryRun  # noqa: Y015
 
 @_typing.final
-class DecodedRun(_message.Message):
-    """The same bytes as an EntryRun, with its records decoded."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECORDS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def records(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.Record]:
-        """One per entry."""
-
-    def __init__(
-        self,
-        *,
-        records: _abc.Iterable[_records_pb2.Record] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DecodedRun: _TypeAlias = DecodedRun  # noqa: Y015
-
-@_typing.final
 class JoinedCommits(_message.Message):
     """The same bytes as Records that are commits, joined."""
 
@@ -918,8 +893,8 @@ class ReadLogResponse(_message.Message):
 
     @_builtins.property
     def runs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Serialised `EntryRun`s, in order, when the request says `packed`: a reader decodes the same bytes once for
-        the chain and once for the records.
+        """Serialised `EntryRun`s, in order, when the request says `packed`: what they hold is decoded and checked
+        together.
         """
 
     @_builtins.property
