@@ -222,6 +222,37 @@ async def test_renewal_is_seen_by_every_instance(cluster: MetadataCluster) -> No
     holder.close()
 
 
+@pytest.mark.parametrize("failing", [False, True], ids=["ended", "failing once"])
+async def test_an_instance_reads_on_whatever_ends_its_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        watcher = Watcher(cluster[0])
+        await until_equal(lambda: bool(watcher.messages), True, "the instance tells of the cluster")
+        metadata = cluster[0].server.metadata
+        with capture_logs() as logs:
+            if failing:
+                read, failures = metadata.tables.read, [ValueError("odd")] * 3
+
+                async def fail_first(*arguments: Any) -> Any:
+                    if failures:
+                        raise failures.pop()
+                    return await read(*arguments)
+
+                monkeypatch.setattr(metadata.tables, "read", fail_first)
+                await until_equal(lambda: len(failures), 0, "every read failed once")
+            else:
+                for task in tuple(metadata._monitor._tasks):
+                    task.cancel()
+            holder = Holder(cluster[1], "c-1")  # so that only reads tell this instance
+            await holder.renew()
+            await until_equal(lambda: watcher.state("c-1"), LIVE, "seen")
+        told = [entry["event"] for entry in logs if entry["log_level"] == "error"]
+        assert told == (["tables_not_read"] * 3 if failing else ["table_reads_ended"] * 4)
+        await watcher.stop()
+        holder.close()
+
+
 async def counters_of(cluster: MetadataCluster, *nodes: int) -> list[int]:
     """What some nodes store of the coordinator c-1."""
     found = []

@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 
 import structlog
 from muster_core.position import Position
@@ -62,39 +63,58 @@ class Monitor:
         self._latest: dict[Node, tuple[int, NodeTables]] = {}
         self._lacking_since_s: float | None = None
         self._patience_s = _LACKING_S
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def start(self) -> None:
         """Begins to read."""
-        self._tasks = [
-            asyncio.create_task(self._poll(node), name="table-poll") for node in self._quorum.nodes
-        ]
-        self._tasks.append(asyncio.create_task(self._judge(), name="table-judge"))
+        for node in self._quorum.nodes:
+            self._begin(partial(self._poll, node), f"table-poll-{node.index}")
+        self._begin(self._judge, "table-judge")
 
     async def stop(self) -> None:
         """Ends."""
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]], name: str) -> None:
+        task = asyncio.create_task(work(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, work))
+
+    def _ended(self, work: Callable[[], Coroutine[None, None, None]], task: asyncio.Task[None]) -> None:
+        """Begins again: an instance that reads no more would go on to tell of a cluster as it was."""
+        self._tasks.discard(task)
+        if not self._stopping:
+            error = None if task.cancelled() else task.exception()
+            log.error("table_reads_ended", task=task.get_name(), error=repr(error), exc_info=error)
+            self._begin(work, task.get_name())
+
     async def _poll(self, node: Node) -> None:
         while True:
             sent_ms = self._now_ms()
-            tables = await self._tables.read(node, self._timeout_ms)
-            before = self._latest.get(node)
-            if tables.empty and not (before and before[1].empty):
-                log.warning("log_node_empty", node=node.index)
-                self._on_empty(node)
-            if tables.foreign:
-                self._on_foreign()
-            if tables.problem != (before[1].problem if before else ""):
-                # What one node has to say is news for the administrator alone: the others go on.
-                if tables.problem:
-                    log.warning("log_node_lost", node=node.index, address=node.place, problem=tables.problem)
-                else:
-                    log.info("log_node_back", node=node.index, address=node.place)
-            self._latest[node] = (sent_ms, tables)
+            try:
+                self._heard(node, sent_ms, await self._tables.read(node, self._timeout_ms))
+            except Exception:  # what was read last grows old, and the node counts no more
+                log.exception("tables_not_read", node=node.index)
             await asyncio.sleep(max(0, sent_ms + self._poll_ms - self._now_ms()) / 1000)
+
+    def _heard(self, node: Node, sent_ms: int, tables: NodeTables) -> None:
+        before = self._latest.get(node)
+        if tables.empty and not (before and before[1].empty):
+            log.warning("log_node_empty", node=node.index)
+            self._on_empty(node)
+        if tables.foreign:
+            self._on_foreign()
+        if tables.problem != (before[1].problem if before else ""):
+            # What one node has to say is news for the administrator alone: the others go on.
+            if tables.problem:
+                log.warning("log_node_lost", node=node.index, address=node.place, problem=tables.problem)
+            else:
+                log.info("log_node_back", node=node.index, address=node.place)
+        self._latest[node] = (sent_ms, tables)
 
     async def _judge(self) -> None:
         while True:
