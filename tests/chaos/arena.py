@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import muster
+from chaos.audit import Noted, audit, installed
 from chaos.checkers import Answers, Commits, Generations, Violation, all_checkers, check_log, check_sink
 from chaos.history import Event, Histories, Recorder
 from chaos.load import Load
@@ -100,6 +101,7 @@ class Arena:
         self.violations: list[Violation] = []
         self._histories = Histories(self.load.histories)
         self._checkers: tuple[Commits, Generations, Answers] = all_checkers()
+        self._noted = Noted()
         self.recent: list[Event] = []
         self._open: dict[str, Event] = {}
         self._took: list[tuple[int, int]] = []
@@ -164,6 +166,7 @@ class Arena:
             self.recent.append(event)
             self.load.see(event)
             self._follow(event)
+            self._noted.feed(event)
             for checker in self._checkers:
                 before = len(checker.violations)
                 checker.feed(event)
@@ -433,7 +436,10 @@ class Arena:
         self.follow()
         violations = list(self.violations)
         commits = self._checkers[0]
-        logged = await self.logs.commits(sorted({group for group, _ in commits.acknowledged}))
+        places = await self.logs.commits(sorted({group for group, _ in commits.acknowledged}))
+        logged: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for one in places:
+            logged.setdefault((one.group_id, one.partition), []).append((one.value, one.member_id))
         violations += check_log(commits.acknowledged, logged, trimmed=self._trimmed)
         violations += check_sink(await asyncio.to_thread(lambda: list(accepted(self.load.sink.url))))
         report = await asyncio.to_thread(verify, self.cluster.redis_url)
@@ -441,12 +447,18 @@ class Arena:
             Violation(one.violation.invariant, 0, f"{one.log}: {one.violation.detail}")
             for one in report.evidence
         ]
+        told = "no audit: Spark is not in the environment (`./x audit` adds it)"
+        if installed():
+            folder = self.load.histories.parent / "audit"
+            found, told = await audit(self.cluster.redis_url, folder, self._noted, places)
+            violations += found
         acknowledged = sum(len(values) for values in commits.acknowledged.values())
         self.say(
             f"  checked: {acknowledged} acknowledged commits, {commits.checked} reads, "
             f"{self._checkers[1].checked} assignments, {self._checkers[2].checked} answers with an epoch, "
             f"{report.entries} log entries of {report.logs} logs on {report.nodes} nodes"
         )
+        self.say(f"  {told}")
         self.acknowledged = acknowledged
         self.entries = report.entries
         return violations

@@ -1,7 +1,7 @@
 """A look into the nodes of the log, read-only and quick: what stands there at this moment."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis.asyncio
 from kit.linked_cluster import LinkedCluster
@@ -13,6 +13,19 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 Record = records_pb2.Record
+
+
+class CommitPlace(NamedTuple):
+    """A commit of one partition, and where it stands."""
+
+    group_id: str
+    topic: str
+    partition: int
+    value: int
+    member_id: str
+    shard: int
+    epoch: int
+    offset: int
 
 
 class Logs:
@@ -66,19 +79,23 @@ class Logs:
             count += any(_is(record, kind, group, generation) for _, record in found)
         return count
 
-    async def commits(self, groups: Sequence[str]) -> dict[tuple[str, int], list[tuple[int, str]]]:
-        """Value and member of every commit of these groups, in the order of the log, by partition."""
-        found: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    async def commits(self, groups: Sequence[str]) -> list[CommitPlace]:
+        """Every commit of these groups that is left, by shard, in the order of the log."""
+        found: list[CommitPlace] = []
         wanted = set(groups)
         for shard in sorted({self.shard(group) for group in groups}):
             ends = [await self.end(index, shard) for index in range(1, len(self.nodes) + 1)]
             best = max(range(len(ends)), key=ends.__getitem__) + 1
-            for _, record in await self.records(best, shard):
+            for place, record in await self.records(best, shard):
                 message = record.offset_committed
                 if record.WhichOneof("kind") == "offset_committed" and message.group_id in wanted:
-                    for row in message.offsets:
-                        key = (message.group_id, row.partition)
-                        found.setdefault(key, []).append((row.offset, message.member_id))
+                    found += [
+                        CommitPlace(
+                            message.group_id, row.topic, row.partition, row.offset, message.member_id,
+                            shard, place.epoch, place.offset,
+                        )
+                        for row in message.offsets
+                    ]  # fmt: skip
         return found
 
     async def generations(self, group: str) -> list[int]:

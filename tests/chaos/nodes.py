@@ -314,8 +314,7 @@ async def metadata_between(arena: Arena) -> str:
         arena.expect(await commit == 0, "the commit is acknowledged through the other instance")
         if not hit:
             raise NotHit("the commit was answered before the kill")
-        logged = (await arena.logs.commits([group]))[group, 0]
-        values = [value for value, _ in logged]
+        values = [place.value for place in await arena.logs.commits([group])]
         arena.expect(values == [1, 2], f"each commit stands in the log once: {values}")
     await arena.all_commit()
     return "the commit stood on a majority without an answer; it was applied once"

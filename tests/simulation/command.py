@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     began_s = time.monotonic()
     totals = Totals()
-    for outcome in _outcomes(seeds, options.minutes, options.jobs, options.trace):
+    for outcome in _outcomes(seeds, options.minutes, options.jobs, options.trace, options.dump):
         totals.add(outcome)
         for line in told(outcome, _command(outcome.seed, options.minutes)) if not outcome.good else ():
             print(line, flush=True)
@@ -56,11 +56,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=_minutes, default=5.0, help="virtual minutes of each (5)")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write what happened, with --seed")
+    parser.add_argument(
+        "--dump", type=Path, metavar="FOLDER",
+        help="write what the nodes hold in the end, with --seed; `redis-cli --pipe` reads each file",
+    )  # fmt: skip
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that finds something")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")
     options = parser.parse_args(arguments)
-    if options.trace is not None and options.seed is None:
-        parser.error("--trace needs --seed")
+    for name in ("trace", "dump"):
+        if getattr(options, name) is not None and options.seed is None:
+            parser.error(f"--{name} needs --seed")
     return options
 
 
@@ -91,7 +96,9 @@ def _one_line(outcome: Outcome) -> str:
     )
 
 
-def _outcomes(seeds: Sequence[int], minutes: float, jobs: int, trace: Path | None) -> Iterator[Outcome]:
+def _outcomes(
+    seeds: Sequence[int], minutes: float, jobs: int, trace: Path | None, dump: Path | None
+) -> Iterator[Outcome]:
     """Each seed in a process of its own, made as a copy of this one: all begin alike."""
     context = multiprocessing.get_context("fork")
     running: dict[Connection, tuple[int, Any]] = {}
@@ -100,7 +107,7 @@ def _outcomes(seeds: Sequence[int], minutes: float, jobs: int, trace: Path | Non
         while waiting and len(running) < jobs:
             seed = waiting.pop()
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(sender, seed, minutes, trace))
+            process = context.Process(target=_work, args=(sender, seed, minutes, trace, dump))
             process.start()
             sender.close()
             running[receiver] = (seed, process)
@@ -116,12 +123,12 @@ def _outcomes(seeds: Sequence[int], minutes: float, jobs: int, trace: Path | Non
             yield outcome
 
 
-def _work(sender: Connection, seed: int, minutes: float, trace: Path | None) -> None:
+def _work(sender: Connection, seed: int, minutes: float, trace: Path | None, dump: Path | None) -> None:
     if trace is None:
-        outcome = run_seed(seed, minutes)
+        outcome = run_seed(seed, minutes, dump=dump)
     else:
         with trace.open("w", encoding="utf-8") as file:
-            outcome = run_seed(seed, minutes, lambda line: print(line, file=file))
+            outcome = run_seed(seed, minutes, lambda line: print(line, file=file), dump)
     sender.send(outcome)
     sender.close()
     # What is left of the simulated processes must not run any more.

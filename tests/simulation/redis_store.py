@@ -1,8 +1,9 @@
 """What a Redis server holds, and the commands on it that the log needs."""
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -108,6 +109,17 @@ class Store:
         if value is not None and not isinstance(value, kind):
             raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return value
+
+    def commands(self) -> Iterator[tuple[bytes, ...]]:
+        """What gives an empty server the same keys."""
+        for key, value in self.keys.items():
+            if isinstance(value, bytes):
+                yield b"SET", key, value
+            elif isinstance(value, Stream):
+                for id_ in value.ids:
+                    yield b"XADD", key, shown(id_), *value.entries[id_]
+            elif value:
+                yield b"HSET", key, *chain.from_iterable(value.items())
 
     # strings and keys
 

@@ -6,10 +6,12 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import hiredis
 import structlog
 from simulation import processes
 from simulation.cluster import GROUPS, SERVERS, Cluster
@@ -116,7 +118,12 @@ class _ClientLog(logging.Handler):
             self._world.tell(f"{self._world.now_s:.6f} [{record.name}] {text}")
 
 
-def run_seed(seed: int, minutes: float = 5.0, tell: Callable[[str], None] | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    minutes: float = 5.0,
+    tell: Callable[[str], None] | None = None,
+    dump: Path | None = None,
+) -> Outcome:
     """Runs one seed.
 
     It belongs into a process of its own: what is left of the simulated processes must not run any more.
@@ -125,6 +132,7 @@ def run_seed(seed: int, minutes: float = 5.0, tell: Callable[[str], None] | None
         seed: decides everything.
         minutes: virtual minutes.
         tell: takes the trace, line by line.
+        dump: folder for what the nodes hold in the end, as commands for a real server each: `redis-1.resp`, …
     """
     began_s = time.process_time()
     world = World(seed)
@@ -154,6 +162,11 @@ def run_seed(seed: int, minutes: float = 5.0, tell: Callable[[str], None] | None
         nemesis = Nemesis(cluster, ledger, PACE_S)
         judge = Judge(cluster, ledger, observer, violations)
         settled_s = _live(world, cluster, nemesis, judge, ledger, violations, minutes * 60)
+    if dump is not None:
+        dump.mkdir(parents=True, exist_ok=True)
+        for node in cluster.nodes:
+            commands: Iterator[Any] = map(hiredis.pack_command, node.store.commands())  # type: ignore[arg-type]
+            (dump / f"{node.name}.resp").write_bytes(b"".join(commands))
     violations.expect(
         "X2",
         cluster.network.delivered >= DELIVERED_MIN,

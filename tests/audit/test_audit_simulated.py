@@ -1,0 +1,63 @@
+"""The audit of a log that a simulated cluster wrote under faults, in real servers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+from muster_server.dev.redis_nodes import RedisNodes
+
+pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
+pytestmark = pytest.mark.timeout(600)
+
+TESTS = Path(__file__).parent.parent
+SEED = 3
+MINUTES = 2
+
+
+def simulated(folder: Path) -> dict[str, bytes]:
+    """What the nodes of one seed hold in the end, as commands."""
+    run = [sys.executable, "-m", "simulation", "--seed", str(SEED), "--minutes", str(MINUTES)]
+    done = subprocess.run(
+        [*run, "--dump", str(folder)], cwd=TESTS, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.stem: path.read_bytes() for path in sorted(folder.glob("*.resp"))}
+
+
+async def test_the_log_of_a_simulated_cluster_breaks_no_promise(tmp_path: Path) -> None:
+    held = simulated(tmp_path / "dump")
+    assert list(held) == ["redis-1", "redis-2", "redis-3"]
+    nodes = RedisNodes(tmp_path / "nodes", 3, fsync="no")
+    await nodes.start()
+    try:
+        for node, commands in zip(nodes, held.values(), strict=True):
+            load(node.port, commands)
+        done = subprocess.run(  # noqa: ASYNC221
+            [
+                sys.executable, "-m", "muster_audit", "check", nodes.url, "--nodes", "all",
+                "-o", "json", "--spark-log", str(tmp_path / "spark.log"),
+            ],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    finally:
+        await nodes.stop()
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["compared"]
+    assert told["entries"] > 100
+    checked = {row["id"]: row["looked_at"] for row in told["invariants"]}
+    for invariant in ("L1", "L3", "L6", "L7", "L6n", "G1", "G3", "G9", "O3", "O4", "M3"):
+        assert checked[invariant] > 0, invariant
+
+
+def load(port: int, commands: bytes) -> None:
+    """Gives a server what a simulated node held."""
+    with redis.Redis(port=port) as client:
+        connection = client.connection_pool.get_connection()
+        connection.send_packed_command([commands, b"*2\r\n$4\r\nECHO\r\n$3\r\nend\r\n"])
+        while connection.read_response() != b"end":
+            pass
