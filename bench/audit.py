@@ -125,6 +125,16 @@ class Filler:
         return b"".join(commands)
 
 
+def at_rest(port: int) -> None:
+    """Waits until the server has rewritten its file: a process of its own that takes a core for a while."""
+    with redis.Redis(port=port) as client:
+        while True:
+            told: Any = client.info("persistence")
+            if not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
+                return
+            time.sleep(0.2)
+
+
 class Fillers:
     """Processes that write the logs.
 
@@ -307,6 +317,7 @@ async def main() -> None:
                 check(spark, url, CheckOptions(), folder / "warm")
                 for count in arguments.records or [1_000_000]:
                     size_bytes = fillers.grow_to(count)
+                    at_rest(nodes[0].port)
                     print(
                         f"{count:,} records of {size_bytes / count:.0f} bytes, {arguments.cores} cores",
                         flush=True,
