@@ -105,6 +105,26 @@ def test_a_claim_inside_an_epoch_is_refused() -> None:
         read_runs(built.entries, 100, ChainReader(), Shard(0, GroupConfig()))
 
 
+def test_what_the_state_keeps_does_not_keep_its_page() -> None:
+    """A group's cause, assignments and kept tokens come from records that were decoded alone."""
+    built = healthy()
+    chain, shard = ChainReader(), Shard(0, GroupConfig())
+    entries = built.entries[:4]
+    chain.read(entries[0])
+    nonces, hashes = (
+        b"".join(column) for column in ([e.nonce for e in entries[1:]], [e.hash for e in entries[1:]])
+    )
+    run = RecordRun(entries[1].position, [entry.record for entry in entries[1:]])
+    chain.read_run(run, nonces, hashes)
+    shard.replay_run(run)
+    run.others[0].Clear()  # others that were decoded with it would go with it
+    assert run.others[2].generation_started.members[0].member_id == "a"
+    assert run.kinds == ["claim", "offset_committed", "generation_started"]
+    assert shard.groups["g"].generation == 1
+    assert [m.member_id for m in shard.groups["g"].members.values()] == ["a", "b"]
+    assert shard.groups["g"].history[0].members[0].member_id == "a"
+
+
 def commits(times_ms: Sequence[int], *, whole: bool = True) -> LogBuilder:
     """Commits of members and others, of one partition and of several, again and again, between other records.
 

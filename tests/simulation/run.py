@@ -6,12 +6,11 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hiredis
 import structlog
 from simulation import processes
 from simulation.cluster import GROUPS, SERVERS, Cluster
@@ -20,6 +19,7 @@ from simulation.ledger import Ledger
 from simulation.nemesis import MEMBERS, Nemesis
 from simulation.observer import Observer
 from simulation.processes import Process
+from simulation.redis_node import encoded
 from simulation.violations import Violation, Violations
 from simulation.world import World
 
@@ -165,8 +165,8 @@ def run_seed(
     if dump is not None:
         dump.mkdir(parents=True, exist_ok=True)
         for node in cluster.nodes:
-            commands: Iterator[Any] = map(hiredis.pack_command, node.store.commands())  # type: ignore[arg-type]
-            (dump / f"{node.name}.resp").write_bytes(b"".join(commands))
+            commands = b"".join(encoded(list(command)) for command in node.store.commands())
+            (dump / f"{node.name}.resp").write_bytes(commands)
     violations.expect(
         "X2",
         cluster.network.delivered >= DELIVERED_MIN,

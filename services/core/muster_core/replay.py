@@ -118,9 +118,7 @@ class ChainReader:
         if record.HasField("claim"):
             self.nonces_of_claims[position.epoch] = nonce
         elif record.HasField("snapshot"):
-            snapshot = records_pb2.Snapshot()
-            snapshot.CopyFrom(record.snapshot)  # a part of the record would keep all of its page
-            self.markers.append(Marker(position, hash_, snapshot))
+            self.markers.append(Marker(position, hash_, record.snapshot))
 
     def _check_epoch(self, position: Position, kind: str, record: records_pb2.Record | None) -> None:
         """Checks where epochs begin; `record` is not needed of a commit."""
