@@ -126,11 +126,12 @@ class Filler:
 
 
 def at_rest(port: int) -> None:
-    """Waits until the server has rewritten its file: a process of its own that takes a core for a while."""
+    """Waits until the server has rewritten its file, and the disk has all of it: both take a core for a while."""
     with redis.Redis(port=port) as client:
         while True:
             told: Any = client.info("persistence")
             if not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
+                os.sync()
                 return
             time.sleep(0.2)
 

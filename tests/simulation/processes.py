@@ -24,23 +24,20 @@ def number_from(numbers: "itertools.count[int]") -> None:
 
 
 class _Future(asyncio.Future[Any]):
-    """Hashed by its number, so that sets of futures have the same order in every run."""
+    """Hashed by a number, so that sets of futures have the same order in every run."""
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = next(_hashes)
+    _number = -1
 
     def __hash__(self) -> int:
+        if self._number < 0:
+            self._number = next(_hashes)
         return self._number
 
 
 class _Task(asyncio.Task[Any]):
-    def __init__(self, work: Any, **arguments: Any) -> None:
-        self._number = next(_hashes)
-        super().__init__(work, **arguments)
+    _number = -1
 
-    def __hash__(self) -> int:
-        return self._number
+    __hash__ = _Future.__hash__  # type: ignore[assignment]
 
 
 class Handle:

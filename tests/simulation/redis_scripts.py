@@ -59,7 +59,9 @@ class Scripts:
         if value is None:
             return False
         if isinstance(value, list):
-            return self._lua.table_from([self._to_lua(part) for part in value])
+            if None in value:
+                value = [False if part is None else part for part in value]
+            return self._lua.table_from(value, recursive=True)
         return bytes(value) if isinstance(value, bytes) else value
 
     def _answer(self, value: Any) -> Any:

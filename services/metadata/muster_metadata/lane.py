@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hiredis import pack_command
-from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection, parse_url
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
@@ -70,7 +70,7 @@ class Lane:
         self._outstanding_bytes = 0
         self._sizes: collections.deque[int] = collections.deque()
         self._runner: asyncio.Task[None] | None = None
-        self._tls: tuple[list[int], RedisSSLContext] | None = None
+        self._made: tuple[list[int], Any] | None = None
         self.problem = "it was not reached yet"
 
     def _patience_s(self) -> float:
@@ -100,6 +100,7 @@ class Lane:
         self._arguments = dict(parse_url(url))
         self._class = self._arguments.pop("connection_class", Connection)
         self._connect_timeout_s = self._patience_s()
+        self._made = None
         self.problem = "it was not reached yet"
         self.start()
 
@@ -144,21 +145,20 @@ class Lane:
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
     def _connection_to_make(self) -> Any:
-        connection = self._class(
-            **self._arguments,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=None,
-            socket_connect_timeout=self._connect_timeout_s,
-            health_check_interval=0,
-        )
-        if isinstance(connection, SSLConnection):
-            # Reading the authorities takes tens of milliseconds, which the loop must not lose each time.
-            stamp = _changed_ns(self._arguments)
-            if self._tls is None or self._tls[0] != stamp:
-                self._tls = (stamp, connection.ssl_context)
-            connection.ssl_context = self._tls[1]
-        return connection
+        # One object for all attempts, until a certificate changes: making one reads the library's version
+        # and the authorities from files, which takes milliseconds that the loop must not lose each time.
+        stamp = _changed_ns(self._arguments)
+        if self._made is None or self._made[0] != stamp:
+            connection = self._class(
+                **self._arguments,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=None,
+                socket_connect_timeout=self._connect_timeout_s,
+                health_check_interval=0,
+            )
+            self._made = (stamp, connection)
+        return self._made[1]
 
     async def _carry(self, connection: Connection) -> None:
         """Reads, writes and watches the time until one of them fails."""

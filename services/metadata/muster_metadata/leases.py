@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -45,9 +46,10 @@ class LeaseRow:
 
     def to_json(self) -> str:
         """As the table stores it."""
-        return json.dumps(asdict(self))
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
+    @lru_cache(maxsize=128)  # Several nodes tell the same, and again.
     def from_json(cls, text: bytes) -> "LeaseRow":
         """Reads what the table stores. An empty list may have become an object in Lua.
 

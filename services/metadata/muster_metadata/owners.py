@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -28,6 +29,7 @@ class OwnerRow:
         return json.dumps(asdict(self))
 
     @classmethod
+    @lru_cache(maxsize=4096)  # Several nodes tell the same, and again.
     def from_json(cls, text: bytes) -> "OwnerRow":
         """Reads what the table stores.
 

@@ -118,6 +118,7 @@ class Tables:
             the way, 0: none is.
         """
         majority = self._quorum.majority
+        stored = (row.node_id, row.session, row.run, row.counter, row.to_json())
 
         def decide(replies: Replies, final: bool) -> Status | None:
             if count(replies, Status.OK) >= majority:
@@ -127,13 +128,10 @@ class Tables:
             return Status.LOST if final else None
 
         verdict, replies = await self._quorum.ask(
-            lambda node: node.table(
-                "renew", (keys.LEASES, keys.NODE), node.identity, row.node_id, row.session, row.run,
-                row.counter, row.to_json(),
-            ),
+            lambda node: node.table("renew", (keys.LEASES, keys.NODE), node.identity, *stored),
             decide,
             timeout_ms=timeout_ms,
-        )  # fmt: skip
+        )
         ahead = [
             int(reply.values[0]) for reply in replies if reply is not None and reply.status is Status.DUP
         ]

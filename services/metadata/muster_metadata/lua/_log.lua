@@ -39,7 +39,7 @@ local function absent()
   local found = redis.call('HGET', node, 'identity')
   if not found then return {'NOLOG', 'empty'} end
   if found ~= identity then return {'NOLOG', 'foreign', found} end
-  if redis.call('EXISTS', promise) == 0 or not last_entry() then return {'NOLOG', 'lost'} end
+  if redis.call('EXISTS', promise) == 0 or redis.call('XLEN', log) == 0 then return {'NOLOG', 'lost'} end
 end
 
 -- Why the caller may not write here, or nothing: the promise must be exactly the caller's.
