@@ -127,7 +127,7 @@ class Filler:
 
 
 def at_rest(port: int) -> None:
-    """Waits until the server has rewritten its file, and the disk has all of it: both take a core for a while."""
+    """Waits until the server has rewritten its file and the disk has it: both take a core for a while."""
     with redis.Redis(port=port) as client:
         while True:
             told: Any = client.info("persistence")

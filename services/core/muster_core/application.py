@@ -90,8 +90,9 @@ class Application:
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
         staying = {entry.member_id: entry for entry in record.members[:]}
-        for member_id in [member_id for member_id in group.members if member_id not in staying]:
-            self._remove(group, member_id)
+        if not group.members.keys() <= staying.keys():
+            for member_id in [member_id for member_id in group.members if member_id not in staying]:
+                self._remove(group, member_id)
         known = {one.member_id: one for one in group.history[-1].members} if group.history else {}
         participants = []
         for member_id, entry in staying.items():

@@ -65,6 +65,7 @@ class GroupChecker:
         self._groups: dict[str, _Group] = {}
         self._deleted: dict[str, Position] = {}
         self._now_ms = 0
+        self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
@@ -77,6 +78,7 @@ class GroupChecker:
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records; those that do not concern groups pass."""
         checked, started = self._findings.checked, run.kinds.count("generation_started")
+        self._longest_bytes = run.longest_bytes
         if started:
             for invariant in _BY_GENERATION:
                 checked[invariant] += started
@@ -192,13 +194,13 @@ class GroupChecker:
             self._wrong(
                 "G10", position, f"{_name(message)}: a static id stands for two members among {static}"
             )
-        size_bytes = message.ByteSize()
-        if len(rows) > self._limits.max_size or size_bytes > RECORD_MAX_BYTES:
+        too_long = self._longest_bytes > RECORD_MAX_BYTES and message.ByteSize() > RECORD_MAX_BYTES
+        if len(rows) > self._limits.max_size or too_long:
             self._wrong(
                 "G11",
                 position,
                 f"{_name(message)}: {len(rows)} members of at most {self._limits.max_size}, "
-                f"{size_bytes} bytes of at most {RECORD_MAX_BYTES}",
+                f"{message.ByteSize()} bytes of at most {RECORD_MAX_BYTES}",
             )
 
     def _wrong(self, invariant: str, position: Position, detail: str) -> None:

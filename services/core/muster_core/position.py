@@ -6,6 +6,7 @@ from muster_protos.muster.v1 import common_pb2
 
 _EPOCH_DIGITS = 10
 _OFFSET_DIGITS = 16
+_new = tuple.__new__
 
 
 class Position(NamedTuple):
@@ -34,7 +35,7 @@ class Position(NamedTuple):
 
     def after(self, count: int) -> "Position":
         """The place `count` records later in the same epoch."""
-        return Position(self.epoch, self.offset + count)
+        return _new(Position, (self[0], self[1] + count))  # half the time: logs are made of places
 
     def to_proto(self) -> common_pb2.Position:
         """The message of the same content."""

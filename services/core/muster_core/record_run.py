@@ -36,7 +36,7 @@ class RecordRun:
         DecodeError: one of them is no record.
     """
 
-    __slots__ = ("commits", "datas", "first", "kinds", "longest_bytes", "others")
+    __slots__ = ("_places", "commits", "datas", "first", "kinds", "longest_bytes", "others")
 
     def __init__(self, first: Position, datas: Sequence[bytes]) -> None:
         self.first = first
@@ -44,6 +44,7 @@ class RecordRun:
         self.longest_bytes = max(map(len, datas), default=0)
         self.kinds = [COMMIT] * len(datas)
         self.others: dict[int, records_pb2.Record] = {}
+        self._places: dict[int, Position] = {}
         self._look_at(_not_beginning_like_a_commit(datas))
         commits = Commits.of_bytes(_without(datas, self.others))
         if commits is None:  # a beginning said the wrong thing, or fields are left out
@@ -67,8 +68,11 @@ class RecordRun:
         return len(self.datas)
 
     def position(self, index: int) -> Position:
-        """Place of a record."""
-        return self.first.after(index)
+        """Place of a record; made once, as several look at it."""
+        place = self._places.get(index)
+        if place is None:
+            place = self._places[index] = self.first.after(index)
+        return place
 
     def part(self, begin: int, end: int) -> "RecordRun":
         """Some of the records, as a run."""
