@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it"),
 ]
 
-RIGHTS = "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get +acl|getuser"
+RIGHTS = "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get +acl|getuser +time"
 """What docs/failures.md says that the user needs."""
 
 PATIENT = {
