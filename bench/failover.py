@@ -37,8 +37,11 @@ import muster
 from kit.linked_cluster import LinkedCluster, link_name
 from kit.waiting import until, until_equal
 from muster_coordinator.placement import place
+from muster_core.position import Position
 from muster_core.sharding import shard_of
+from muster_metadata.keys import log_keys
 from muster_server.dev.redis_nodes import RedisNode
+from redis.asyncio import Redis
 
 HERE = Path(__file__).parent
 GROUP, TOPIC, MEMBERS = "failover", "failover", 10
@@ -175,11 +178,25 @@ class Bench:
         await owner.start()
         return gap_ms
 
+    async def whole(self) -> None:
+        """Waits until every node has what any has now: to lose a second one before that is another figure."""
+        key = log_keys(shard_of(GROUP, self.cluster.shard_count), self.cluster.shard_count).log
+        clients = [Redis(port=self.cluster.node(number).port) for number in range(1, NODES + 1)]
+
+        async def ends() -> list[Position]:
+            found = await asyncio.gather(*(client.xrevrange(key, count=1) for client in clients))
+            return [Position.parse(rows[0][0].decode()) for rows in found]
+
+        newest = max(await ends())
+        await until_equal(lambda: _all_reach(ends, newest), True, "what the nodes have", WITHIN_SECONDS)
+        await asyncio.gather(*(client.aclose() for client in clients))
+
     async def redis_kill(self) -> float:
         node = self._next_node()
         gap_ms = await self.measure(node.kill, 1)
         await node.start()
         await asyncio.sleep(1.5)
+        await self.whole()
         return gap_ms
 
     async def redis_stop(self) -> float:
@@ -191,6 +208,7 @@ class Bench:
         gap_ms = await self.measure(hit, 1.5)
         node.resume()
         await asyncio.sleep(1.5)
+        await self.whole()
         return gap_ms
 
     async def redis_cut(self) -> float:
@@ -206,11 +224,16 @@ class Bench:
         for name in names:
             await self.cluster.links.release(name)
         await asyncio.sleep(1.5)
+        await self.whole()
         return gap_ms
 
     def _next_node(self) -> RedisNode:
         self.turn += 1
         return self.cluster.node(self.turn % NODES + 1)
+
+
+async def _all_reach(ends: Callable[[], Awaitable[list[Position]]], newest: Position) -> bool:
+    return min(await ends()) >= newest
 
 
 @dataclass(frozen=True)

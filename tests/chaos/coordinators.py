@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import random
 import signal
 import uuid
 from typing import Any
@@ -272,8 +273,10 @@ async def stop_owner_briefly(arena: Arena) -> str:
     return "no epoch changed"
 
 
-@scenario("9", "the owner's event loop is busy for 1 s", KILLED_MS)
+@scenario("9", "the owner's event loop is busy for 1 s", KILLED_MS, tries=5)
 async def busy_loop(arena: Arena) -> str:
+    # After a stop the members commit in step, once a second: maybe just before it is over.
+    await asyncio.sleep(random.random())
     owner = await arena.busiest()
     before = await arena.epochs()
     arena.note(f"SIGUSR1 {owner.name}: it computes for a second")
@@ -281,7 +284,7 @@ async def busy_loop(arena: Arena) -> str:
     await arena.all_commit()
     took_ms = arena.seen().recovery_ms
     arena.expect(owner.process.running, "it lives")
-    if took_ms < 500:
+    if took_ms < 300:
         raise NotHit(f"no commit took longer than {took_ms:.0f} ms: the loop was not held up")
     after = await arena.epochs()
     kept = sum(after[shard] == row for shard, row in before.items() if row[0] == owner.name)
