@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import muster
 from kit.linked_cluster import LinkedCluster, link_name
@@ -181,7 +182,7 @@ class Bench:
     async def whole(self) -> None:
         """Waits until every node has what any has now: to lose a second one before that is another figure."""
         key = log_keys(shard_of(GROUP, self.cluster.shard_count), self.cluster.shard_count).log
-        clients = [Redis(port=self.cluster.node(number).port) for number in range(1, NODES + 1)]
+        clients: list[Any] = [Redis(port=self.cluster.node(number).port) for number in range(1, NODES + 1)]
 
         async def ends() -> list[Position]:
             found = await asyncio.gather(*(client.xrevrange(key, count=1) for client in clients))

@@ -268,12 +268,16 @@ def test_new_secrets_are_valid_and_never_the_same() -> None:
 
 
 def test_users_of_redis_have_the_rights_that_are_documented() -> None:
-    rights = "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get +acl|getuser +time"
+    rights = (
+        "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get +acl|getuser +time"
+    )
     assert rights in (K8S.parent / "docs" / "failures.md").read_text("utf-8").splitlines()
     lists = [
         (K8S / "overlays" / "dev" / "users.acl").read_text("utf-8"),
         {one["metadata"]["name"]: one for one in new_secrets("x")}["muster-redis"]["stringData"]["users.acl"],
     ]
     for users in lists:
-        assert any(line.startswith("user muster on >") and line.endswith(rights) for line in users.splitlines())
+        assert any(
+            line.startswith("user muster on >") and line.endswith(rights) for line in users.splitlines()
+        )
         assert "user default off ~* &* +@all" in users.splitlines()

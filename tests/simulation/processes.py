@@ -37,7 +37,7 @@ class _Future(asyncio.Future[Any]):
 class _Task(asyncio.Task[Any]):
     _number = -1
 
-    __hash__ = _Future.__hash__  # type: ignore[assignment]
+    __hash__ = _Future.__hash__
 
 
 class Handle:
