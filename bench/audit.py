@@ -306,7 +306,10 @@ async def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory-mb", type=int, default=256)
     parser.add_argument(
-        "--tries", type=int, default=1, help="how often Spark runs each time; the median counts"
+        "--tries",
+        type=int,
+        default=1,
+        help="how often Spark runs each time; the median of the wall times is told",
     )
     parser.add_argument("--plain", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()

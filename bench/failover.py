@@ -188,9 +188,11 @@ class Bench:
             found = await asyncio.gather(*(client.xrevrange(key, count=1) for client in clients))
             return [Position.parse(rows[0][0].decode()) for rows in found]
 
-        newest = max(await ends())
-        await until_equal(lambda: _all_reach(ends, newest), True, "what the nodes have", WITHIN_SECONDS)
-        await asyncio.gather(*(client.aclose() for client in clients))
+        try:
+            newest = max(await ends())
+            await until_equal(lambda: _all_reach(ends, newest), True, "what the nodes have", WITHIN_SECONDS)
+        finally:
+            await asyncio.gather(*(client.aclose() for client in clients))
 
     async def redis_kill(self) -> float:
         node = self._next_node()

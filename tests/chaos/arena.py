@@ -204,11 +204,15 @@ class Arena:
         self._at_begin = {group: self._checkers[1].newest.get(group, -1) for group in self.load.groups}
         self._begin_ns = time.monotonic_ns()
 
-    def fault_ended(self) -> None:
-        """What a commit takes is measured from here on: the fault itself lasted longer."""
+    def measured_from_now(self) -> None:
+        """What a commit takes is measured from here on."""
         self.follow()
         self._took = []
         self._begin_ns = time.monotonic_ns()
+
+    def fault_ended(self) -> None:
+        """The same, because the fault itself lasted longer than what a commit may take."""
+        self.measured_from_now()
         self.note("the fault is over")
 
     def acknowledged_between(self, begin_ns: int, end_ns: int) -> int:

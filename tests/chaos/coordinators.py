@@ -279,6 +279,7 @@ async def busy_loop(arena: Arena) -> str:
     await asyncio.sleep(random.random())
     owner = await arena.busiest()
     before = await arena.epochs()
+    arena.measured_from_now()
     arena.note(f"SIGUSR1 {owner.name}: it computes for a second")
     owner.process.signal(signal.SIGUSR1)
     await arena.all_commit()

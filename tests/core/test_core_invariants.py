@@ -110,3 +110,14 @@ def test_violations_are_bounded_and_all_are_counted() -> None:
     findings = check(built)
     assert findings.broken["O3"] == 50
     assert len(findings.violations) == 20
+
+
+@pytest.mark.parametrize("kib", [2_500, 3_000])
+def test_a_generation_of_more_bytes_than_a_record_may_have_is_found_out(kib: int) -> None:
+    built = healthy()
+    built.metadata = bytes(kib << 10)
+    built.generation(2, "a", "b", "c")
+    findings = check_in_pages(built, 100)
+    too_long = kib == 3_000
+    assert ("G11" in findings.broken) == too_long
+    assert check(built).broken["G11"] == too_long

@@ -3,13 +3,13 @@
 import asyncio
 import collections
 import contextlib
-import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
 from hiredis import pack_command
 from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
@@ -20,6 +20,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from muster_metadata.addresses import TLS_FILES
 from muster_metadata.reply import DOWN, LOST, Reply, failure
 from muster_metadata.scripts import SCRIPTS
+
+log = structlog.get_logger()
 
 Decoder = Callable[[Any], Reply]
 _Waiting = tuple[float, asyncio.Future[Reply], Decoder]
@@ -123,8 +125,9 @@ class Lane:
     async def _run(self) -> None:
         backoff_s = _BACKOFF_FIRST_S
         while True:
-            connection = self._connection_to_make()
+            connection: Any = None
             try:
+                connection = self._connection_to_make()
                 async with asyncio.timeout(self._connect_timeout_s):
                     await connection.connect()
                     await self._load_scripts(connection)
@@ -135,12 +138,16 @@ class Lane:
                 await self._carry(connection)
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = _describe(error)
+            except Exception:  # a lane that ended would leave its node alone until the next start
+                self.problem = "something unforeseen broke the connection"
+                log.exception("node_connection_failed")
             finally:
                 self.losses += self._connection is not None
                 self._connection = None
                 self._drop_outstanding()
-                with contextlib.suppress(RedisError, OSError, TimeoutError):
-                    await connection.disconnect(nowait=True)
+                if connection is not None:
+                    with contextlib.suppress(RedisError, OSError, TimeoutError):
+                        await connection.disconnect(nowait=True)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
@@ -191,9 +198,9 @@ class Lane:
     async def _read(self, connection: Connection) -> None:
         while True:
             try:
-                raw = await connection.read_response(
-                    disable_decoding=True, timeout=math.inf, disconnect_on_error=False
-                )
+                # Without a limit, as `socket_timeout` is None. With one, the kernel's time-out (ETIMEDOUT, of
+                # the keepalive of an idle connection to a dead machine) would look like an answer: nil.
+                raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
             except ResponseError as error:
                 raw = error
             sent, future, decode = self._waiting.popleft()
@@ -234,8 +241,14 @@ def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
 
 def _changed_ns(arguments: Mapping[str, Any]) -> list[int]:
     """When the files of the certificates were changed; 0: there is none."""
-    files = [Path(arguments[name]) for name in TLS_FILES if name in arguments]
-    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
+    return [_file_changed_ns(Path(arguments[name])) for name in TLS_FILES if name in arguments]
+
+
+def _file_changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _describe(error: Exception) -> str:

@@ -49,7 +49,7 @@ class LeaseRow:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    @lru_cache(maxsize=128)  # Several nodes tell the same, and again.
+    @lru_cache(maxsize=64)  # Several nodes tell the same, and again.
     def from_json(cls, text: bytes) -> "LeaseRow":
         """Reads what the table stores. An empty list may have become an object in Lua.
 

@@ -29,7 +29,7 @@ class OwnerRow:
         return json.dumps(asdict(self))
 
     @classmethod
-    @lru_cache(maxsize=4096)  # Several nodes tell the same, and again.
+    @lru_cache(maxsize=16_384)  # Several nodes tell the same, and again.
     def from_json(cls, text: bytes) -> "OwnerRow":
         """Reads what the table stores.
 

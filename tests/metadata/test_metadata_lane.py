@@ -1,0 +1,54 @@
+"""The connection to one node comes back, whatever ended it."""
+
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.waiting import until
+from muster_metadata.lane import Lane
+from muster_metadata.reply import Status, plain
+from muster_server.dev.redis_nodes import RedisNode
+
+
+@asynccontextmanager
+async def connected_lane(folder: Path, on_connect: Callable[[], None] | None = None) -> AsyncIterator[Lane]:
+    """A lane to a server of its own."""
+    node = RedisNode(folder / "node")
+    await node.start()
+    lane = Lane(node.url, 2_000, on_connect=on_connect)
+    lane.start()
+    try:
+        await until(lambda: lane.connected, "it is connected")
+        yield lane
+    finally:
+        await lane.stop()
+        await node.stop()
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["idle", "with a command"])
+async def test_a_time_out_of_the_kernel_is_a_loss_and_no_answer(tmp_path: Path, waiting: bool) -> None:
+    async with connected_lane(tmp_path) as lane:
+        connection: Any = lane._connection
+        reply = lane.send(plain, "PING") if waiting else None
+        # What asyncio does when a read fails with ETIMEDOUT, as after the keepalive of a dead machine.
+        connection._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        if reply is not None:
+            assert (await reply).status is Status.LOST
+        await until(lambda: lane.losses == 1 and lane.connected, "it is connected again")
+        assert (await lane.send(plain, "PING")).values == (b"PONG",)
+
+
+async def test_an_error_that_nobody_foresaw_ends_the_connection_and_not_the_lane(tmp_path: Path) -> None:
+    connections = []
+
+    def fail_once() -> None:
+        connections.append(1)
+        if len(connections) == 1:
+            raise RuntimeError("unforeseen")
+
+    async with connected_lane(tmp_path, fail_once) as lane:
+        await until(lambda: len(connections) == 2 and lane.connected, "it is connected again")
+        assert (await lane.send(plain, "PING")).values == (b"PONG",)
