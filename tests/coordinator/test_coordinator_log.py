@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -130,6 +131,26 @@ async def test_an_unknown_outcome_is_repeated_unchanged_and_lands_once(bench: Be
     await until_equal(lambda: len(bench.done), 3)
     assert bench.entries(0) == [b"once", b"twice", b"then"]
     assert bench.done[2] == (2, Position(1, 5))
+
+
+async def test_an_error_that_nobody_foresaw_ends_the_stream_and_not_the_client(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await bench.claim(0)
+    settled = []
+    settle = LogClient._settle
+
+    def fail_once(client: LogClient, *arguments: Any) -> None:
+        settled.append(arguments)
+        if len(settled) == 1:
+            raise RuntimeError("unforeseen")
+        settle(client, *arguments)
+
+    monkeypatch.setattr(LogClient, "_settle", fail_once)
+    log.append(0, [b"once"])
+    await until_equal(lambda: len(bench.done), 1)
+    assert bench.client.streams_lost == 1
+    assert bench.entries(0) == [b"once"]
 
 
 async def test_a_refused_append_is_repeated(bench: Bench) -> None:

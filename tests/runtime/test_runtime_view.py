@@ -2,6 +2,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from kit.waiting import until, until_equal
@@ -164,6 +165,27 @@ async def test_a_subscriber_that_fails_hurts_nobody(pair: tuple[MetadataStandIn,
             first.push(cluster({0: (1, "a")}))
             await until_equal(lambda: told, [1])
         assert "view_subscriber_failed" in [entry["event"] for entry in logs]
+
+
+async def test_an_error_that_nobody_foresaw_ends_the_watch_and_not_the_view(
+    pair: tuple[MetadataStandIn, MetadataStandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges = []
+
+    def fail_once(*arguments: Any) -> Any:
+        merges.append(arguments)
+        if len(merges) == 1:
+            raise RuntimeError("unforeseen")
+        return merge_cluster(*arguments)
+
+    monkeypatch.setattr("muster_runtime.view.merge_cluster", fail_once)
+    for instance in pair:
+        instance.push(cluster({0: (1, "a")}))
+    with capture_logs() as logs:
+        async with Watching(*pair) as view, asyncio.timeout(15):
+            await view.wait_change(0)
+            assert view.connected
+    assert "metadata_watch_failed" in [entry["event"] for entry in logs]
 
 
 async def test_stops_while_nobody_answers() -> None:

@@ -205,6 +205,9 @@ class LogClient:
             return f"{error.code().name}: {error.details()}"
         except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             return str(error)
+        except Exception as error:  # a client that ended would leave every step open, and the lease held
+            log.exception("log_stream_failed", instance=target)
+            return repr(error)
         finally:
             for part in parts:
                 part.cancel()

@@ -169,6 +169,9 @@ class ClusterView:
             return "it sent nothing", heard
         except ForeignClusterError as error:
             return str(error), heard
+        except Exception as error:  # a watch that ended for good would leave a view that silently grows old
+            log.exception("metadata_watch_failed")
+            return repr(error), heard
         finally:
             stream.cancel()
         return "it ended the stream", heard
