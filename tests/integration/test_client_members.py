@@ -57,15 +57,17 @@ class World:
         return member
 
     def shared(self, *members: muster.Member) -> Callable[[], bool]:
-        """Whether these members own everything, each partition once, in one generation."""
+        """Whether these members own everything, each partition once, in one generation, and were told so."""
 
         def check() -> bool:
+            last = dict(self.told)
             owned = [p for member in members for p in member.partitions]
             return (
                 len(owned) == len(set(owned))
                 and set(owned) == ALL
                 and len({member.generation for member in members}) == 1
                 and all(member.state is MemberState.STABLE for member in members)
+                and all(last.get(self.members.index(member)) == "assigned" for member in members)
             )
 
         return check
