@@ -188,9 +188,13 @@ class Bench:
             found = await asyncio.gather(*(client.xrevrange(key, count=1) for client in clients))
             return [Position.parse(rows[0][0].decode()) for rows in found]
 
+        async def reached() -> bool:
+            return min(await ends()) >= newest
+
+        await asyncio.sleep(1.5)
         try:
             newest = max(await ends())
-            await until_equal(lambda: _all_reach(ends, newest), True, "what the nodes have", WITHIN_SECONDS)
+            await until(reached, "every node has it", WITHIN_SECONDS)
         finally:
             await asyncio.gather(*(client.aclose() for client in clients))
 
@@ -198,7 +202,6 @@ class Bench:
         node = self._next_node()
         gap_ms = await self.measure(node.kill, 1)
         await node.start()
-        await asyncio.sleep(1.5)
         await self.whole()
         return gap_ms
 
@@ -210,7 +213,6 @@ class Bench:
 
         gap_ms = await self.measure(hit, 1.5)
         node.resume()
-        await asyncio.sleep(1.5)
         await self.whole()
         return gap_ms
 
@@ -226,17 +228,12 @@ class Bench:
         gap_ms = await self.measure(hit, 1.5)
         for name in names:
             await self.cluster.links.release(name)
-        await asyncio.sleep(1.5)
         await self.whole()
         return gap_ms
 
     def _next_node(self) -> RedisNode:
         self.turn += 1
         return self.cluster.node(self.turn % NODES + 1)
-
-
-async def _all_reach(ends: Callable[[], Awaitable[list[Position]]], newest: Position) -> bool:
-    return min(await ends()) >= newest
 
 
 @dataclass(frozen=True)

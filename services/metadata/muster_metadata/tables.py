@@ -149,8 +149,9 @@ class Tables:
 
     def own(self, shard: int, row: OwnerRow) -> None:
         """Notes a claim on all nodes."""
+        stored = (shard, row.epoch, row.to_json())
         for node in self._quorum.nodes:
-            node.table("own", (keys.OWNERS, keys.NODE), node.identity, shard, row.epoch, row.to_json())
+            node.table("own", (keys.OWNERS, keys.NODE), node.identity, *stored)
 
 
 def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
