@@ -164,6 +164,8 @@ def render(message: GroupResponse) -> Answer:
         return {"error": message.topics[0].partitions[0].error_code}
     if isinstance(message, pb.OffsetFetchResponse):
         group = message.groups[0]
+        if not group.topics:
+            return {"error": group.error_code}
         partition = group.topics[0].partitions[0]
         return {"error": group.error_code, "offset": partition.offset, "metadata": partition.metadata}
     assert isinstance(message, pb.DescribeGroupsResponse)

@@ -24,7 +24,8 @@ LOADING = error_code.COORDINATOR_LOAD_IN_PROGRESS
 UNAVAILABLE = error_code.COORDINATOR_NOT_AVAILABLE
 SLOW = 1
 JOINED = pb.JoinGroupResponse(member_id="m", generation=1)
-HASHES = json.loads((Path(__file__).parent / "vectors" / "shards.json").read_text())["vectors"]
+VECTORS = Path(__file__).parents[1] / "conformance/vectors"
+HASHES = json.loads((VECTORS / "shards.json").read_text())["vectors"]
 
 
 @pytest.fixture
