@@ -18,7 +18,9 @@ from typing import Any
 
 import grpc
 import uvloop
-from muster_metadata import Metadata, MetadataServer, MetadataSettings, initialise
+from muster_metadata.initialise import initialise
+from muster_metadata.metadata import Metadata, MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.settings import load

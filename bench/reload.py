@@ -31,7 +31,9 @@ import uvloop
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_image import LogImage
 from muster_core.config import GroupConfig
-from muster_metadata import MetadataServer, MetadataSettings, initialise
+from muster_metadata.initialise import initialise
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2 as log

@@ -7,7 +7,9 @@ from typing import Any
 
 import grpc
 from coordinator.coordinator_cluster import Coordinators
-from muster_metadata import MetadataServer, MetadataSettings, initialise
+from muster_metadata.initialise import initialise
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.log.v1 import records_pb2

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import grpc
 from kit.waiting import until
 from muster_core.position import Position
-from muster_metadata import MetadataServer, MetadataSettings, initialise
 from muster_metadata.entries import End, Entry
+from muster_metadata.initialise import initialise
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.settings import load

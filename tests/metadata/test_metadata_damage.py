@@ -230,7 +230,8 @@ async def cluster_complete(cluster: MetadataCluster, writer: Writer) -> bool:
 
 SERVE = """
 import asyncio, sys
-from muster_metadata import MetadataServer, MetadataSettings
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_runtime.settings import load
 
 async def main():

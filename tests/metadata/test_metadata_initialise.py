@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from kit.metadata_instances import FAST, Writer, metadata_cluster
 from kit.waiting import until
-from muster_metadata import InitialiseError, MetadataServer, MetadataSettings, initialise
 from muster_metadata.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.durability import judge, weaknesses
+from muster_metadata.initialise import InitialiseError, initialise
+from muster_metadata.metadata import MetadataServer
 from muster_metadata.node import Node
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes

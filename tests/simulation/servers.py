@@ -10,7 +10,8 @@ from muster_coordinator import (
     ShardLogSettings,
 )
 from muster_discovery import Discovery, DiscoverySettings
-from muster_metadata import MetadataServer, MetadataSettings
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_runtime.channels import Address
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.settings import load

@@ -1,7 +1,4 @@
-"""The metadata service: the only writer to Redis. Quorum log, leases, owner table, topic catalog, watch."""
+"""The metadata service: the only writer to Redis. Quorum log, leases, owner table, topic catalog, watch.
 
-from muster_metadata.initialise import Initialised, InitialiseError, initialise
-from muster_metadata.metadata import Metadata, MetadataServer
-from muster_metadata.settings import MetadataSettings
-
-__all__ = ["InitialiseError", "Initialised", "Metadata", "MetadataServer", "MetadataSettings", "initialise"]
+Nothing is imported here: who reads the log needs its `keys`, and would import the whole service with them.
+"""

@@ -93,7 +93,7 @@ def initialise(
     cluster_id: Annotated[str, typer.Option(help="Identity of the cluster, a UUID; drawn if absent.")] = "",
 ) -> None:
     """Initialises the log on empty nodes, once. Repeating it with the same values changes nothing."""
-    from muster_metadata import MetadataSettings
+    from muster_metadata.settings import MetadataSettings
 
     from muster_server.initialise import in_words, initialise_log
 

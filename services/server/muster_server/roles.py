@@ -21,7 +21,7 @@ from muster_runtime.tls import TlsSettings
 if TYPE_CHECKING:
     from muster_coordinator import Coordinator
     from muster_discovery import Discovery
-    from muster_metadata import MetadataServer
+    from muster_metadata.metadata import MetadataServer
 
 log = structlog.get_logger()
 
@@ -134,7 +134,8 @@ def parse_roles(text: str) -> tuple[str, ...]:
 def kind_of(role: str) -> RoleKind:
     """Imports a role; a process loads only what it runs."""
     if role == METADATA:
-        from muster_metadata import MetadataServer, MetadataSettings
+        from muster_metadata.metadata import MetadataServer
+        from muster_metadata.settings import MetadataSettings
 
         return RoleKind(
             lambda settings, server, tls, telemetry: _MetadataRole(

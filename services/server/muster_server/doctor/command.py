@@ -13,8 +13,8 @@ from typing import Annotated, NoReturn
 import typer
 from muster_coordinator import CoordinatorSettings
 from muster_discovery import DiscoverySettings
-from muster_metadata import MetadataSettings
 from muster_metadata.addresses import BadUrlsError
+from muster_metadata.settings import MetadataSettings
 from muster_runtime.channels import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure

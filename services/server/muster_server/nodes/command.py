@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from muster_metadata import MetadataSettings
 from muster_metadata.addresses import BadUrlsError
 from muster_metadata.replacement import Plan, ReplaceError, Replacement
 from muster_metadata.restored import RestoredError, raise_epochs
+from muster_metadata.settings import MetadataSettings
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.settings import load
