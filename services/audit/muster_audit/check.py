@@ -18,6 +18,7 @@ from muster_core.position import Position
 
 from muster_audit.comparison import check_acknowledgements, compare_copies, read_acknowledgements
 from muster_audit.facts import KINDS, Broken, LogRead, Looked, Segment
+from muster_audit.plan import task_count
 from muster_audit.reads import check_reads, read_reads
 from muster_audit.scan import Rules
 from muster_audit.sources import LogSource, open_source
@@ -49,7 +50,6 @@ ALL: dict[str, Invariant] = {
 _POINTS = 120
 _SPANS_MS = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
 _PROGRESS_SECONDS = 0.5
-_TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CheckOptions:
         max_group_size: members that a group may have.
         acknowledgements: file of acknowledgements that were noted elsewhere; None: there is none.
         reads: file of reads that were noted elsewhere; None: there is none.
-        tasks: how many tasks read; 0: two for each core.
+        tasks: how many tasks read; 0: as many as `task_count` says.
     """
 
     rules: Rules = Rules.ALL
@@ -193,8 +193,8 @@ def _found(
     progress: Progress,
 ) -> dict[str, pa.Table]:
     """Runs the one pass over all logs: what it found, by kind."""
-    tasks = options.tasks or spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
     entries = sum(source.length(shard, source.best_node(shard)) for shard in source.logs())
+    tasks = options.tasks or task_count(entries, spark.sparkContext.defaultParallelism)
     rows = (
         spark.read.format("muster-audit")
         .option("address", address)

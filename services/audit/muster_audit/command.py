@@ -84,7 +84,9 @@ def check_command(
     page_entries: Annotated[
         int, typer.Option(min=10, max=20_000, help="Entries asked for at a time; 200 spares a busy primary.")
     ] = 1_000,
-    tasks: Annotated[int, typer.Option(min=0, max=1_000, help="Tasks that read; 0: two for each core.")] = 0,
+    tasks: Annotated[
+        int, typer.Option(min=0, max=1_000, help="Tasks that read; 0: by cores and entries.")
+    ] = 0,
     master: Master = "",
     spark_log: SparkLog = None,
 ) -> None:

@@ -13,7 +13,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 
 from muster_audit.exported import ShardExport, mark
-from muster_audit.plan import Piece, spread
+from muster_audit.plan import Piece, spread, task_count
 from muster_audit.sources import LogSource, open_source
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def export(spark: "SparkSession", address: str, folder: Path) -> list[Exported]:
         pieces = [Piece(shard, 0, source.length(shard, source.best_node(shard))) for shard in source.logs()]
     finally:
         source.close()
-    tasks = spread(pieces, spark.sparkContext.defaultParallelism * 2)
+    entries = sum(piece.entries for piece in pieces)
+    tasks = spread(pieces, task_count(entries, spark.sparkContext.defaultParallelism))
     place = folder.resolve()
 
     def write(task: tuple[Piece, ...]) -> list[Exported]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from muster_core.position import NOWHERE, Position
 from muster_core.replay import Entry
@@ -49,8 +50,8 @@ class Page:
             yield self
             return
         begin = 0
-        for end in range(1, len(self) + 1):
-            if end == len(self) or positions[end] != positions[end - 1].after(1):
+        for end, (before, place) in enumerate(pairwise((*positions, NOWHERE)), 1):
+            if place != (before.epoch, before.offset + 1):
                 rows = slice(begin, end)
                 yield Page(positions[begin], self.records[rows], self.nonces[rows], self.hashes[rows])
                 begin = end
@@ -90,7 +91,9 @@ class Page:
         numbers = range(offset, offset + len(ids))
         if list(ids) == list(map((b"%d-%%d" % epoch).__mod__, numbers)):
             return cls(first, records, nonces, hashes)
-        return cls(first, records, nonces, hashes, [Position.parse(one.decode()) for one in ids])
+        epochs_and_offsets = list(map(int, b"-".join(ids).split(b"-")))
+        positions = list(map(Position, epochs_and_offsets[::2], epochs_and_offsets[1::2]))
+        return cls(first, records, nonces, hashes, positions)
 
     @classmethod
     def of_entries(cls, entries: Iterable[Entry]) -> "Page":
