@@ -39,6 +39,7 @@ from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.initialise import initialise_log
+from muster_server.verify.reader import PAGE_ENTRIES
 
 SHARDS = 50
 GROUPS = 40
@@ -178,7 +179,7 @@ def bare(url: str) -> int:
         pages = (
             page
             for shard in source.logs()
-            for page in source.pages(shard, 1, source.acknowledged(shard), 1_000)
+            for page in source.pages(shard, 1, source.acknowledged(shard), PAGE_ENTRIES)
         )
         return sum(map(len, pages))
 

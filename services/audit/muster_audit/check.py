@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from muster_core.invariants import INVARIANTS, Findings, Invariant, Severity
 from muster_core.position import Position
+from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.comparison import check_acknowledgements, compare_copies, read_acknowledgements
 from muster_audit.facts import KINDS, Broken, LogRead, Looked, Segment
@@ -70,7 +71,7 @@ class CheckOptions:
     rules: Rules = Rules.ALL
     all_nodes: bool = False
     memory_mb: int = 256
-    page_entries: int = 1_000
+    page_entries: int = PAGE_ENTRIES
     max_group_size: int = 5_000
     acknowledgements: Path | None = None
     reads: Path | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import redis
 import typer
 from muster_core.position import Position
-from muster_server.verify.reader import LogUnreadableError
+from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -83,7 +83,7 @@ def check_command(
     memory_mb: MemoryMb = 256,
     page_entries: Annotated[
         int, typer.Option(min=10, max=20_000, help="Entries asked for at a time; 200 spares a busy primary.")
-    ] = 1_000,
+    ] = PAGE_ENTRIES,
     tasks: Annotated[
         int, typer.Option(min=0, max=1_000, help="Tasks that read; 0: by cores and entries.")
     ] = 0,

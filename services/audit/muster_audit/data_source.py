@@ -14,6 +14,7 @@ from functools import partial
 import pyarrow as pa
 from muster_core.page import Page
 from muster_core.position import NOWHERE, Position
+from muster_server.verify.reader import PAGE_ENTRIES
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -64,7 +65,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
         self._options = scan.ScanOptions(
             rules=scan.Rules(options.get("rules", scan.Rules.ALL)),
             memory_mb=int(options.get("memory_mb", "256")),
-            page_entries=int(options.get("page_entries", "1000")),
+            page_entries=int(options.get("page_entries", PAGE_ENTRIES)),
             span_ms=int(options.get("span_ms", "60000")),
             compare=options.get("all_nodes", "false") == "true",
             max_group_size=int(options.get("max_group_size", "5000")),

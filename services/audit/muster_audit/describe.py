@@ -11,14 +11,12 @@ from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
 from muster_protos.muster.log.v1 import records_pb2
-from muster_server.verify.reader import LogUnreadableError
+from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from muster_audit.sources import LogSource
-
-_PAGE_ENTRIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
     checker = LogChecker(shard, cluster=source.genesis, groups=False, follow=follow)
     try:
         node = source.best_node(shard)
-        for page in source.pages(shard, node, source.acknowledged(shard), _PAGE_ENTRIES):
+        for page in source.pages(shard, node, source.acknowledged(shard), PAGE_ENTRIES):
             checker.add_page(page)
             if checker.begins_trimmed:
                 raise LogUnreadableError(

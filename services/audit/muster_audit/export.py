@@ -11,6 +11,7 @@ from muster_core.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.exported import ShardExport, mark
 from muster_audit.plan import Piece, spread, task_count
@@ -19,7 +20,6 @@ from muster_audit.sources import LogSource, open_source
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PAGE_ENTRIES = 1_000
 _CALL_SECONDS = 10.0
 
 
@@ -67,7 +67,7 @@ def _verified(
     shard, begun = export.shard, export.end
     anchor = (begun, export.end_hash) if begun != NOWHERE else None
     checker = LogChecker(shard, anchor, cluster=source.genesis, groups=False)
-    for page in source.pages(shard, source.best_node(shard), acknowledged, _PAGE_ENTRIES, begun):
+    for page in source.pages(shard, source.best_node(shard), acknowledged, PAGE_ENTRIES, begun):
         checker.add_page(page)
         if checker.begins_trimmed:
             problems.append(

@@ -14,7 +14,7 @@ from muster_core.invariants import Violation
 from muster_core.log_audit import LogAudit
 from muster_core.page import Page
 from muster_core.position import NOWHERE, Position
-from muster_server.verify.reader import LogTrimmedError
+from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 
 from muster_audit.checkpoint import CheckpointUnusable, LogProgress
 from muster_audit.nonce_window import NonceWindow
@@ -37,7 +37,7 @@ class FollowOptions:
 
     poll_seconds: float = 1.0
     memory_mb: int = 256
-    page_entries: int = 1_000
+    page_entries: int = PAGE_ENTRIES
     max_group_size: int = 5_000
     limit: int = 20
 

@@ -15,7 +15,7 @@ from muster_core.config import GroupConfig
 from muster_core.log_audit import LogAudit
 from muster_core.page import Page
 from muster_core.position import Position
-from muster_server.verify.reader import LogTrimmedError
+from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 
 from muster_audit.facts import Broken, Fact, LogRead, Looked, Segment
 from muster_audit.nonce_files import NonceFiles
@@ -54,7 +54,7 @@ class ScanOptions:
 
     rules: Rules = Rules.ALL
     memory_mb: int = 256
-    page_entries: int = 1_000
+    page_entries: int = PAGE_ENTRIES
     span_ms: int = 60_000
     compare: bool = False
     limit: int = 20

@@ -57,8 +57,15 @@ class Application:
             UnknownCriticalRecord: its kind is unknown and it is marked critical.
             IllegalTransition, KeyError: it contradicts the records before it.
         """
-        kind = record.WhichOneof("kind")
-        if kind is None:
+        self.apply_as(record.WhichOneof("kind") or "", position, record)
+
+    def apply_as(self, kind: str, position: Position, record: log.Record) -> None:
+        """The same where it is known of what kind the record is; empty: unknown.
+
+        Raises:
+            UnknownCriticalRecord, IllegalTransition, KeyError: as `apply`.
+        """
+        if not kind:
             if record.critical:
                 raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
             self.skipped += 1
@@ -76,7 +83,7 @@ class Application:
             if isinstance(part, list):
                 self.apply_commits(part)
             else:
-                self.apply(run.position(index), part)
+                self.apply_as(run.kinds[index], run.position(index), part)
 
     def group(self, group_id: str, wall_ms: int) -> Group:
         """The group of that id, made when it is not there."""

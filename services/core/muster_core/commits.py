@@ -59,20 +59,20 @@ class Commits:
     def rows(self) -> Iterator[CommitRow]:
         """The commits."""
         return zip(
-            self.group_ids[:],  # columns may be of a message, which is slow to iterate
-            self.member_ids[:],
-            self.generations[:],
-            self.member_seqs[:],
-            self.written_at_ms[:],
+            self.group_ids,
+            self.member_ids,
+            self.generations,
+            self.member_seqs,
+            self.written_at_ms,
             strict=True,
         )
 
     def rows_by_partition(self) -> Iterator[CommittedRow]:
         """What they say, partition by partition."""
         committed = zip(
-            self.offsets[:],
-            self.leader_epochs[:],
-            self.metadatas[:],
+            self.offsets,
+            self.leader_epochs,
+            self.metadatas,
             self._repeated(self.written_at_ms),
             self._repeated(self.expire_at_ms),
             strict=True,
@@ -81,7 +81,7 @@ class Commits:
             self._repeated(self.group_ids),
             self._repeated(self.member_ids),
             self._repeated(self.member_seqs),
-            zip(self.topics[:], self.partitions[:], strict=True),
+            zip(self.topics, self.partitions, strict=True),
             map(_committed_offset, committed),
             strict=True,
         )
@@ -89,8 +89,25 @@ class Commits:
     def _repeated(self, column: Sequence[_Value]) -> Sequence[_Value]:
         """A value per commit as a value per partition."""
         if self.counts is None:
-            return column[:]
+            return column
         return [value for value, count in zip(column, self.counts, strict=True) for _ in range(count)]
+
+    def in_lists(self) -> "Commits":
+        """The same in lists: a column of a message makes its values anew each time that it is looked at."""
+        return Commits(
+            self.written_at_ms[:],
+            self.group_ids[:],
+            self.generations[:],
+            self.member_ids[:],
+            self.member_seqs[:],
+            self.expire_at_ms[:],
+            self.counts,
+            self.topics[:],
+            self.partitions[:],
+            self.offsets[:],
+            self.leader_epochs[:],
+            self.metadatas[:],
+        )
 
     @classmethod
     def of_messages(cls, records: Sequence[records_pb2.Record]) -> "Commits":

@@ -150,7 +150,7 @@ class LogAudit:
         if not self._replaying or self._state is None:
             return
         try:
-            self._state.replay(position, record)
+            self._state.replay_as(kind, position, record)
         except Exception as error:
             self.findings.expect("G12", False, position, f"{type(error).__name__}: {error}")
             self._state = None

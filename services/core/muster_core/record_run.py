@@ -28,7 +28,6 @@ class RecordRun:
 
     Attributes:
         kinds: what each is; empty: unknown.
-        commits: those that are commits. No part of the other records is shared with them.
         others: the others, by index.
         longest_bytes: what the longest of them all takes in the log.
 
@@ -36,7 +35,7 @@ class RecordRun:
         DecodeError: one of them is no record.
     """
 
-    __slots__ = ("_places", "commits", "datas", "first", "kinds", "longest_bytes", "others")
+    __slots__ = ("_columns", "_commits", "_places", "datas", "first", "kinds", "longest_bytes", "others")
 
     def __init__(self, first: Position, datas: Sequence[bytes]) -> None:
         self.first = first
@@ -52,7 +51,15 @@ class RecordRun:
             self._look_at(range(len(datas)))
             rest = _without(datas, self.others)
             commits = Commits.of_messages([records_pb2.Record.FromString(data) for data in rest])
-        self.commits = commits
+        self._columns = commits
+        self._commits: Commits | None = None
+
+    @property
+    def commits(self) -> Commits:
+        """Those that are commits. No part of the other records is shared with them."""
+        if self._commits is None:  # who checks nothing but the log never looks at them
+            self._commits = self._columns.in_lists()
+        return self._commits
 
     def _look_at(self, indexes: Iterable[int]) -> None:
         """Decodes records, and keeps those that are no commits."""

@@ -134,6 +134,14 @@ class Shard:
         """
         self._context.application.apply(position, record)
 
+    def replay_as(self, kind: str, position: Position, record: records_pb2.Record) -> None:
+        """The same where it is known of what kind the record is; empty: unknown.
+
+        Raises:
+            UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
+        """
+        self._context.application.apply_as(kind, position, record)
+
     def replay_commits(self, rows: Iterable[CommittedRow]) -> None:
         """The same for commits that follow each other."""
         self._context.application.apply_commits(rows)
