@@ -266,6 +266,52 @@ def test_a_suspension_while_a_record_is_in_flight_starts_no_wait_of_its_own(stat
     assert timers(cluster) == expected, "the sessions, and what follows the record"
 
 
+def acknowledged_and_resumed(cluster: VirtualShard, first: str) -> None:
+    """The record in flight is stored, and the lease held again, in this order or in the other."""
+    for step in ("stored", "held") if first == "stored" else ("held", "stored"):
+        cluster.acknowledge() if step == "stored" else cluster.resume()
+    cluster.auto_ack = True
+
+
+@pytest.mark.parametrize("first", ["stored", "held"])
+def test_silence_that_waited_in_line_is_forgotten_with_a_suspension(first: str) -> None:
+    cluster = acts.shard()
+    members = acts.joined(cluster, "a", "b", "c")
+    for who in members:
+        who.sync({})
+    cluster.auto_ack = False
+    leaves(cluster, members[2])
+    cluster.advance(SESSION_MS)
+    cluster.suspend()
+    acknowledged_and_resumed(cluster, first)
+    cluster.advance(SESSION_MS - 1)
+    assert [who.member_id for who in cluster.describe().members] == [who.member_id for who in members[:2]]
+    cluster.advance(1)
+    assert cluster.describe().members == []
+
+
+@pytest.mark.parametrize("first", ["stored", "held"])
+def test_a_phase_whose_end_waited_in_line_has_its_whole_time_again(first: str) -> None:
+    """Its members' calls were refused by the suspension, so it would end without them."""
+    cluster = acts.shard()
+    one, two, three = acts.joined(cluster, "a", "b", "c")
+    one.protocols = [("range", b"other")]
+    one.join()
+    assert cluster.state() == "PreparingRebalance"
+    beating(cluster, REBALANCE_MS - 1, two, three)
+    cluster.auto_ack = False
+    leaves(cluster, three)
+    cluster.advance(1)
+    cluster.suspend()
+    acknowledged_and_resumed(cluster, first)
+    assert timers(cluster) == 3, "two sessions, one phase"
+    one.join()
+    beating(cluster, REBALANCE_MS - 1, two)
+    assert one.is_parked
+    two.join()
+    assert (one.joined().generation, two.joined().generation) == (2, 2)
+
+
 # --- the wait for syncs
 
 

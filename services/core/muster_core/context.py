@@ -13,7 +13,7 @@ from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
-from muster_core.group import Group
+from muster_core.group import Group, Step
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.purgatory import DelayedOperation, Purgatory
@@ -114,17 +114,23 @@ class ShardContext:
         if group is not None:
             self._move_up(group)
 
-    def in_line(self, group: Group, step: Callable[[], None]) -> None:
-        """Runs a step on the group now, or after the group record that is in flight."""
+    def in_line(self, group: Group, step: Callable[[], None], *, deadline: bool = False) -> None:
+        """Runs a step on the group now, or after the group record that is in flight.
+
+        Args:
+            group: the group.
+            step: what to do.
+            deadline: whether it is due because members said nothing; it is dropped at a suspension.
+        """
         if group.in_flight:
-            group.line.append(step)
+            group.line.append(Step(step, deadline=deadline))
         else:
             step()
 
     def call_in_line(self, group: Group, call: Request) -> bool:
         """Puts a call in line if a group record is in flight; returns whether it had to."""
         if group.in_flight:
-            group.line.append(partial(self._replay_call, call.call_id))
+            group.line.append(Step(partial(self._replay_call, call.call_id), call_id=call.call_id))
         return group.in_flight
 
     def _replay_call(self, call_id: int) -> None:
@@ -134,16 +140,21 @@ class ShardContext:
 
     def _move_up(self, group: Group) -> None:
         while group.line and not group.in_flight:
-            group.line.popleft()()
+            group.line.popleft().run()
 
     def refuse_line(self, group: Group) -> None:
         """Refuses the calls in line: the log is too slow. What is no call stays."""
         line, group.line = group.line, deque()
         for step in line:
-            if isinstance(step, partial) and step.func == self._replay_call:
-                self.refuse(step.args[0], error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+            if step.call_id is not None:
+                self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
             else:
                 group.line.append(step)
+
+    @staticmethod
+    def drop_deadlines(group: Group) -> None:
+        """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
+        group.line = deque(step for step in group.line if not step.deadline)
 
     # --- members
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2
 
@@ -19,6 +20,20 @@ from muster_core.timing_wheel import Timer
 
 CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
+
+
+class Step(NamedTuple):
+    """What waits in line behind a group record.
+
+    Attributes:
+        run: what to do.
+        call_id: the call that waits with it; None: no call.
+        deadline: whether it is due because members said nothing.
+    """
+
+    run: Callable[[], None]
+    call_id: int | None = None
+    deadline: bool = False
 
 
 class Group:
@@ -73,7 +88,7 @@ class Group:
         self.offsets = OffsetStore()
         self.history: deque[GenerationEntry] = deque(maxlen=history_length)
         self.in_flight = False
-        self.line: deque[Callable[[], None]] = deque()
+        self.line: deque[Step] = deque()
         self._supporters = Supporters()
         self._size_bytes = 0
         self._parked_joins = 0

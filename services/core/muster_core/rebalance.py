@@ -49,7 +49,7 @@ class Rebalancer:
 
     def session_ended(self, group: Group, member: Member, session: Timer) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
-        self._context.in_line(group, partial(self._expire, group, member, session))
+        self._context.in_line(group, partial(self._expire, group, member, session), deadline=True)
 
     def _expire(self, group: Group, member: Member, session: Timer) -> None:
         if group.members.get(member.member_id) is not member or session.armed:
@@ -101,8 +101,9 @@ class Rebalancer:
 
     def restart_waits(self, group: Group) -> None:
         """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""
-        if group.in_flight:
-            return  # what follows the record starts its own wait
+        self._context.in_line(group, partial(self._restart_waits, group))
+
+    def _restart_waits(self, group: Group) -> None:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._context.purgatory.cancel_for_key(_join_key(group))
             self.watch_join(DelayedJoin(self, group, group.rebalance_timeout_ms))
@@ -121,7 +122,7 @@ class Rebalancer:
 
     def complete_join(self, group: Group) -> None:
         """Ends the join phase: everybody is back, or the time is up (RT-01, RT-02, SM-31 to SM-35)."""
-        self._context.in_line(group, partial(self._complete_join, group))
+        self._context.in_line(group, partial(self._complete_join, group), deadline=True)
 
     def _complete_join(self, group: Group) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
@@ -231,7 +232,7 @@ class Rebalancer:
 
     def sync_expired(self, group: Group, generation: int) -> None:
         """The time to sync is up (DS-01 to DS-06)."""
-        self._context.in_line(group, partial(self._sync_expired, group, generation))
+        self._context.in_line(group, partial(self._sync_expired, group, generation), deadline=True)
 
     def _sync_expired(self, group: Group, generation: int) -> None:
         if generation != group.generation:

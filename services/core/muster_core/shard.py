@@ -255,6 +255,8 @@ class Shard:
     def _suspend(self, _: Suspend) -> None:
         self._suspended = True
         self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        for group in self._context.groups.values():
+            self._context.drop_deadlines(group)
 
     def _resume(self, _: Resume) -> None:
         """Deadlines start again as after a load: nobody could be heard of meanwhile."""
