@@ -143,6 +143,17 @@ def test_subscribed_topics_follow_from_the_record(
     assert cluster.shard.groups["g"].subscribed_topics == topics
 
 
+@pytest.mark.row("LD-17")
+def test_subscribed_topics_follow_a_member_that_joins_again() -> None:
+    """The same member and the same protocol: only what it wants is new."""
+    cluster = acts.shard()
+    (member,) = acts.joined(cluster, "a")
+    for topics in (["t"], ["u"], ["t", "u"]):
+        member.protocols = [("range", acts.subscription(*topics))]
+        member.join()
+        assert cluster.shard.groups["g"].subscribed_topics == set(topics)
+
+
 @pytest.mark.row("LD-03")
 def test_instance_ids_are_known_after_a_load() -> None:
     members = [stored_member("a-1", b"m", instance="a"), stored_member("b-1", b"m")]
