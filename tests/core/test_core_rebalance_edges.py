@@ -250,7 +250,7 @@ def test_a_suspended_wait_for_syncs_has_its_whole_time_again() -> None:
 
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance"])
-def test_a_suspension_while_a_record_is_in_flight_starts_no_wait_of_its_own(state: str) -> None:
+def test_a_suspension_while_a_record_is_in_flight_leaves_one_wait(state: str) -> None:
     cluster = acts.shard()
     first, second = acts.in_state(cluster, state)
     cluster.auto_ack = False
@@ -310,6 +310,55 @@ def test_a_phase_whose_end_waited_in_line_has_its_whole_time_again(first: str) -
     assert one.is_parked
     two.join()
     assert (one.joined().generation, two.joined().generation) == (2, 2)
+
+
+SUSPENDED = pytest.mark.parametrize(
+    ("suspended_ms", "then_ms"), [(2_000, 0), (500, 600)], ids=["meanwhile", "behind it"]
+)
+"""What was due a second later, and a record of the group is stored when it is over."""
+
+
+@SUSPENDED
+def test_a_phase_that_comes_due_after_a_suspension_has_its_whole_time_again(
+    suspended_ms: int, then_ms: int
+) -> None:
+    cluster = acts.shard()
+    one, two, three = acts.joined(cluster, "a", "b", "c")
+    one.protocols = [("range", b"other")]
+    one.join()
+    beating(cluster, REBALANCE_MS - 1_000, two, three)
+    cluster.auto_ack = False
+    leaves(cluster, three)
+    suspended_while_a_record_is_on_its_way(cluster, suspended_ms, then_ms)
+    assert (cluster.state(), timers(cluster)) == ("PreparingRebalance", 3), "two sessions, one phase"
+    one.join()
+    two.join()
+    assert (one.joined().generation, two.joined().generation) == (2, 2)
+
+
+@SUSPENDED
+def test_a_wait_for_syncs_that_comes_due_after_a_suspension_has_its_whole_time_again(
+    suspended_ms: int, then_ms: int
+) -> None:
+    cluster = acts.shard()
+    members = acts.joined(cluster, "a", "b", "c")
+    beating(cluster, REBALANCE_MS - 1_000, *members)
+    cluster.auto_ack = False
+    members[0].sync({})
+    suspended_while_a_record_is_on_its_way(cluster, suspended_ms, then_ms)
+    assert (cluster.state(), timers(cluster)) == ("Stable", 4), "three sessions, one wait"
+    beating(cluster, REBALANCE_MS - 1, *members)
+    assert len(cluster.describe().members) == 3
+
+
+def suspended_while_a_record_is_on_its_way(cluster: VirtualShard, ms: int, then_ms: int) -> None:
+    """The lease is lost and held again, and the record is stored so much later."""
+    cluster.suspend()
+    cluster.advance(ms)
+    cluster.resume()
+    cluster.advance(then_ms)
+    cluster.auto_ack = True
+    cluster.acknowledge()
 
 
 # --- the wait for syncs

@@ -151,11 +151,6 @@ class ShardContext:
             else:
                 group.line.append(step)
 
-    @staticmethod
-    def drop_deadlines(group: Group) -> None:
-        """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
-        group.line = deque(step for step in group.line if not step.deadline)
-
     # --- members
 
     def refuse_join(

@@ -101,6 +101,8 @@ class Rebalancer:
 
     def restart_waits(self, group: Group) -> None:
         """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""
+        for key in (_join_key(group), _sync_key(group)):  # or it would come due while a record is on its way
+            self._context.purgatory.cancel_for_key(key)
         self._context.in_line(group, partial(self._restart_waits, group))
 
     def _restart_waits(self, group: Group) -> None:

@@ -256,7 +256,7 @@ class Shard:
         self._suspended = True
         self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
         for group in self._context.groups.values():
-            self._context.drop_deadlines(group)
+            group.drop_deadlines()
 
     def _resume(self, _: Resume) -> None:
         """Deadlines start again as after a load: nobody could be heard of meanwhile."""
