@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test t
 
 from muster_audit.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
 from muster_audit.nonce_files import NonceFiles
-from muster_audit.plan import Piece, spread
+from muster_audit.plan import Piece, spread, task_count
 from muster_audit.scan import Digests, Rules, ScanOptions, audit_log, digest_log
 from muster_audit.sources import NodesSource, open_source
 from muster_server.verify.reader import LogUnreadableError
@@ -76,6 +76,12 @@ class TestSpread:
     def test_never_more_tasks_than_pieces(self) -> None:
         assert spread([Piece(0, 0, 5)], 8) == [(Piece(0, 0, 5),)]
         assert spread([], 8) == []
+
+    @pytest.mark.parametrize(
+        ("entries", "tasks"), [(0, 2), (1_999_999, 2), (2_000_000, 4), (8_000_000, 16), (1 << 40, 16)]
+    )
+    def test_a_core_has_one_task_and_more_where_all_are_long(self, entries: int, tasks: int) -> None:
+        assert task_count(entries, cores=2) == tasks
 
 
 def digests(built: LogBuilder, size: int) -> list[Segment]:

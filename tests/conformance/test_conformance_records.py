@@ -151,7 +151,7 @@ def test_subscribed_topics_follow_a_member_that_joins_again() -> None:
     for topics in (["t"], ["u"], ["t", "u"]):
         member.protocols = [("range", acts.subscription(*topics))]
         member.join()
-        assert cluster.shard.groups["g"].subscribed_topics == set(topics)
+        assert cluster.shard.groups["g"].subscribed_topics == frozenset(topics)
 
 
 @pytest.mark.row("LD-03")

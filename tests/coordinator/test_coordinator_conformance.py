@@ -28,14 +28,6 @@ VECTORS = Path(__file__).parents[1] / "conformance/vectors"
 HASHES = json.loads((VECTORS / "shards.json").read_text())["vectors"]
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    await cluster.start()
-    yield cluster
-    await cluster.stop()
-
-
 class Reads:
     """What happens to reads of the log of one shard."""
 

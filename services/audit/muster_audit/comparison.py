@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from muster_core.invariants import Findings
 from muster_core.log_audit import compare_nodes
 from muster_core.position import NOWHERE, Position
+from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.scan import SEGMENT_ENTRIES
 from muster_audit.sources import LogSource
@@ -63,8 +64,9 @@ def compare_copies(
         for first, last in _runs(sorted(numbers)[:_MAX_SEGMENTS]):
             behind = source.place_of(shard, first * SEGMENT_ENTRIES - 1)
             upto = source.place_of(shard, (last + 1) * SEGMENT_ENTRIES) or acknowledged[shard]
+            upto = min(upto, acknowledged[shard])
             logs = {
-                node: source.pages(shard, node, min(upto, acknowledged[shard]), 1_000, behind or NOWHERE)
+                node: source.pages(shard, node, upto, PAGE_ENTRIES, behind or NOWHERE)
                 for node in source.node_numbers()
             }
             begins = {node: source.first(shard, node) for node in source.node_numbers()}

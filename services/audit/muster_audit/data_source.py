@@ -65,7 +65,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
         self._options = scan.ScanOptions(
             rules=scan.Rules(options.get("rules", scan.Rules.ALL)),
             memory_mb=int(options.get("memory_mb", "256")),
-            page_entries=int(options.get("page_entries", PAGE_ENTRIES)),
+            page_entries=int(options.get("page_entries", str(PAGE_ENTRIES))),
             span_ms=int(options.get("span_ms", "60000")),
             compare=options.get("all_nodes", "false") == "true",
             max_group_size=int(options.get("max_group_size", "5000")),
@@ -166,7 +166,7 @@ class _Entries:
         try:
             for one in partition.ranges:
                 node = source.best_node(one.shard)
-                for page in source.pages(one.shard, node, one.upto, 1_000, behind=one.behind):
+                for page in source.pages(one.shard, node, one.upto, PAGE_ENTRIES, behind=one.behind):
                     if page:
                         yield self.batch(one.shard, page)
         finally:

@@ -62,7 +62,7 @@ def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:
             if record.written_at_ms > at_ms and kind != "genesis":
                 raise _Enough
             position, written_at_ms = run.position(index), record.written_at_ms
-            state.replay(position, record)
+            state.replay_as(kind, position, record)
 
     checker = LogChecker(shard, cluster=source.genesis, groups=False, follow=follow)
     try:

@@ -93,6 +93,8 @@ class Page:
             return cls(first, records, nonces, hashes)
         epochs_and_offsets = list(map(int, b"-".join(ids).split(b"-")))
         positions = list(map(Position, epochs_and_offsets[::2], epochs_and_offsets[1::2]))
+        if len(epochs_and_offsets) != 2 * len(ids):
+            raise ValueError(f"not all of these are positions: {ids!r}")
         return cls(first, records, nonces, hashes, positions)
 
     @classmethod

@@ -35,7 +35,7 @@ class RecordRun:
         DecodeError: one of them is no record.
     """
 
-    __slots__ = ("_columns", "_commits", "_places", "datas", "first", "kinds", "longest_bytes", "others")
+    __slots__ = ("_commits", "_in_lists", "_places", "datas", "first", "kinds", "longest_bytes", "others")
 
     def __init__(self, first: Position, datas: Sequence[bytes]) -> None:
         self.first = first
@@ -51,14 +51,14 @@ class RecordRun:
             self._look_at(range(len(datas)))
             rest = _without(datas, self.others)
             commits = Commits.of_messages([records_pb2.Record.FromString(data) for data in rest])
-        self._columns = commits
-        self._commits: Commits | None = None
+        self._commits = commits
+        self._in_lists = False
 
     @property
     def commits(self) -> Commits:
         """Those that are commits. No part of the other records is shared with them."""
-        if self._commits is None:  # who checks nothing but the log never looks at them
-            self._commits = self._columns.in_lists()
+        if not self._in_lists:  # who checks nothing but the log never looks at them
+            self._commits, self._in_lists = self._commits.in_lists(), True
         return self._commits
 
     def _look_at(self, indexes: Iterable[int]) -> None:
