@@ -18,7 +18,7 @@ from muster_server.dev.redis_nodes import RedisNodes
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 from muster_audit.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
-from muster_audit.nonce_files import NonceFiles
+from muster_audit.nonce_files import BYTES_EACH, NonceFiles
 from muster_audit.plan import Piece, spread, task_count
 from muster_audit.scan import Digests, Rules, ScanOptions, audit_log, digest_log
 from muster_audit.sources import NodesSource, open_source
@@ -34,30 +34,55 @@ class TestNonceFiles:
         nonces = [secrets.token_bytes(16) for _ in range(1_000)]
         nonces[900] = nonces[3]
         nonces[901] = nonces[900]
-        for limit_bytes, spilled in ((1 << 20, False), (128 * 100, True)):
+        for limit_bytes, spilled in ((1 << 20, False), (BYTES_EACH * 100, True)):
             with NonceFiles(limit_bytes) as files:
-                told = [i for i, nonce in enumerate(nonces, 1) if not files.add(nonce, first(i))]
-                told += [repeat.position.offset for repeat in files.late()]
+                assert all(files.add(nonce, first(i)) for i, nonce in enumerate(nonces, 1))
+                told = [(repeat.position.offset, repeat.nonce) for repeat in files.late()]
                 assert files.spilled is spilled
-            assert sorted(told) == [901, 902]
+            assert sorted(told) == [(901, nonces[3]), (902, nonces[3])]
 
     def test_pages_across_fillings(self) -> None:
         pages = [[secrets.token_bytes(16) for _ in range(50)] for _ in range(20)]
         pages[15][7] = pages[2][9]
-        with NonceFiles(128 * 120) as files:
+        with NonceFiles(BYTES_EACH * 120) as files:
             assert all(files.add_all(page, first(50 * i + 1)) for i, page in enumerate(pages))
             assert files.spilled
             assert [(r.position, r.nonce) for r in files.late()] == [(first(758), pages[2][9])]
 
-    def test_a_page_with_a_known_nonce_is_not_taken(self) -> None:
-        for book in (NonceSet(), NonceFiles(1 << 20)):
-            assert book.add_all([b"a" * 16, b"b" * 16], first(1))
-            assert not book.add_all([b"c" * 16, b"b" * 16], first(3))
-            assert not book.add_all([b"c" * 16, b"c" * 16], first(3))
-            assert book.add(b"c" * 16, first(3))
+    def test_places_are_right_across_gaps_and_epochs(self) -> None:
+        repeated, other = b"r" * 16, iter(secrets.token_bytes(16) for _ in range(10))
+        for limit_bytes in (1 << 20, BYTES_EACH):
+            with NonceFiles(limit_bytes) as files:
+                files.add_all([repeated, next(other)], Position(1, 1))
+                files.add_all([next(other), repeated], Position(1, 5))
+                files.add(repeated, Position(2, 7))
+                places = [repeat.position for repeat in files.late()]
+            assert sorted(places) == [Position(1, 6), Position(2, 7)]
+
+    def test_nonces_with_a_common_half_are_two(self) -> None:
+        with NonceFiles(1 << 20) as files:
+            files.add_all([b"a" * 16, b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8], first(1))
+            assert list(files.late()) == []
+
+    def test_a_nonce_of_another_length_is_told_at_once(self) -> None:
+        with NonceFiles(1 << 20) as files:
+            assert [files.add(nonce, first(1)) for nonce in (b"", b"a", b"", b"a" + bytes(15))] == [
+                True,
+                True,
+                False,
+                True,
+            ]
+            assert list(files.late()) == []
+
+    def test_a_page_with_a_known_nonce_is_not_taken_by_a_set(self) -> None:
+        book = NonceSet()
+        assert book.add_all([b"a" * 16, b"b" * 16], first(1))
+        assert not book.add_all([b"c" * 16, b"b" * 16], first(3))
+        assert not book.add_all([b"c" * 16, b"c" * 16], first(3))
+        assert book.add(b"c" * 16, first(3))
 
     def test_the_files_go(self) -> None:
-        with NonceFiles(128) as files:
+        with NonceFiles(BYTES_EACH) as files:
             files.add(b"a" * 16, first(1))
             folder = files._folder
             assert folder is not None

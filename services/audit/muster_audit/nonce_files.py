@@ -7,31 +7,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from muster_core.chain import NONCE_BYTES, pieces
 from muster_core.nonces import Repeat
 from muster_core.position import Position
 
-NONCE_BYTES = 16
-_BYTES_EACH = 128  # of a nonce in the set, with its share of the table, and its place
+BYTES_EACH = 64
+"""Memory for a nonce: twice itself and, while repeats are looked for, four numbers of 8 bytes."""
+
 _FILES = 64
 _PLACE = struct.Struct(">QQ")
 _ROW = NONCE_BYTES + _PLACE.size
 
 
 class NonceFiles:
-    """Keeps nonces in a set while they fit; then files take them, split by their hash.
+    """Keeps nonces in columns while they fit; then files take them, split by their hash.
 
-    A repeat within one filling of the set is told at once, any other by `late`, which reads file by file: a
-    file has a 64th of all nonces. So nothing is missed and memory stays within the larger of the limit and
-    that part. A context manager: the files go with it.
+    Repeats are told at the end: sorting all nonces takes less than asking of each whether it is known. With
+    files, that is done file by file: one has a 64th of all nonces. So nothing is missed and memory stays
+    within the larger of the limit and that part. A context manager: the files go with it.
 
     Args:
-        limit_bytes: how much memory the set may take.
+        limit_bytes: how much memory nonces may take.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = max(limit_bytes // _BYTES_EACH, 1)
-        self._seen: set[bytes] = set()
-        self._runs: list[tuple[Position, Sequence[bytes]]] = []
+        self._limit = max(limit_bytes // BYTES_EACH, 1)
+        self._count = 0
+        self._runs: list[tuple[Position, bytearray]] = []
+        self._misshapen: set[bytes] = set()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files: list[BinaryIO] = []
 
@@ -55,23 +60,26 @@ class NonceFiles:
         return self._folder is not None
 
     def add(self, nonce: bytes, position: Position) -> bool:
-        """Takes a nonce; False: it is known to have been taken before."""
-        if nonce in self._seen:
-            return False
-        self._take([nonce], position)
-        return True
+        """Takes a nonce; False: it has another length than a nonce, and was taken before."""
+        if len(nonce) == NONCE_BYTES:
+            self._take(nonce, position)
+            return True
+        known = nonce in self._misshapen
+        self._misshapen.add(nonce)
+        return not known
 
     def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
-        """Takes the nonces of entries that follow each other, if none is known to stand twice."""
-        if len(set(nonces)) < len(nonces) or not self._seen.isdisjoint(nonces):
-            return False
-        self._take(nonces, first)
+        """Takes the nonces of entries that follow each other, 16 bytes each."""
+        self._take(b"".join(nonces), first)
         return True
 
-    def _take(self, nonces: Sequence[bytes], first: Position) -> None:
-        self._seen.update(nonces)
-        self._runs.append((first, nonces))
-        if len(self._seen) >= self._limit:
+    def _take(self, nonces: bytes, first: Position) -> None:
+        if self._runs and _behind(*self._runs[-1]) == first:
+            self._runs[-1][1].extend(nonces)
+        else:
+            self._runs.append((first, bytearray(nonces)))
+        self._count += len(nonces) // NONCE_BYTES
+        if self._count >= self._limit:
             self._spill()
 
     def _spill(self) -> None:
@@ -79,22 +87,51 @@ class NonceFiles:
             self._folder = tempfile.TemporaryDirectory(prefix="muster-audit-")
             self._files = [(Path(self._folder.name) / str(number)).open("w+b") for number in range(_FILES)]
         for first, nonces in self._runs:
-            for index, nonce in enumerate(nonces):
-                row = nonce.ljust(NONCE_BYTES, b"\0")[:NONCE_BYTES] + _PLACE.pack(*first.after(index))
-                self._files[hash(row[:NONCE_BYTES]) % _FILES].write(row)
-        self._seen.clear()
+            for index, nonce in enumerate(pieces(nonces, NONCE_BYTES)):
+                self._files[hash(nonce) % _FILES].write(nonce + _PLACE.pack(*first.after(index)))
         self._runs.clear()
+        self._count = 0
 
     def late(self) -> Iterator[Repeat]:
-        """Repeats that were not told yet."""
+        """The repeats, each nonce's after its first place."""
         if self._folder is None:
+            yield from _repeats(b"".join(nonces for _, nonces in self._runs), self._places())
             return
         self._spill()
         for file in self._files:
             file.seek(0)
-            seen: set[bytes] = set()
-            while row := file.read(_ROW):
-                nonce = row[:NONCE_BYTES]
-                if nonce in seen:
-                    yield Repeat(Position(*_PLACE.unpack(row[NONCE_BYTES:])), nonce)
-                seen.add(nonce)
+            rows = pieces(file.read(), _ROW)
+            places = (Position(*_PLACE.unpack(row[NONCE_BYTES:])) for row in rows)
+            yield from _repeats(b"".join([row[:NONCE_BYTES] for row in rows]), places)
+
+    def _places(self) -> Iterator[Position]:
+        """Places of the nonces that are in memory."""
+        for first, nonces in self._runs:
+            yield from map(first.after, range(len(nonces) // NONCE_BYTES))
+
+
+def _behind(first: Position, nonces: bytearray) -> Position:
+    """The place behind a run of nonces."""
+    return first.after(len(nonces) // NONCE_BYTES)
+
+
+def _repeats(nonces: bytes, places: Iterator[Position]) -> Iterator[Repeat]:
+    """The repeats among nonces.
+
+    Args:
+        nonces: joined.
+        places: of each, asked for only where there may be a repeat.
+    """
+    words = memoryview(nonces).cast("Q")[::2]  # the first half of each
+    halves = pa.Array.from_buffers(pa.uint64(), len(words), [None, pa.py_buffer(words.tobytes())])
+    in_order = halves.take(pc.array_sort_indices(halves))
+    twice = set(in_order[1:].filter(pc.equal(in_order[1:], in_order[:-1])).to_pylist())
+    if not twice:
+        return
+    seen: set[bytes] = set()
+    for index, (half, place) in enumerate(zip(words, places, strict=True)):
+        if half in twice:
+            nonce = nonces[index * NONCE_BYTES : (index + 1) * NONCE_BYTES]
+            if nonce in seen:
+                yield Repeat(place, nonce)
+            seen.add(nonce)

@@ -20,9 +20,6 @@ NONCE_BYTES = 16
 HASH_BYTES = 32
 """Length of a chain hash."""
 
-_HEAD_BYTES = HASH_BYTES + HEAD.size + NONCE_BYTES
-_HEADS = struct.Struct(f"{_HEAD_BYTES}s")
-
 
 def chain_hash(previous: bytes, position: Position, nonce: bytes, record: bytes) -> bytes:
     """The hash of an entry, 32 bytes: SHA-256 over the hash before, the place, the nonce and the record.
@@ -34,32 +31,35 @@ def chain_hash(previous: bytes, position: Position, nonce: bytes, record: bytes)
 
 
 def chain_hashes(
-    previous: bytes, first: Position, nonces: bytes, records: Sequence[bytes], hashes: bytes
-) -> bytes:
-    """The hashes of entries that follow each other in one epoch, joined.
+    previous: bytes,
+    first: Position,
+    nonces: Sequence[bytes],
+    records: Sequence[bytes],
+    hashes: Sequence[bytes],
+) -> list[bytes]:
+    """The hashes of entries that follow each other in one epoch.
 
     Each is computed with the hash that is *stored* for the entry before it, so all are as stored when the
-    chain holds, and else the first other one belongs to the entry that is wrong. What goes before the
-    records is put together in columns, as calls for each entry would take a third of the time.
+    chain holds, and else the first other one belongs to the entry that is wrong. The work is done in columns,
+    as calls for each entry would take a third of the time.
 
     Args:
         previous: hash of the entry before.
         first: place of the first one.
-        nonces: nonces of the entries, joined: 16 bytes for each record.
+        nonces: nonces of the entries, 16 bytes each.
         records: their records.
-        hashes: their stored hashes, joined: 32 bytes for each record.
+        hashes: their stored hashes, 32 bytes each.
     """
     count = len(records)
     places = array("Q", [first.epoch]) * (2 * count)
     places[1::2] = array("Q", range(first.offset, first.offset + count))
     if sys.byteorder == "little":
         places.byteswap()
-    heads = bytearray(_HEAD_BYTES * count)
-    words, column = memoryview(heads).cast("Q"), 0
-    for part, width in ((previous + hashes[:-HASH_BYTES], 4), (places.tobytes(), 2), (nonces, 2)):
-        part_words = memoryview(part).cast("Q")
-        for index in range(width):
-            words[column :: _HEAD_BYTES // 8] = part_words[index::width]
-            column += 1
-    entries = [head + record for (head,), record in zip(_HEADS.iter_unpack(heads), records, strict=True)]
-    return b"".join([hashed.digest() for hashed in map(sha256, entries)])
+    heads = pieces(places.tobytes(), HEAD.size)
+    entries = map(b"".join, zip((previous, *hashes[:-1]), heads, nonces, records, strict=True))
+    return [hashed.digest() for hashed in map(sha256, entries)]
+
+
+def pieces(joined: bytes | bytearray, width: int) -> tuple[bytes, ...]:
+    """Bytes cut into pieces of one width, of which they are a multiple."""
+    return struct.unpack(f"{width}s" * (len(joined) // width), joined)

@@ -78,7 +78,7 @@ class GroupChecker:
     def add_run(self, run: RecordRun) -> None:
         """Takes the next records; those that do not concern groups pass."""
         checked, started = self._findings.checked, run.kinds.count("generation_started")
-        self._longest_bytes = run.longest_bytes
+        self._longest_bytes = longest_bytes = run.longest_bytes
         if started:
             for invariant in _BY_GENERATION:
                 checked[invariant] += started
@@ -88,7 +88,7 @@ class GroupChecker:
             elif (check := self._checks.get(run.kinds[index])) is not None:
                 self._now_ms = part.written_at_ms
                 check(run.position(index), part)
-        if run.longest_bytes > self._limits.offset_metadata_max_bytes:
+        if longest_bytes > self._limits.offset_metadata_max_bytes:
             self._check_metadata(run)
 
     def claimed(self) -> None:
@@ -205,8 +205,7 @@ class GroupChecker:
 
     def _wrong(self, invariant: str, position: Position, detail: str) -> None:
         """Notes a break of a promise whose look was counted already."""
-        self._findings.checked[invariant] -= 1
-        self._broken(invariant, position, detail)
+        self._findings.broke(invariant, position, detail)
 
     # -- assignments --------------------------------------------------------------------------------
 
@@ -416,8 +415,7 @@ class GroupChecker:
     def _numbered_again(self, position: Position, commit: CommitRow, last: int) -> None:
         group_id, member_id, _, seq, _ = commit
         text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {last}"
-        self._broken("O4", position, text)
-        self._findings.checked["O4"] -= 1
+        self._wrong("O4", position, text)
 
     def _check_metadata(self, run: RecordRun) -> None:
         limit = self._limits.offset_metadata_max_bytes

@@ -307,6 +307,10 @@ class Findings:
         """Counts one look at a promise, and keeps the violation if it does not hold."""
         self.checked[invariant] += 1
         if not holds:
-            self.broken[invariant] += 1
-            if self.broken[invariant] <= self.limit:
-                self.violations.append(Violation(invariant, position, detail))
+            self.broke(invariant, position, detail)
+
+    def broke(self, invariant: str, position: Position, detail: str) -> None:
+        """Counts a violation where the look was counted before, and keeps it."""
+        self.broken[invariant] += 1
+        if self.broken[invariant] <= self.limit:
+            self.violations.append(Violation(invariant, position, detail))

@@ -111,7 +111,7 @@ class LogChecker:
     def finish(self) -> Findings:
         """Checks what can only be known at the end."""
         for position, nonce in self._nonces.late():
-            self.findings.expect("L7", False, position, f"nonce {nonce.hex()} stands further up, too")
+            self.findings.broke("L7", position, f"nonce {nonce.hex()} stands further up, too")
         if self.begins_trimmed:
             first = self.first.stream_id
             if self._covered == NOWHERE:
@@ -160,8 +160,8 @@ class LogChecker:
             return False
         if set(map(len, page.nonces)) != {NONCE_BYTES} or set(map(len, page.hashes)) != {HASH_BYTES}:
             return False
-        hashes = b"".join(page.hashes)
-        if chain_hashes(self._hash, page.first, b"".join(page.nonces), page.records, hashes) != hashes:
+        hashes = [*page.hashes]
+        if chain_hashes(self._hash, page.first, page.nonces, page.records, hashes) != hashes:
             return False
         return self._nonces.add_all(page.nonces, page.first)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from muster_core.position import NOWHERE, Position
 from muster_core.replay import Entry
@@ -87,15 +88,15 @@ class Page:
         """A page from ids of a Redis stream, `<epoch>-<offset>` each."""
         if not ids:
             return cls(NOWHERE, records, nonces, hashes)
-        epoch, offset = first = Position.parse(ids[0].decode())
-        numbers = range(offset, offset + len(ids))
-        if list(ids) == list(map((b"%d-%%d" % epoch).__mod__, numbers)):
+        first = Position.parse(ids[0].decode())
+        if ids[-1].decode() == first.after(len(ids) - 1).stream_id and _ascend(ids):
             return cls(first, records, nonces, hashes)
         epochs_and_offsets = list(map(int, b"-".join(ids).split(b"-")))
         positions = list(map(Position, epochs_and_offsets[::2], epochs_and_offsets[1::2]))
         if len(epochs_and_offsets) != 2 * len(ids):
             raise ValueError(f"not all of these are positions: {ids!r}")
-        return cls(first, records, nonces, hashes, positions)
+        dense = positions == list(map(first.after, range(len(ids))))
+        return cls(first, records, nonces, hashes, None if dense else positions)
 
     @classmethod
     def of_entries(cls, entries: Iterable[Entry]) -> "Page":
@@ -108,3 +109,8 @@ class Page:
             [row.hash for row in rows],
             [row.position for row in rows],
         )
+
+
+def _ascend(ids: Sequence[bytes]) -> bool:
+    """Whether each id is above the one before it; of ids that differ in length, which is rare: no."""
+    return len(set(map(len, ids))) == 1 and all(map(lt, ids, islice(ids, 1, None)))

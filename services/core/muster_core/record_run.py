@@ -1,7 +1,7 @@
 """Records of one epoch that follow each other, decoded once for all who look at them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -29,18 +29,16 @@ class RecordRun:
     Attributes:
         kinds: what each is; empty: unknown.
         others: the others, by index.
-        longest_bytes: what the longest of them all takes in the log.
 
     Raises:
         DecodeError: one of them is no record.
     """
 
-    __slots__ = ("_commits", "_in_lists", "_places", "datas", "first", "kinds", "longest_bytes", "others")
+    __slots__ = ("_commits", "_in_lists", "_places", "datas", "first", "kinds", "others")
 
     def __init__(self, first: Position, datas: Sequence[bytes]) -> None:
         self.first = first
         self.datas = datas
-        self.longest_bytes = max(map(len, datas), default=0)
         self.kinds = [COMMIT] * len(datas)
         self.others: dict[int, records_pb2.Record] = {}
         self._places: dict[int, Position] = {}
@@ -60,6 +58,11 @@ class RecordRun:
         if not self._in_lists:  # who checks nothing but the log never looks at them
             self._commits, self._in_lists = self._commits.in_lists(), True
         return self._commits
+
+    @property
+    def longest_bytes(self) -> int:
+        """What the longest of all takes in the log."""
+        return max(map(len, self.datas), default=0)
 
     def _look_at(self, indexes: Iterable[int]) -> None:
         """Decodes records, and keeps those that are no commits."""
@@ -125,10 +128,14 @@ def _not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
     return [index for index, data in enumerate(datas) if data[rows] != _TAG]
 
 
-def _without(values: Sequence[_Value], indexes: Mapping[int, object]) -> Sequence[_Value]:
+def _without(values: Sequence[_Value], indexes: dict[int, records_pb2.Record]) -> Sequence[_Value]:
+    """Values but for those at some indexes, which ascend."""
     if not indexes:
         return values
-    return [value for index, value in enumerate(values) if index not in indexes]
+    left = list(values)
+    for index in reversed(indexes):
+        del left[index]
+    return left
 
 
 FollowRun = Callable[[RecordRun], None]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_core.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes
+from muster_core.chain import BEFORE_GENESIS, HASH_BYTES, NONCE_BYTES, chain_hash, chain_hashes, pieces
 from muster_core.position import NOWHERE, Position
 from muster_core.record_run import RecordRun
 
@@ -100,9 +100,10 @@ class ChainReader:
         lengths = len(self.end_hash), len(nonces), len(hashes)
         if lengths != (HASH_BYTES, NONCE_BYTES * len(datas), HASH_BYTES * len(datas)):
             raise LogDamaged(first, "from here on nonces or hashes have another length than they must have")
-        found = chain_hashes(self.end_hash, first, nonces, datas, hashes)
-        if found != hashes:
-            wrong = next(i for i in range(len(datas)) if _hash_at(found, i) != _hash_at(hashes, i))
+        nonce_of, stored = pieces(nonces, NONCE_BYTES), pieces(hashes, HASH_BYTES)
+        found = chain_hashes(self.end_hash, first, nonce_of, datas, stored)
+        if found != list(stored):
+            wrong = next(i for i in range(len(datas)) if found[i] != stored[i])
             raise LogDamaged(first.after(wrong), _OTHER_HASH)
         self._check_epoch(first, run.kinds[0], run.others.get(0))
         noted = [index for index in run.others if run.kinds[index] in _NOTED]
@@ -110,9 +111,8 @@ class ChainReader:
             if index and run.kinds[index] != "snapshot":
                 raise LogDamaged(first.after(index), f"a {run.kinds[index]} stands inside an epoch")
         for index in noted:
-            nonce = nonces[index * NONCE_BYTES : (index + 1) * NONCE_BYTES]
-            self._note(first.after(index), nonce, _hash_at(hashes, index), run.others[index])
-        self.end, self.end_hash = first.after(len(datas) - 1), hashes[-HASH_BYTES:]
+            self._note(first.after(index), nonce_of[index], stored[index], run.others[index])
+        self.end, self.end_hash = first.after(len(datas) - 1), stored[-1]
 
     def _note(self, position: Position, nonce: bytes, hash_: bytes, record: records_pb2.Record) -> None:
         if record.HasField("claim"):
@@ -134,7 +134,3 @@ class ChainReader:
             raise LogDamaged(position, "an epoch begins without a Claim")
         elif Position.from_proto(record.claim.previous) != self.end:
             raise LogDamaged(position, f"its Claim names another entry before it than {self.end.stream_id}")
-
-
-def _hash_at(hashes: bytes, index: int) -> bytes:
-    return hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]

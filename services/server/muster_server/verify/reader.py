@@ -29,6 +29,7 @@ _HASH_BYTES = 32
 _AROUND = 2
 _CATALOG = 0  # of no shards: the catalog's log is the one whose number is the shard count
 _TIMEOUT_SECONDS = 5.0
+_READ_BYTES = 1 << 20  # of a connection at a time: a page or two, where redis-py would take 64 KiB
 
 
 class LogUnreadableError(Exception):
@@ -101,6 +102,7 @@ class NodeReader:
             socket_connect_timeout=_TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
+            socket_read_size=_READ_BYTES,
         )
 
     def problem(self) -> str:
