@@ -3,13 +3,14 @@
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from muster_core.chain import NONCE_BYTES, pieces
+from muster_core.chain import NONCE_BYTES
 from muster_core.nonces import Repeat
 from muster_core.position import Position
 
@@ -17,6 +18,7 @@ BYTES_EACH = 64
 """Memory for a nonce: twice itself and, while repeats are looked for, four numbers of 8 bytes."""
 
 _FILES = 64
+_NONCE = struct.Struct(f"{NONCE_BYTES}s")
 _PLACE = struct.Struct(">QQ")
 _ROW = NONCE_BYTES + _PLACE.size
 
@@ -87,7 +89,7 @@ class NonceFiles:
             self._folder = tempfile.TemporaryDirectory(prefix="muster-audit-")
             self._files = [(Path(self._folder.name) / str(number)).open("w+b") for number in range(_FILES)]
         for first, nonces in self._runs:
-            for index, nonce in enumerate(pieces(nonces, NONCE_BYTES)):
+            for index, (nonce,) in enumerate(_NONCE.iter_unpack(nonces)):
                 self._files[hash(nonce) % _FILES].write(nonce + _PLACE.pack(*first.after(index)))
         self._runs.clear()
         self._count = 0
@@ -95,14 +97,14 @@ class NonceFiles:
     def late(self) -> Iterator[Repeat]:
         """The repeats, each nonce's after its first place."""
         if self._folder is None:
-            yield from _repeats(b"".join(nonces for _, nonces in self._runs), self._places())
+            yield from _repeats(b"".join(nonces for _, nonces in self._runs), NONCE_BYTES, self._places())
             return
         self._spill()
         for file in self._files:
             file.seek(0)
-            rows = pieces(file.read(), _ROW)
-            places = (Position(*_PLACE.unpack(row[NONCE_BYTES:])) for row in rows)
-            yield from _repeats(b"".join([row[:NONCE_BYTES] for row in rows]), places)
+            rows = file.read()
+            places = (_PLACE.unpack_from(rows, at) for at in range(NONCE_BYTES, len(rows), _ROW))
+            yield from _repeats(rows, _ROW, starmap(Position, places))
 
     def _places(self) -> Iterator[Position]:
         """Places of the nonces that are in memory."""
@@ -115,23 +117,24 @@ def _behind(first: Position, nonces: bytearray) -> Position:
     return first.after(len(nonces) // NONCE_BYTES)
 
 
-def _repeats(nonces: bytes, places: Iterator[Position]) -> Iterator[Repeat]:
+def _repeats(rows: bytes, width: int, places: Iterator[Position]) -> Iterator[Repeat]:
     """The repeats among nonces.
 
     Args:
-        nonces: joined.
+        rows: joined; each begins with a nonce.
+        width: of a row, bytes; a multiple of 8.
         places: of each, asked for only where there may be a repeat.
     """
-    words = memoryview(nonces).cast("Q")[::2]  # the first half of each
-    halves = pa.Array.from_buffers(pa.uint64(), len(words), [None, pa.py_buffer(words.tobytes())])
+    firsts = memoryview(rows).cast("Q")[:: width // 8]  # the first half of each nonce
+    halves = pa.Array.from_buffers(pa.uint64(), len(firsts), [None, pa.py_buffer(firsts.tobytes())])
     in_order = halves.take(pc.array_sort_indices(halves))
     twice = set(in_order[1:].filter(pc.equal(in_order[1:], in_order[:-1])).to_pylist())
     if not twice:
         return
     seen: set[bytes] = set()
-    for index, (half, place) in enumerate(zip(words, places, strict=True)):
+    for index, (half, place) in enumerate(zip(firsts, places, strict=True)):
         if half in twice:
-            nonce = nonces[index * NONCE_BYTES : (index + 1) * NONCE_BYTES]
+            nonce = rows[index * width : index * width + NONCE_BYTES]
             if nonce in seen:
                 yield Repeat(place, nonce)
             seen.add(nonce)
