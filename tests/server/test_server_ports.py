@@ -13,6 +13,11 @@ def test_ports_are_different_and_free() -> None:
     assert all(is_free(port) for port in ports)
 
 
+def test_a_port_that_nobody_has_taken_yet_is_not_drawn_again() -> None:
+    ports = [port for _ in range(20) for port in free_ports(100)]  # by chance alone 110 would be drawn twice
+    assert len(set(ports)) == 2_000
+
+
 def test_a_port_with_a_listener_is_not_free() -> None:
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
