@@ -16,7 +16,6 @@ and does besides.
 import argparse
 import itertools
 import os
-import secrets
 import socket
 import statistics
 import tempfile
@@ -38,6 +37,7 @@ from muster_audit.check import CheckOptions, check
 from muster_audit.scan import Rules, ScanOptions, audit_log
 from muster_audit.session import spark_session
 from muster_audit.sources import NodesSource
+from muster_coordinator.log_client import Nonces
 from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata.keys import log_keys
@@ -52,6 +52,7 @@ GROUPS = 40
 CLUSTER = "bench"
 PIPELINE = 1_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+BAR_CORES = 2
 RULES = ((Rules.LOG, "log rules, chain", 400_000), (Rules.ALL, "all rules, replay", 150_000))
 """What is measured, and how many records/s it should reach on two cores, where the bars were set."""
 
@@ -105,6 +106,7 @@ class Filler:
     def __init__(self, port: int, shard: int) -> None:
         self._port, self._keys = port, log_keys(shard, SHARDS)
         self._records = enumerate(records(shard), 1)
+        self._nonces = Nonces()
         self._before = BEFORE_GENESIS
         self._size_bytes = 0
 
@@ -131,7 +133,7 @@ class Filler:
         commands = []
         for number, record in rows:
             place = Position(0 if number == 1 else 1, number)
-            nonce = secrets.token_bytes(16)
+            nonce = self._nonces.next()
             self._before = chain_hash(self._before, place, nonce, record)
             self._size_bytes += len(record)
             words = (b"XADD", key, place.stream_id.encode(), b"r", record, b"n", nonce, b"h", self._before)
@@ -217,7 +219,10 @@ class Yardstick:
         while read < YARDSTICK_ENTRIES:
             connection.sendall(f"XRANGE {YARDSTICK_KEY} {start} + COUNT {YARDSTICK_PAGE}\r\n".encode())
             while (rows := reader.gets()) is False:
-                reader.feed(connection.recv(1 << 16))
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                reader.feed(data)
             read += len(rows)
             start = "(" + rows[-1][0].decode()
         return time.perf_counter() - began
@@ -356,7 +361,7 @@ async def main() -> None:
     parser.add_argument(
         "--records", type=int, action="append", help="how many; again: that many after a growth; ascending"
     )
-    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=BAR_CORES)
     parser.add_argument("--memory-mb", type=int, default=256)
     parser.add_argument(
         "--tries",
@@ -366,6 +371,8 @@ async def main() -> None:
     )
     parser.add_argument("--plain", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
+    if arguments.tries < 1:
+        parser.error(f"--tries {arguments.tries}: at least 1")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         nodes = RedisNodes(folder / "nodes", 1, fsync="no")
@@ -398,7 +405,8 @@ async def main() -> None:
                         met = "met" if share * YARDSTICK_RATE >= bar else "missed"
                         print(
                             f"  {'':32} median {count / seconds:,.0f} records/s, "
-                            f"{share * YARDSTICK_RATE:,.0f} where the bars were set: {met}",
+                            f"{share * YARDSTICK_RATE:,.0f} where the bars were set"
+                            + (f": {met}" if arguments.cores == BAR_CORES else ""),
                             flush=True,
                         )
         finally:

@@ -1,5 +1,6 @@
 """What runs inside the tasks, without Spark."""
 
+import os
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,7 +11,8 @@ import pytest
 import redis
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
-from muster_core.nonces import NonceSet
+from muster_coordinator.log_client import Nonces
+from muster_core.nonces import Late, NonceSet, Repeat
 from muster_core.page import Page
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
@@ -30,24 +32,27 @@ def first(number: int) -> Position:
 
 
 class TestNonceFiles:
-    def test_a_repeat_is_told_whether_or_not_files_were_needed(self) -> None:
+    def test_repeats_are_told_whether_or_not_files_were_needed(self) -> None:
         nonces = [secrets.token_bytes(16) for _ in range(1_000)]
         nonces[900] = nonces[3]
         nonces[901] = nonces[900]
         for limit_bytes, spilled in ((1 << 20, False), (BYTES_EACH * 100, True)):
             with NonceFiles(limit_bytes) as files:
-                assert all(files.add(nonce, first(i)) for i, nonce in enumerate(nonces, 1))
-                told = [(repeat.position.offset, repeat.nonce) for repeat in files.late()]
+                for number, nonce in enumerate(nonces, 1):
+                    files.add(nonce, first(number))
+                assert files.late(20) == Late(
+                    2, [Repeat(first(901), nonces[3]), Repeat(first(902), nonces[3])]
+                )
                 assert files.spilled is spilled
-            assert sorted(told) == [(901, nonces[3]), (902, nonces[3])]
 
     def test_pages_across_fillings(self) -> None:
         pages = [[secrets.token_bytes(16) for _ in range(50)] for _ in range(20)]
         pages[15][7] = pages[2][9]
         with NonceFiles(BYTES_EACH * 120) as files:
-            assert all(files.add_all(page, first(50 * i + 1)) for i, page in enumerate(pages))
+            for number, page in enumerate(pages):
+                files.add_all(page, first(50 * number + 1))
             assert files.spilled
-            assert [(r.position, r.nonce) for r in files.late()] == [(first(758), pages[2][9])]
+            assert files.late(20) == Late(1, [Repeat(first(758), pages[2][9])])
 
     def test_places_are_right_across_gaps_and_epochs(self) -> None:
         repeated, other = b"r" * 16, iter(secrets.token_bytes(16) for _ in range(10))
@@ -56,23 +61,34 @@ class TestNonceFiles:
                 files.add_all([repeated, next(other)], Position(1, 1))
                 files.add_all([next(other), repeated], Position(1, 5))
                 files.add(repeated, Position(2, 7))
-                places = [repeat.position for repeat in files.late()]
-            assert sorted(places) == [Position(1, 6), Position(2, 7)]
+                places = [repeat.position for repeat in files.late(20).first]
+            assert places == [Position(1, 6), Position(2, 7)]
 
-    def test_nonces_with_a_common_half_are_two(self) -> None:
-        with NonceFiles(1 << 20) as files:
-            files.add_all([b"a" * 16, b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8], first(1))
-            assert list(files.late()) == []
+    def test_the_nonces_of_a_coordinator_differ(self) -> None:
+        ours, others = Nonces(), Nonces()  # the halves of each stand in others, too
+        for limit_bytes in (1 << 20, BYTES_EACH * 100):
+            with NonceFiles(limit_bytes) as files:
+                for number in range(10):
+                    files.add_all([ours.next() for _ in range(50)], Position(1, 100 * number + 1))
+                    files.add_all([others.next() for _ in range(50)], Position(2, 100 * number + 51))
+                assert files.late(20) == Late(0, [])
 
-    def test_a_nonce_of_another_length_is_told_at_once(self) -> None:
-        with NonceFiles(1 << 20) as files:
-            assert [files.add(nonce, first(1)) for nonce in (b"", b"a", b"", b"a" + bytes(15))] == [
-                True,
-                True,
-                False,
-                True,
-            ]
-            assert list(files.late()) == []
+    def test_the_first_of_many_repeats_are_told_and_all_are_counted(self) -> None:
+        for limit_bytes in (1 << 20, BYTES_EACH * 100):
+            with NonceFiles(limit_bytes) as files:
+                for number in range(200):
+                    files.add_all([b"%016d" % (number % 70), b"%016d" % (number % 90)], first(2 * number + 1))
+                total, told = files.late(3)
+            assert total == 400 - 90
+            assert [repeat.position for repeat in told] == [first(2), first(4), first(6)]
+
+    def test_one_nonce_again_and_again_takes_no_more_of_a_file_than_others(self) -> None:
+        with NonceFiles(BYTES_EACH * 100) as files:
+            for number in range(2_000):
+                files.add(b"a" * 16, first(number + 1))
+            assert files.late(1) == Late(1_999, [Repeat(first(2), b"a" * 16)])
+            sizes = [os.fstat(file.fileno()).st_size for file in files._files[:-1]]
+            assert max(sizes) < 32 * 2_000 / 50
 
     def test_a_page_with_a_known_nonce_is_not_taken_by_a_set(self) -> None:
         book = NonceSet()

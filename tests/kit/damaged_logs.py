@@ -107,6 +107,10 @@ def _a_nonce_twice(built: LogBuilder) -> None:
     built.add(_outside(), nonce=1003)
 
 
+def _a_nonce_that_is_too_short(built: LogBuilder) -> None:
+    built.add(_outside(), nonce_bytes=15)
+
+
 def _a_log_without_its_beginning(built: LogBuilder) -> None:
     del built.entries[0]
 
@@ -298,7 +302,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
         ),
         "L4": (_a_record_after_the_handoff, _a_handoff_by_a_stranger),
         "L6": (_an_edited_byte, _swapped_records),
-        "L7": (_a_nonce_twice,),
+        "L7": (_a_nonce_twice, _a_nonce_that_is_too_short),
         "L8": (_a_log_without_its_beginning, _a_log_of_another_cluster, _a_log_created_again),
         "L9": (_a_trim_beyond_the_snapshot, _a_snapshot_of_what_comes_later),
         "L10": (_bytes_that_are_no_record, _a_critical_record_of_an_unknown_kind),

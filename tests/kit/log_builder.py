@@ -32,14 +32,20 @@ class LogBuilder:
         return self.entries[-1].position if self.entries else NOWHERE
 
     def add(
-        self, record: log.Record | bytes, *, epoch: int | None = None, skip: int = 0, nonce: int = 0
+        self,
+        record: log.Record | bytes,
+        *,
+        epoch: int | None = None,
+        skip: int = 0,
+        nonce: int = 0,
+        nonce_bytes: int = 16,
     ) -> None:
         position = Position(self.epoch if epoch is None else epoch, self.end.offset + 1 + skip)
         self.now_ms += 100
         if isinstance(record, log.Record):
             record.written_at_ms = self.now_ms
         data = record if isinstance(record, bytes) else record.SerializeToString()
-        word = (nonce or position.offset + 1000).to_bytes(16, "big")
+        word = (nonce or position.offset + 1000).to_bytes(nonce_bytes, "big")
         before = self.entries[-1].hash if self.entries else BEFORE_GENESIS
         self.entries.append(Entry(position, data, word, chain_hash(before, position, word, data)))
 

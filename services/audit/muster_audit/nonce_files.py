@@ -2,8 +2,9 @@
 
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import starmap
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -11,24 +12,26 @@ from typing import BinaryIO, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 from muster_core.chain import NONCE_BYTES
-from muster_core.nonces import Repeat
+from muster_core.nonces import Late, Repeat
 from muster_core.position import Position
 
 BYTES_EACH = 64
-"""Memory for a nonce: twice itself and, while repeats are looked for, four numbers of 8 bytes."""
+"""Memory for a nonce: itself and, while repeats are looked for, its halves again, two numbers that sort them,
+and what sorting takes."""
 
+_RUN_NONCES = 6  # what a run takes besides its nonces, as so many nonces
 _FILES = 64
 _NONCE = struct.Struct(f"{NONCE_BYTES}s")
-_PLACE = struct.Struct(">QQ")
-_ROW = NONCE_BYTES + _PLACE.size
+_ROW = struct.Struct(f">{NONCE_BYTES}sQQ")
 
 
 class NonceFiles:
     """Keeps nonces in columns while they fit; then files take them, split by their hash.
 
     Repeats are told at the end: sorting all nonces takes less than asking of each whether it is known. With
-    files, that is done file by file: one has a 64th of all nonces. So nothing is missed and memory stays
-    within the larger of the limit and that part. A context manager: the files go with it.
+    files, that is done file by file: one has a 64th of all nonces, and of equal ones only the first of each
+    filling. So nothing is missed and memory stays within the larger of the limit and that part. A context
+    manager: the files go with it.
 
     Args:
         limit_bytes: how much memory nonces may take.
@@ -36,9 +39,8 @@ class NonceFiles:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = max(limit_bytes // BYTES_EACH, 1)
-        self._count = 0
+        self._taken = 0  # of the limit
         self._runs: list[tuple[Position, bytearray]] = []
-        self._misshapen: set[bytes] = set()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files: list[BinaryIO] = []
 
@@ -62,16 +64,12 @@ class NonceFiles:
         return self._folder is not None
 
     def add(self, nonce: bytes, position: Position) -> bool:
-        """Takes a nonce; False: it has another length than a nonce, and was taken before."""
-        if len(nonce) == NONCE_BYTES:
-            self._take(nonce, position)
-            return True
-        known = nonce in self._misshapen
-        self._misshapen.add(nonce)
-        return not known
+        """Takes a nonce."""
+        self._take(nonce, position)
+        return True
 
     def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
-        """Takes the nonces of entries that follow each other, 16 bytes each."""
+        """Takes the nonces of entries that follow each other."""
         self._take(b"".join(nonces), first)
         return True
 
@@ -80,36 +78,62 @@ class NonceFiles:
             self._runs[-1][1].extend(nonces)
         else:
             self._runs.append((first, bytearray(nonces)))
-        self._count += len(nonces) // NONCE_BYTES
-        if self._count >= self._limit:
+            self._taken += _RUN_NONCES
+        self._taken += len(nonces) // NONCE_BYTES
+        if self._taken >= self._limit:
             self._spill()
 
     def _spill(self) -> None:
+        """Moves all nonces into the files; what repeats one of them into a file of its own."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="muster-audit-")
-            self._files = [(Path(self._folder.name) / str(number)).open("w+b") for number in range(_FILES)]
-        for first, nonces in self._runs:
-            for index, (nonce,) in enumerate(_NONCE.iter_unpack(nonces)):
-                self._files[hash(nonce) % _FILES].write(nonce + _PLACE.pack(*first.after(index)))
+            folder = Path(self._folder.name)
+            self._files = [(folder / str(number)).open("w+b") for number in range(_FILES + 1)]
+        *files, repeats = self._files
+        indexes = self._repeated()
+        repeat = next(indexes, None)
+        for index, (place, nonce) in enumerate(self._rows()):
+            if index == repeat:
+                file, repeat = repeats, next(indexes, None)
+            else:
+                file = files[hash(nonce) % _FILES]
+            file.write(_ROW.pack(nonce, *place))
         self._runs.clear()
-        self._count = 0
+        self._taken = 0
 
-    def late(self) -> Iterator[Repeat]:
+    def late(self, limit: int) -> Late:
         """The repeats, each nonce's after its first place."""
+        count, first = 0, list[Repeat]()
+        for repeat in self._all_repeats():
+            count += 1
+            insort(first, repeat)
+            del first[limit:]
+        return Late(count, first)
+
+    def _all_repeats(self) -> Iterator[Repeat]:
+        """The repeats, in no order."""
         if self._folder is None:
-            yield from _repeats(b"".join(nonces for _, nonces in self._runs), NONCE_BYTES, self._places())
+            yield from _picked(self._rows(), self._repeated())
             return
         self._spill()
-        for file in self._files:
+        *files, repeats = self._files
+        for file in files:
             file.seek(0)
             rows = file.read()
-            places = (_PLACE.unpack_from(rows, at) for at in range(NONCE_BYTES, len(rows), _ROW))
-            yield from _repeats(rows, _ROW, starmap(Position, places))
+            yield from _picked(map(_repeat_of, _ROW.iter_unpack(rows)), _repeated([rows], _ROW.size))
+        repeats.seek(0)
+        while row := repeats.read(_ROW.size):
+            yield _repeat_of(_ROW.unpack(row))
 
-    def _places(self) -> Iterator[Position]:
-        """Places of the nonces that are in memory."""
+    def _repeated(self) -> Iterator[int]:
+        """Which nonces in memory repeat an earlier one."""
+        return _repeated([nonces for _, nonces in self._runs], NONCE_BYTES)
+
+    def _rows(self) -> Iterator[Repeat]:
+        """The nonces in memory with their places."""
         for first, nonces in self._runs:
-            yield from map(first.after, range(len(nonces) // NONCE_BYTES))
+            for index, (nonce,) in enumerate(_NONCE.iter_unpack(nonces)):
+                yield Repeat(first.after(index), nonce)
 
 
 def _behind(first: Position, nonces: bytearray) -> Position:
@@ -117,24 +141,39 @@ def _behind(first: Position, nonces: bytearray) -> Position:
     return first.after(len(nonces) // NONCE_BYTES)
 
 
-def _repeats(rows: bytes, width: int, places: Iterator[Position]) -> Iterator[Repeat]:
-    """The repeats among nonces.
+def _repeat_of(row: tuple[bytes, int, int]) -> Repeat:
+    nonce, epoch, offset = row
+    return Repeat(Position(epoch, offset), nonce)
+
+
+def _repeated(buffers: Sequence[bytes | bytearray], width: int) -> Iterator[int]:
+    """Indexes of the rows that begin with the nonce of an earlier one, in order.
 
     Args:
-        rows: joined; each begins with a nonce.
+        buffers: rows, joined.
         width: of a row, bytes; a multiple of 8.
-        places: of each, asked for only where there may be a repeat.
     """
-    firsts = memoryview(rows).cast("Q")[:: width // 8]  # the first half of each nonce
-    halves = pa.Array.from_buffers(pa.uint64(), len(firsts), [None, pa.py_buffer(firsts.tobytes())])
-    in_order = halves.take(pc.array_sort_indices(halves))
-    twice = set(in_order[1:].filter(pc.equal(in_order[1:], in_order[:-1])).to_pylist())
-    if not twice:
-        return
-    seen: set[bytes] = set()
-    for index, (half, place) in enumerate(zip(firsts, places, strict=True)):
-        if half in twice:
-            nonce = rows[index * width : index * width + NONCE_BYTES]
-            if nonce in seen:
-                yield Repeat(place, nonce)
-            seen.add(nonce)
+    halves = [
+        b"".join(memoryview(rows).cast("Q")[half :: width // 8].tobytes() for rows in buffers)
+        for half in (0, 1)
+    ]
+    columns = [
+        pa.Array.from_buffers(pa.uint64(), len(half) // 8, [None, pa.py_buffer(half)]) for half in halves
+    ]
+    # By the second half first: a coordinator counts there, and begins all of its nonces with the same bytes.
+    order = pc.sort_indices(
+        pa.record_batch(columns, names=["first", "second"]),
+        sort_keys=[("second", "ascending"), ("first", "ascending")],
+    )
+    in_order = (column.take(order) for column in columns)
+    same = pc.and_(*(pc.equal(column[1:], column[:-1]) for column in in_order))
+    found = order[1:].filter(same)
+    return (index.as_py() for index in found.take(pc.array_sort_indices(found)))
+
+
+def _picked(rows: Iterator[Repeat], indexes: Iterable[int]) -> Iterator[Repeat]:
+    """The rows at some indexes, which ascend."""
+    before = -1
+    for index in indexes:
+        yield next(islice(rows, index - before - 1, None))
+        before = index

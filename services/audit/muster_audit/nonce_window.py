@@ -1,9 +1,9 @@
 """Remembers the latest nonces, in a bounded piece of memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
-from muster_core.nonces import Repeat
+from muster_core.nonces import NONE_LATE, Late
 from muster_core.position import Position
 
 NONCE_BYTES_EACH = 128
@@ -35,9 +35,9 @@ class NonceWindow:
         self._take(nonces)
         return True
 
-    def late(self) -> Iterator[Repeat]:
+    def late(self, limit: int) -> Late:
         """Nothing: what is remembered was told at once."""
-        return iter(())
+        return NONE_LATE
 
     def _take(self, nonces: Sequence[bytes]) -> None:
         self._seen.update(dict.fromkeys(nonces))

@@ -110,10 +110,10 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "L7",
-            "No nonce appears twice: a repeated append is applied once.",
+            "Each entry has a nonce, and none appears twice: a repeated append is applied once.",
             "nonces",
             Severity.CRITICAL,
-            "Each nonce against all before it in its log.",
+            "The length of each nonce, and each against all before it in its log.",
         ),
         Invariant(
             "L8",

@@ -110,8 +110,11 @@ class LogChecker:
 
     def finish(self) -> Findings:
         """Checks what can only be known at the end."""
-        for position, nonce in self._nonces.late():
-            self.findings.broke("L7", position, f"nonce {nonce.hex()} stands further up, too")
+        late = self._nonces.late(self.findings.limit)
+        for position, nonce in late.first:
+            self.findings.broke("L7", position, _repeated(nonce))
+        if late.total > len(late.first):
+            self.findings.broken["L7"] += late.total - len(late.first)
         if self.begins_trimmed:
             first = self.first.stream_id
             if self._covered == NOWHERE:
@@ -208,7 +211,7 @@ class LogChecker:
     def _begin_in_the_middle(self, entry: Entry) -> None:
         """The first entry of a trimmed log: it is believed, and the chain goes on from its hash."""
         self.groups.trimmed = True
-        self._nonces.add(entry.nonce, entry.position)
+        self._check_nonce(entry)
         self.findings.checked["L8"] += 1
 
     def _check_place(self, position: Position, kind: str) -> None:
@@ -242,12 +245,15 @@ class LogChecker:
             entry.position,
             f"its hash is {entry.hash.hex()[:16]}…, the entries up to it give {expected.hex()[:16]}…",
         )
-        self.findings.expect(
-            "L7",
-            self._nonces.add(entry.nonce, entry.position),
-            entry.position,
-            f"nonce {entry.nonce.hex()} stands further up, too",
-        )
+        self._check_nonce(entry)
+
+    def _check_nonce(self, entry: Entry) -> None:
+        position, nonce = entry.position, entry.nonce
+        if len(nonce) != NONCE_BYTES:
+            text = f"its nonce has {len(nonce)} bytes, not {NONCE_BYTES}"
+            self.findings.expect("L7", False, position, text)
+        else:
+            self.findings.expect("L7", self._nonces.add(nonce, position), position, _repeated(nonce))
 
     def _check_owner(self, position: Position, record: records_pb2.Record, kind: str) -> None:
         if kind == "claim":
@@ -318,3 +324,7 @@ class LogChecker:
             f"a Snapshot that reaches {upto.stream_id}, which is not before it",
         )
         self._covered = max(self._covered, upto)
+
+
+def _repeated(nonce: bytes) -> str:
+    return f"nonce {nonce.hex()} stands further up, too"

@@ -1,6 +1,6 @@
 """Remembers nonces: whether one was seen before."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from muster_core.position import Position
@@ -13,8 +13,18 @@ class Repeat(NamedTuple):
     nonce: bytes
 
 
+class Late(NamedTuple):
+    """Repeats that are told at the end: how many there are, and the first of them by place."""
+
+    total: int
+    first: Sequence[Repeat]
+
+
+NONE_LATE = Late(0, ())
+
+
 class NonceBook(Protocol):
-    """What a checker asks about nonces. It may tell of a repeat late, but never misses one."""
+    """What a checker asks about nonces, of 16 bytes. It may tell of a repeat late, but never misses one."""
 
     def add(self, nonce: bytes, position: Position) -> bool:
         """Takes a nonce; False: it is known to have been taken before."""
@@ -27,8 +37,8 @@ class NonceBook(Protocol):
         """
         ...
 
-    def late(self) -> Iterable[Repeat]:
-        """Repeats that `add` and `add_all` did not tell; asked once, at the end."""
+    def late(self, limit: int) -> Late:
+        """Repeats that `add` and `add_all` did not tell, so many of them by name; asked once, at the end."""
         ...
 
 
@@ -55,6 +65,6 @@ class NonceSet:
         self._seen.update(nonces)
         return True
 
-    def late(self) -> Iterator[Repeat]:
+    def late(self, limit: int) -> Late:
         """Nothing: `add` told it all."""
-        return iter(())
+        return NONE_LATE

@@ -128,13 +128,16 @@ def _not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
     return [index for index, data in enumerate(datas) if data[rows] != _TAG]
 
 
-def _without(values: Sequence[_Value], indexes: dict[int, records_pb2.Record]) -> Sequence[_Value]:
+def _without(values: Sequence[_Value], indexes: Iterable[int]) -> Sequence[_Value]:
     """Values but for those at some indexes, which ascend."""
     if not indexes:
         return values
-    left = list(values)
-    for index in reversed(indexes):
-        del left[index]
+    left: list[_Value] = []
+    behind = 0
+    for index in indexes:
+        left += values[behind:index]
+        behind = index + 1
+    left += values[behind:]
     return left
 
 

@@ -102,7 +102,7 @@ class ChainReader:
             raise LogDamaged(first, "from here on nonces or hashes have another length than they must have")
         nonce_of, stored = pieces(nonces, NONCE_BYTES), pieces(hashes, HASH_BYTES)
         found = chain_hashes(self.end_hash, first, nonce_of, datas, stored)
-        if found != list(stored):
+        if found != stored:
             wrong = next(i for i in range(len(datas)) if found[i] != stored[i])
             raise LogDamaged(first.after(wrong), _OTHER_HASH)
         self._check_epoch(first, run.kinds[0], run.others.get(0))

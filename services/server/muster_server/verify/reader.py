@@ -29,7 +29,7 @@ _HASH_BYTES = 32
 _AROUND = 2
 _CATALOG = 0  # of no shards: the catalog's log is the one whose number is the shard count
 _TIMEOUT_SECONDS = 5.0
-_READ_BYTES = 1 << 20  # of a connection at a time: a page or two, where redis-py would take 64 KiB
+_READ_BYTES = 1 << 20  # of a connection at a time: all of a page, where redis-py would take 64 KiB
 
 
 class LogUnreadableError(Exception):
