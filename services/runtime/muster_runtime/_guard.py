@@ -224,7 +224,7 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
         return await context.abort(error.status, error.message, trailers)
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if isinstance(error, NotImplementedError):  # what generated code raises for a method that nobody wrote
+    if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
     if context.done():  # the client went away, and the servicer met the closed call; nobody can be answered
         log.info("rpc_abandoned", method=method, problem=repr(error))
