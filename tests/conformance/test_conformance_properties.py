@@ -193,16 +193,19 @@ class GroupLife(RuleBasedStateMachine):
         )
         self.call(seat, pb.LeaveGroupRequest(group_id="g", members=[leaver]))
 
-    @rule(number=seats, offset=st.integers(0, 1_000), again=st.booleans())
-    def commit(self, number: int, offset: int, again: bool) -> None:
+    @rule(
+        number=seats, offset=st.integers(0, 1_000), late=st.sampled_from([-1, -1, 0, 1]), newest=st.booleans()
+    )
+    def commit(self, number: int, offset: int, late: int, newest: bool) -> None:
+        """A new commit, a retry, or one that was overtaken; of the member's generation or of the newest."""
         seat = self.seats[number]
-        seat.commit_seq += not again
+        seat.commit_seq = max(seat.commit_seq, seat.commit_seq - late)
         request = pb.OffsetCommitRequest(
             group_id="g",
             member_id=seat.member_id,
             group_instance_id=seat.instance,
-            generation=seat.generation,
-            member_seq=seat.commit_seq,
+            generation=self.group.generation if newest and self.group is not None else seat.generation,
+            member_seq=max(0, seat.commit_seq - max(0, late)),
         )
         request.topics.add(name="t").partitions.add(partition=number % 4, offset=offset)
         self.call(seat, request)

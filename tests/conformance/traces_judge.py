@@ -28,6 +28,7 @@ DIFFERENCES = {
     "replaced": "a parked call that the member replaced is answered 27; Kafka never answers it (JG-49)",
     "removed": "a member removed while parked in SyncGroup is answered 25; Kafka never answers it (LG-19)",
     "no group": "a refused first join makes no group; Kafka keeps an empty one (W23)",
+    "newcomer": "a commit of a member parked in its first join is answered 22; Kafka takes it",
     "skip assignment": "the take-over of a leader is answered as JoinGroup v9 does, with skip_assignment; the"
     " recording is of an older version (SM-08, SM-09)",
     "other leader": "any remaining member may lead; the recorded one is put first (JG-36, JG-37)",
@@ -189,6 +190,7 @@ def compare(script: Script, played: list[Answers]) -> Verdict:
     verdict = Verdict()
     answered = script.answered
     refused_first = False
+    newcomers: set[str] = set()  # labels whose present member id was in no generation yet
     for number, (expected, got) in enumerate(zip(script.answers, played, strict=True)):
         verdict.expected, verdict.got = expected, got
         if expected.keys() - got.keys():
@@ -201,13 +203,18 @@ def compare(script: Script, played: list[Answers]) -> Verdict:
             if recorded is None:
                 name = None if call in answered else _unanswered(script, number, call, answer)
             elif recorded != answer:
-                name = _named(step, recorded, answer, refused_first)
+                name = _named(step, recorded, answer, refused_first, step.label in newcomers)
             if name is None:
                 verdict.step = number
                 return verdict
             if name:
                 verdict.needed[name] += 1
-            refused_first = refused_first or (step.operation == "join" and answer["error"] == 23)
+            if step.operation == "join":
+                refused_first = refused_first or answer["error"] == 23
+                if answer["error"] == 79:
+                    newcomers.add(step.label)
+                elif answer["error"] == 0:
+                    newcomers.discard(step.label)
     return verdict
 
 
@@ -219,8 +226,10 @@ def _unanswered(script: Script, number: int, call: int, answer: Answer) -> str |
     return "removed" if asked.operation == "sync" and answer["error"] == 25 else None
 
 
-def _named(step: Step, recorded: Answer, answer: Answer, refused_first: bool) -> str | None:
+def _named(step: Step, recorded: Answer, answer: Answer, refused_first: bool, newcomer: bool) -> str | None:
     """The name of a difference between two answers; None: it has none."""
+    if newcomer and step.operation == "commit" and (recorded["error"], answer["error"]) == (0, 22):
+        return "newcomer"
     if answer.get("skip"):
         old = {key: value for key, value in answer.items() if key != "skip"}
         if {**old, "leader": recorded.get("leader"), "members": []} == recorded:

@@ -191,7 +191,7 @@ class Application:
         group.set_protocols(member, lambda: member.adopt(record.member))
         member.token = position
         member.kept_tokens = ()
-        member.commit_seq = 0
+        member.commit_seq = member.accepted_commit_seq = 0
         for partition, (owner, __) in group.owners.items():
             if owner == record.old_member_id:
                 group.owners[partition] = (member.member_id, position)

@@ -91,7 +91,7 @@ class ShardContext:
             done: what follows.
             holds: the group whose further events wait in line until then (docs/safety.md, "Groups").
             calls: calls that wait for it; they are refused when it takes longer than the limit.
-            overdue: runs when it takes longer than the limit.
+            overdue: runs when it takes longer than the limit, and each time that the limit passes again.
         """
         self._last_append_id += 1
         append = _OpenAppend(self, tuple(records), done, holds, tuple(calls), overdue)
@@ -236,8 +236,8 @@ class _OpenAppend(DelayedOperation):
             self._overdue()
         if self.holds is not None:
             self._context.refuse_line(self.holds)
-            # the group stays held, so calls that come now must not wait for ever either
-            self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
+        # calls that come now, in line or as retries, must not wait for ever either
+        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
 
 
 def _not_routed(call: Request) -> None:

@@ -29,6 +29,7 @@ class Member:
         join_seq: `member_seq` of its last join.
         recorded_join_seq: the same, of the join that the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
+        accepted_commit_seq: the highest `member_seq` of its commits that were sent to the log since the load.
         assignment: what it was given; empty: nothing.
         token: position of the record that gave it.
         kept_tokens: partitions of it that have an older token, as in the record.
@@ -44,6 +45,7 @@ class Member:
 
     __slots__ = (
         "_record",
+        "accepted_commit_seq",
         "assignment",
         "client_id",
         "commit_seq",
@@ -81,6 +83,7 @@ class Member:
         self.join_seq = 0
         self.recorded_join_seq = 0
         self.commit_seq = 0
+        self.accepted_commit_seq = 0
         self.assignment = b""
         self.token: Position = NOWHERE
         self.kept_tokens: Sequence[records_pb2.KeptToken] = ()

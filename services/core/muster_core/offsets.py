@@ -26,6 +26,10 @@ from muster_core.published import TopicPartition
 from muster_core.rebalance import Rebalancer
 
 _NO_GROUP = "there is no such group"
+_SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
+
+_RetryKey = tuple[str, str, int]
+"""Group, member and number of a commit."""
 
 
 class Offsets:
@@ -39,7 +43,7 @@ class Offsets:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
-        self._in_flight: dict[tuple[str, str, int], list[int]] = {}
+        self._in_flight: dict[_RetryKey, list[int]] = {}
         self._open_commits: Counter[str] = Counter()
 
     # --- OffsetCommit
@@ -64,13 +68,21 @@ class Offsets:
             self._store(call, request, None)
             return
         self._rebalancer.touch(group, member)
-        if request.member_seq and request.member_seq < member.commit_seq:
-            text = "the member has committed again since: member_seq is lower than that of its last commit"
-            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-        elif request.member_seq and request.member_seq == member.commit_seq:
-            self._context.reply(call.call_id, self._answer(request))  # a retry: stored before
-        else:
+        if not request.member_seq or not self._is_known(call, request, member):
             self._store(call, request, member)
+
+    def _is_known(self, call: Request, request: OffsetCommitRequest, member: Member) -> bool:
+        """Answers a commit whose number is not above all that the member's commits had; False: it is."""
+        in_flight = self._in_flight.get(_retry_key(request))
+        if in_flight is not None:
+            in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
+        elif request.member_seq == member.commit_seq:
+            self._context.reply(call.call_id, self._answer(request))  # a retry: stored before
+        elif request.member_seq < max(member.commit_seq, member.accepted_commit_seq):
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
+        else:
+            return False
+        return True
 
     @staticmethod
     def _fault(group: Group, request: OffsetCommitRequest) -> ErrorCode | None:
@@ -81,6 +93,8 @@ class Offsets:
             fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
             if fault is not None:
                 return fault
+            if not group.members[request.member_id].recorded:
+                return error_code.ILLEGAL_GENERATION  # in its first join phase: it is in no generation yet
         elif group.state is not GroupState.EMPTY:
             return error_code.UNKNOWN_MEMBER_ID
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -110,12 +124,9 @@ class Offsets:
         if not commit.offsets:
             self._context.reply(call.call_id, self._answer(request))
             return
-        retry_key = (request.group_id, request.member_id, request.member_seq)
+        retry_key = _retry_key(request)
         if member is not None and request.member_seq:
-            waiting = self._in_flight.get(retry_key)
-            if waiting is not None:
-                waiting.append(call.call_id)  # a retry of a commit on its way: answered with it
-                return
+            member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key)
         self._open_commits[request.group_id] += 1
@@ -123,7 +134,7 @@ class Offsets:
             [record], answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
         )
 
-    def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: tuple[str, str, int]) -> None:
+    def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: _RetryKey) -> None:
         answer = self._answer(request)
         self._open_commits[request.group_id] -= 1
         if not self._open_commits[request.group_id]:
@@ -131,11 +142,13 @@ class Offsets:
         for call_id in self._in_flight.pop(retry_key, [call.call_id]):
             self._context.reply(call_id, answer)
 
-    def _overdue(self, retry_key: tuple[str, str, int]) -> None:
-        for call_id in self._in_flight.get(retry_key, ()):
+    def _overdue(self, retry_key: _RetryKey) -> None:
+        waiting = self._in_flight.get(retry_key, [])
+        for call_id in waiting:
             self._context.refuse(
                 call_id, error_code.COORDINATOR_NOT_AVAILABLE, "the log is slow; the commit may land"
             )
+        waiting.clear()
 
     def _answer(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
@@ -287,3 +300,7 @@ class Offsets:
             log.GroupTombstone(group_id=group.group_id, last_generation=group.generation, reason=reason)
         )
         return record
+
+
+def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
+    return (request.group_id, request.member_id, request.member_seq)
