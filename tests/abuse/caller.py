@@ -1,0 +1,112 @@
+"""Calls as somebody makes them who does not use the library."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+GROUPS = "/muster.v1.GroupCoordinatorService/"
+HEALTH = "/grpc.health.v1.Health/"
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 1 << 30),
+    ("grpc.max_send_message_length", 1 << 30),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+T = TypeVar("T", bound=Message)
+
+
+def groups_stub(channel: grpc.aio.Channel) -> Any:
+    """The calls of the group protocol: coroutines, which the generated types do not know."""
+    return coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
+
+
+@asynccontextmanager
+async def connection(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    """A connection of its own, without limits on the caller's side."""
+    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        yield channel
+
+
+async def raw(
+    channel: grpc.aio.Channel,
+    method: str,
+    body: bytes,
+    *,
+    timeout_s: float = 10.0,
+    metadata: Sequence[tuple[str, str]] = (),
+) -> tuple[grpc.StatusCode, bytes, str]:
+    """Sends bytes to a method; gives the status, the answer's bytes and the message of the status."""
+    call: Any = channel.unary_unary(
+        method, request_serializer=lambda sent: sent, response_deserializer=lambda received: received
+    )
+    try:
+        return grpc.StatusCode.OK, await call(body, timeout=timeout_s, metadata=list(metadata)), ""
+    except grpc.aio.AioRpcError as error:
+        return error.code(), b"", error.details() or ""
+
+
+def name_of(code: int) -> str:
+    """An error code by its name: `UNKNOWN_MEMBER_ID`."""
+    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")
+
+
+def join(group_id: str, **fields: object) -> pb.JoinGroupRequest:
+    """A JoinGroup that is in order, but for what is given."""
+    message = pb.JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[pb.GroupProtocol(name="range", metadata=b"x")],
+        client_id="attacker",
+    )
+    return _changed(message, fields)
+
+
+def commit(
+    group_id: str,
+    partitions: Sequence[pb.OffsetCommitRequest.Partition],
+    topic: str = "t",
+    **fields: object,
+) -> pb.OffsetCommitRequest:
+    """A commit from outside, but for what is given."""
+    message = pb.OffsetCommitRequest(
+        group_id=group_id,
+        generation=-1,
+        topics=[pb.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
+    )
+    return _changed(message, fields)
+
+
+def _changed(message: T, fields: dict[str, object]) -> T:
+    for name in fields:
+        message.ClearField(name)
+    message.MergeFrom(type(message)(**fields))
+    return message
+
+
+async def joined(stub: Any, group_id: str, **fields: object) -> tuple[str, int]:
+    """Joins and syncs as the only member; gives the member id and the generation."""
+    answer = await stub.JoinGroup(join(group_id, **fields), timeout=20)
+    if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
+        answer = await stub.JoinGroup(join(group_id, member_id=answer.member_id, **fields), timeout=20)
+    assert answer.error_code == 0, name_of(answer.error_code)
+    assigned = pb.SyncGroupRequest.Assignment(member_id=answer.member_id, assignment=b"a")
+    synced = await stub.SyncGroup(
+        pb.SyncGroupRequest(
+            group_id=group_id,
+            generation=answer.generation,
+            member_id=answer.member_id,
+            assignments=[assigned],
+        ),
+        timeout=20,
+    )
+    assert synced.error_code == 0, name_of(synced.error_code)
+    return answer.member_id, answer.generation

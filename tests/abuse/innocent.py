@@ -1,0 +1,51 @@
+"""W, the innocent worker: commits ten times a second on one partition, and writes a line for each commit.
+
+python -m abuse.innocent SERVERS FILE GROUP
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import muster
+
+TOPIC = "innocent"
+INTERVAL_S = 0.1
+
+
+async def _main(servers: str, path: Path, group: str) -> None:
+    with path.open("a", buffering=1) as file:
+
+        def say(**event: object) -> None:
+            file.write(json.dumps({"at_s": time.monotonic(), **event}) + "\n")
+
+        async def work(partition: muster.Partition) -> None:
+            say(event="assigned", token=partition.token)
+            position = await partition.committed() or 0
+            try:
+                while True:
+                    began_s = time.monotonic()
+                    position += 1
+                    await partition.commit(position)
+                    say(event="committed", took_s=time.monotonic() - began_s)
+                    await asyncio.sleep(max(0.0, began_s + INTERVAL_S - time.monotonic()))
+            except muster.MusterError as error:
+                say(event="failed", error=repr(error)[:200])
+                raise
+            finally:
+                say(event="ended")
+
+        while True:
+            try:
+                await muster.arun(work, group=group, topic=TOPIC, partitions=1, servers=servers)
+            except muster.MusterError as error:
+                say(event="run failed", error=repr(error)[:200])
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,301 @@
+"""Where attacks are tried: two clusters on loopback, and W, an innocent worker of the first.
+
+The attacker is a process of its own, niced and held to a part of one core. It attacks the second cluster
+first, so that it is known what W loses by sharing a machine, and then W's.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import grpc
+from kit.programs import BROKEN, HELD, Broken, report, run
+from kit.waiting import until
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_server.dev.cluster import DevCluster
+
+GROUP = "innocent"
+"""The group of W, in the cluster that has none too."""
+
+GAP_S = 0.5
+"""W must commit again within this time, whatever the attacker does."""
+
+_SHARE_OF_GAP = 1.5
+"""On a machine that is busy: how much longer W's gap may be than beside the attack on another cluster."""
+_QUOTA = 0.5
+_PERIOD_S = 0.1
+_SAMPLE_S = 0.1
+_QUIET_S = 2.0
+_AFTER_S = 2.0
+_NAMES_AT_ONCE = 500
+_LIMIT_S = 420.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an attacker knows of a cluster.
+
+    Attributes:
+        servers: address of discovery.
+        owner: address of the coordinator of the group `innocent`.
+    """
+
+    servers: str
+    owner: str
+
+    @classmethod
+    async def at(cls, servers: str) -> "Target":
+        """The cluster of a discovery."""
+        return cls(servers, await find(servers, GROUP))
+
+    async def groups(self, number: int, prefix: str) -> list[str]:
+        """Names of groups that the coordinator of `innocent` has."""
+        found: list[str] = []
+        tried = 0
+        async with grpc.aio.insecure_channel(self.servers) as channel:
+            stub = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+            while len(found) < number:
+                names = [f"{prefix}{index}" for index in range(tried, tried + _NAMES_AT_ONCE)]
+                tried += _NAMES_AT_ONCE
+                answer = await stub.FindCoordinator(discovery_pb2.FindCoordinatorRequest(group_ids=names))
+                found += [
+                    result.group_id
+                    for result in answer.results
+                    if f"{result.coordinator.host}:{result.coordinator.port}" == self.owner
+                ]
+        return found[:number]
+
+
+async def find(servers: str, group_id: str) -> str:
+    """The address of a group's coordinator."""
+    async with grpc.aio.insecure_channel(servers) as channel:
+        stub = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+
+        async def ask() -> str:
+            request = discovery_pb2.FindCoordinatorRequest(group_ids=[group_id])
+            result = (await stub.FindCoordinator(request, timeout=5)).results[0]
+            return f"{result.coordinator.host}:{result.coordinator.port}" if not result.error_code else ""
+
+        return await until(ask, f"a coordinator of {group_id!r}")
+
+
+Attack = Callable[[Target], Awaitable[str]]
+"""An attack: says what came of it, and raises `Broken` where an answer is not what it must be."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """W in some span of time.
+
+    Attributes:
+        gap_s: longest time without a commit.
+        commits: how many there were.
+        events: what else happened to W.
+        coordinator_mb: the most memory that a coordinator of W's cluster had.
+    """
+
+    gap_s: float
+    commits: int
+    events: tuple[str, ...]
+    coordinator_mb: int
+
+
+class Lab:
+    """A cluster and, if wanted, W on it; an async context manager.
+
+    Args:
+        folder: of the cluster.
+        settings: further variables of its processes.
+        with_worker: whether W works there.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, with_worker: bool) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.cluster = DevCluster(folder, coordinators=2, settings={"MUSTER_LOG_FORMAT": "json", **settings})
+        self._with_worker = with_worker
+        self._journal = folder / "innocent.jsonl"
+        self._worker: asyncio.subprocess.Process | None = None
+        self._memory: list[tuple[float, int]] = []
+        self._stopping = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.start()
+        await find(self.cluster.servers, GROUP)
+        if self._with_worker:
+            self._worker = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "abuse.innocent", self.cluster.servers, str(self._journal), GROUP
+            )
+            await until(lambda: bool(self._committed()), "the first commit of W")
+        self._sampler.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        if self._worker is not None:
+            self._worker.terminate()
+            try:
+                await asyncio.wait_for(self._worker.wait(), 10)
+            except TimeoutError:
+                self._worker.kill()
+        await self.cluster.stop()
+
+    def window(self, begin_s: float, end_s: float) -> Window:
+        """How W did."""
+        rows = [row for row in self._rows() if begin_s <= row["at_s"] < end_s]
+        times = [begin_s, *(row["at_s"] for row in rows if row["event"] == "committed"), end_s]
+        gap_s = max(after - before for before, after in itertools.pairwise(times))
+        events = tuple(
+            f"{row['event']} {row.get('error', '')}".strip() for row in rows if row["event"] != "committed"
+        )
+        memory = [size for at_s, size in self._memory if begin_s <= at_s < end_s]
+        return Window(gap_s, len(times) - 2, events, max(memory, default=0) >> 10)
+
+    def log_lines(self, *words: str) -> list[str]:
+        """Lines of the processes' logs that contain one of the words."""
+        return [
+            line
+            for path in sorted((self.folder / "logs").glob("*.log"))
+            for line in path.read_text(errors="replace").splitlines()
+            if any(word in line for word in words)
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        if not self._journal.exists():
+            return []
+        lines = self._journal.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def _committed(self) -> list[dict[str, Any]]:
+        return [row for row in self._rows() if row["event"] == "committed"]
+
+    def _sample(self) -> None:
+        pids = [process.process.pid for process in self.cluster.coordinators]
+        while not self._stopping.wait(_SAMPLE_S):
+            self._memory.append((time.monotonic(), max(map(_resident_kb, pids), default=0)))
+
+
+def _resident_kb(pid: int | None) -> int:
+    """Memory of a process; 0 where nobody says it."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
+    return 0
+
+
+def stage(
+    attack: Attack,
+    *,
+    settings: Mapping[str, str] | None = None,
+    coordinator_mb: int = 1_000,
+    gap_s: float = GAP_S,
+    check: Callable[[Lab], Awaitable[None]] | None = None,
+    limit_s: float = _LIMIT_S,
+) -> NoReturn:
+    """Runs a program that is an attack, and judges what W noticed of it.
+
+    Args:
+        attack: what the attacker does, in a process of its own.
+        settings: of the attacked clusters.
+        coordinator_mb: how much memory a coordinator may come to have.
+        gap_s: how long W may be without a commit.
+        check: what must hold of W's cluster after the attack.
+        limit_s: a program that takes longer could not judge.
+    """
+    if sys.argv[1:2] == ["attack"]:
+        run(partial(_attack, attack, sys.argv[2]), limit_s)
+    run(partial(_measure, settings or {}, coordinator_mb, gap_s, check), limit_s)
+
+
+async def _attack(attack: Attack, servers: str) -> None:
+    print(await attack(await Target.at(servers)), flush=True)
+
+
+async def _measure(
+    settings: Mapping[str, str],
+    coordinator_mb: int,
+    gap_s: float,
+    check: Callable[[Lab], Awaitable[None]] | None,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="muster-abuse-") as made:
+        folder = Path(made)
+        async with (
+            Lab(folder / "mine", settings, with_worker=True) as lab,
+            Lab(folder / "other", settings, with_worker=False) as other,
+        ):
+            await asyncio.sleep(_QUIET_S)
+            beside = await _while_attacked(lab, other.cluster.servers, "the other cluster")
+            during = await _while_attacked(lab, lab.cluster.servers, "W's cluster")
+            report(
+                f"W's longest gap {during.gap_s:.2f} s (attack on the other cluster: {beside.gap_s:.2f} s), "
+                f"its coordinators at most {during.coordinator_mb} MB"
+            )
+            if during.events:
+                raise Broken(f"W was disturbed: {'; '.join(during.events[:5])}")
+            if during.gap_s > max(gap_s, _SHARE_OF_GAP * beside.gap_s):
+                raise Broken(f"W was without a commit for {during.gap_s:.2f} s")
+            if during.coordinator_mb > coordinator_mb:
+                raise Broken(f"a coordinator came to {during.coordinator_mb} MB")
+            if ended := lab.cluster.ended():
+                raise Broken(f"ended: {', '.join(ended)}")
+            if check is not None:
+                await check(lab)
+
+
+async def _while_attacked(lab: Lab, servers: str, where: str) -> Window:
+    """W while somebody attacks a cluster, and for a while after."""
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None
+    began_s = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", "19", sys.executable, "-m", spec.name, "attack", servers),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if name != "MUSTER_PROGRAM_REPORT"},
+    )
+    with _Quota(process.pid):
+        said, _ = await process.communicate()
+    await asyncio.sleep(_AFTER_S)
+    window = lab.window(began_s, time.monotonic())
+    text = said.decode(errors="replace").strip()
+    print(f"attack on {where}: {text}\n  W: {window}", flush=True)
+    if process.returncode == BROKEN:
+        raise Broken(text.splitlines()[-1])
+    if process.returncode != HELD:
+        raise RuntimeError(f"the attacker ended with {process.returncode}")
+    return window
+
+
+class _Quota:
+    """Holds a process to a part of one core, by stopping it for the rest of each period."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._hold, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _hold(self) -> None:
+        with suppress(ProcessLookupError):
+            while not self._over.wait(_PERIOD_S * _QUOTA):
+                os.kill(self._pid, signal.SIGSTOP)
+                self._over.wait(_PERIOD_S * (1 - _QUOTA))
+                os.kill(self._pid, signal.SIGCONT)
