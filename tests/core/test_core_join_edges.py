@@ -7,6 +7,7 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
 from muster_core.events import Attach
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
@@ -412,3 +413,17 @@ def test_who_leads_is_no_matter_of_names(names: tuple[str, str]) -> None:
     assert follower.synced().assignment == b"the leader's"
     assert follower.join().joined().generation == 1
     assert cluster.state() == "Stable"
+
+
+def test_nobody_joins_without_protocols_also_where_all_members_have_left() -> None:
+    cluster = VirtualShard()
+    first = VirtualMember(cluster, "a").join()
+    assert first.is_parked
+    assert first.leave() == 0
+    second = VirtualMember(cluster, "b", instance="i")
+    second.protocols = []
+    assert second.join().joined().error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
+    second.protocols = [("range", b"m")]
+    assert second.join().is_parked
+    cluster.advance(60_000)
+    assert second.joined().generation == 1

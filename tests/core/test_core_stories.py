@@ -377,6 +377,29 @@ def test_a_changed_topic_rebalances_its_subscribers_only() -> None:
     assert cluster.describe("g").cause.kind == common_pb2.REBALANCE_CAUSE_KIND_TOPIC_CHANGED
 
 
+def test_a_topic_that_changes_while_the_last_member_leaves_starts_nothing() -> None:
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, "a")
+    member.protocols = [("range", common_pb2.Subscription(version=1, topics=["t"]).SerializeToString())]
+    member.join()
+    cluster.advance(3_000)
+    member.joined()
+    member.sync({}).synced()
+    cluster.auto_ack = False
+    leaver = pb.LeaveGroupRequest.Member(member_id=member.member_id)
+    cluster.send(pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+    cluster.feed(TopicsChanged(frozenset({"t"})))
+    cluster.auto_ack = True
+    cluster.acknowledge()
+    while cluster.waiting:
+        cluster.acknowledge()
+    before = cluster.kinds()
+    assert before[-2:] == ["member_left", "generation_started"]
+    cluster.advance(60_000)
+    assert cluster.kinds() == before
+    assert cluster.state() == "Empty"
+
+
 def test_refused_calls_write_nothing_and_make_no_group() -> None:
     cluster = VirtualShard()
     stranger = VirtualMember(cluster, "a")

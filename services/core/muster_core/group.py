@@ -238,9 +238,15 @@ class Group:
     # --- protocols
 
     def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43)."""
+        """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43).
+
+        Nobody may without a protocol, also where a join phase has lost all its members: there would be none to
+        choose for its generation.
+        """
+        if not protocol_type or not protocols:
+            return False
         if self.state is GroupState.EMPTY:
-            return bool(protocol_type and protocols)
+            return True
         if protocol_type != self.protocol_type:
             return False
         return not self.members or not self._supporters.by_all.isdisjoint(protocols.names)

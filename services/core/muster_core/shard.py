@@ -304,9 +304,13 @@ class Shard:
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
-                self._context.in_line(group, partial(self._rebalancer.prepare, group, cause))
+                self._context.in_line(group, partial(self._rebalance_for_topics, group, cause))
         if event.deleted:
             self._offsets.topics_deleted(event.deleted)
+
+    def _rebalance_for_topics(self, group: Group, cause: common_pb2.RebalanceCause) -> None:
+        if group.members:  # they may have left while this waited in line
+            self._rebalancer.prepare(group, cause)
 
 
 class _Retention(Timer):

@@ -1,0 +1,13 @@
+"""Random lives of a group: the core raises nothing, whatever its callers do. `./x abuse core_fuzz` plays more."""
+
+import pytest
+from kit.core_fuzz import drawn, failure_of, shrunk
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_the_core_raises_nothing(first: int) -> None:
+    for seed in range(first, first + 100):
+        failure = failure_of(drawn(seed))
+        if failure is not None:
+            steps = "\n".join(map(str, shrunk(drawn(seed), failure.kind)))
+            pytest.fail(f"seed {seed}: {failure.trace}\nafter\n{steps}")

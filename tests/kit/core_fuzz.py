@@ -1,0 +1,313 @@
+"""Random events for a shard alone, in virtual time: what any callers may do, in any order.
+
+A life is a list of actions drawn from a seed. `failure_of` plays one and says what the core raised; `shrunk`
+takes away whatever is not needed for that.
+"""
+
+import random
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kit.virtual_shard import VirtualShard
+from muster_core.config import GroupConfig
+from muster_core.events import Attach, Beat, Detach, GroupRequest, StreamBroken, TopicsChanged, Unload
+from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+CONFIG = GroupConfig(
+    min_session_timeout_ms=50,
+    initial_rebalance_delay_ms=50,
+    max_size=4,
+    max_pending_members=4,
+    offsets_retention_ms=4_000,
+    retention_check_interval_ms=900,
+    append_timeout_ms=700,
+)
+LENGTH = 120
+GROUP = "g"
+
+_PROTOCOLS = ("x", "y", "x y", "y x", "x z", "z", "y z", "", "x x")
+_TOPICS = ("t", "u")
+
+
+class Action(NamedTuple):
+    """Something that happens: a method of `Life`, and what it is called with."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the core raised.
+
+    Attributes:
+        kind: the exception and the place that raised it: equal for one fault, however it came about.
+        trace: the whole of it.
+    """
+
+    kind: str
+    trace: str
+
+
+def drawn(seed: int, length: int = LENGTH) -> list[Action]:
+    """The life of a seed."""
+    source = random.Random(seed)
+    return [_drawn(source) for _ in range(length)]
+
+
+def failure_of(actions: Sequence[Action]) -> Failure | None:
+    """What the core raises in a life; None: nothing."""
+    life = Life()
+    try:
+        for action in actions:
+            life.play(action)
+        life.another_owner(0)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Failure(f"{type(error).__name__} in {place.name}", traceback.format_exc())
+    return None
+
+
+def shrunk(actions: Sequence[Action], kind: str) -> list[Action]:
+    """A shorter life with a failure of that kind."""
+    left = list(actions)
+    size = len(left) // 2
+    while size:
+        begin = 0
+        while begin < len(left):
+            shorter = left[:begin] + left[begin + size :]
+            failure = failure_of(shorter)
+            if failure is not None and failure.kind == kind:
+                left = shorter
+            else:
+                begin += size
+        size //= 2
+    return left
+
+
+class Life:
+    """One group on a shard, with callers that remember the member ids that they were given."""
+
+    def __init__(self) -> None:
+        self.cluster = VirtualShard(CONFIG)
+        self.member_ids: list[str] = []
+        self.calls: list[int] = []
+
+    def play(self, action: Action) -> None:
+        """Lets it happen."""
+        method: Callable[..., None] = getattr(self, action.name)
+        method(*action.arguments)
+        for answer in self.cluster.answers.values():
+            if isinstance(answer, pb.JoinGroupResponse) and answer.member_id:
+                self.member_ids = [*dict.fromkeys([*self.member_ids, answer.member_id])][-8:]
+        self.cluster.answers.clear()
+
+    # --- calls
+
+    def join(
+        self,
+        who: int,
+        instance: str,
+        protocols: str,
+        metadata: bytes,
+        times: tuple[int, int],
+        rest: tuple[Any, ...],
+    ) -> None:
+        seq, request_id, protocol_type = rest
+        request = pb.JoinGroupRequest(
+            group_id=GROUP,
+            member_id=self._member_id(who),
+            group_instance_id=instance,
+            session_timeout_ms=times[0],
+            rebalance_timeout_ms=times[1],
+            protocol_type=protocol_type,
+            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in protocols.split()],
+            member_seq=seq,
+            request_id=request_id,
+        )
+        self._call(request)
+
+    def sync(self, who: int, generation: int, instance: str, assignment: bytes | None) -> None:
+        given = [] if assignment is None else self.member_ids
+        request = pb.SyncGroupRequest(
+            group_id=GROUP,
+            member_id=self._member_id(who),
+            group_instance_id=instance,
+            generation=self._generation + generation,
+            assignments=[
+                pb.SyncGroupRequest.Assignment(member_id=one, assignment=assignment) for one in given
+            ],
+        )
+        self._call(request)
+
+    def heartbeat(self, who: int) -> None:
+        self._call(
+            pb.HeartbeatRequest(group_id=GROUP, member_id=self._member_id(who), generation=self._generation)
+        )
+
+    def leave(self, *leavers: tuple[int, str]) -> None:
+        members = [
+            pb.LeaveGroupRequest.Member(member_id=self._member_id(who), group_instance_id=instance)
+            for who, instance in leavers
+        ]
+        self._call(pb.LeaveGroupRequest(group_id=GROUP, members=members))
+
+    def commit(self, who: int, seq: int, topic: str) -> None:
+        request = pb.OffsetCommitRequest(
+            group_id=GROUP,
+            member_id=self._member_id(who),
+            generation=self._generation if who >= 0 else -1,
+            member_seq=seq,
+        )
+        request.topics.add(name=topic).partitions.add(offset=1)
+        self._call(request)
+
+    def delete_group(self) -> None:
+        self._call(pb.DeleteGroupsRequest(group_ids=[GROUP]))
+
+    def delete_offsets(self, topic: str) -> None:
+        topics = [common_pb2.TopicPartitions(topic=topic, partitions=[0, 1])]
+        self._call(pb.OffsetDeleteRequest(group_id=GROUP, topics=topics))
+
+    def cancel(self, which: int) -> None:
+        if self.calls and self.cluster.is_parked(call := self.calls[which % len(self.calls)]):
+            self.cluster.cancel(call)
+
+    # --- streams
+
+    def attach(self, who: int, stream: int) -> None:
+        request = session_pb2.Attach(
+            group_id=GROUP, member_id=self._member_id(who), generation=self._generation
+        )
+        self.cluster.feed(Attach(stream, request))
+
+    def detach(self, who: int, stream: int) -> None:
+        self.cluster.feed(Detach(stream, session_pb2.Detach(group_id=GROUP, member_id=self._member_id(who))))
+
+    def beat(self, stream: int) -> None:
+        self.cluster.feed(Beat(stream))
+
+    def stream_breaks(self, stream: int, suspect: bool) -> None:
+        self.cluster.feed(StreamBroken(stream, suspect))
+
+    # --- the world
+
+    def time_passes(self, ms: int) -> None:
+        self.cluster.advance(ms)
+
+    def log_is_slow(self) -> None:
+        self.cluster.auto_ack = False
+
+    def log_is_quick(self) -> None:
+        self.cluster.auto_ack = True
+        while self.cluster.waiting:
+            self.cluster.acknowledge()
+
+    def one_append_is_done(self) -> None:
+        if self.cluster.waiting:
+            self.cluster.acknowledge()
+
+    def lease_is_lost(self) -> None:
+        self.cluster.suspend()
+
+    def lease_is_held_again(self) -> None:
+        self.cluster.resume()
+
+    def topic_changes(self, topic: str, deleted: bool) -> None:
+        names = frozenset({topic})
+        self.cluster.feed(TopicsChanged(names, names if deleted else frozenset()))
+
+    def another_owner(self, landed: int) -> None:
+        """Unloads; so many appends that were on their way landed all the same; loads."""
+        self.cluster.auto_ack = False
+        self.cluster.feed(Unload())
+        for append in list(self.cluster.waiting)[:landed]:
+            last, _ = self.cluster.log[-1]
+            self.cluster.log.extend((last.after(1 + i), record) for i, record in enumerate(append.records))
+        now_ms = self.cluster.now_ms
+        self.cluster = self.cluster.reloaded()
+        self.cluster.now_ms = max(now_ms, self.cluster.now_ms)
+        self.calls.clear()
+
+    # --- who
+
+    @property
+    def _generation(self) -> int:
+        group = self.cluster.shard.groups.get(GROUP)
+        return 1 if group is None else group.generation
+
+    def _member_id(self, who: int) -> str:
+        return self.member_ids[who % len(self.member_ids)] if who >= 0 and self.member_ids else ""
+
+    def _call(self, request: GroupRequest) -> None:
+        self.calls.append(self.cluster.send(request))
+
+
+def _drawn(source: random.Random) -> Action:
+    pick, chance = source.choice, source.random()
+    who, instance = pick([-1, -1, 0, 1, 2, 3, 4]), pick(["", "", "", "i", "j"])
+    table: list[tuple[float, Callable[[], Action]]] = [
+        (
+            0.43,
+            lambda: Action(
+                "join",
+                (
+                    who,
+                    instance,
+                    pick(["x", "x y", "x y", *_PROTOCOLS]),
+                    pick(_METADATA),
+                    (pick([50, 1_000]), pick([0, 10, 500])),
+                    (pick([0, 0, 1, 2]), pick(["", "", "r"]), pick(["consumer"] * 9 + ["other", ""])),
+                ),
+            ),
+        ),
+        (
+            0.15,
+            lambda: Action("sync", (who, pick([0, 0, 0, -1]), pick(["", instance]), pick(_ASSIGNMENTS))),
+        ),
+        (0.04, lambda: Action("heartbeat", (who,))),
+        (
+            0.07,
+            lambda: Action(
+                "leave", tuple((pick([-1, 0, 1, 2]), pick(["", "i", "j"])) for _ in range(pick([1, 1, 2])))
+            ),
+        ),
+        (0.04, lambda: Action("commit", (who, pick([0, 1, 2, 3]), pick(_TOPICS)))),
+        (0.01, lambda: Action("delete_group")),
+        (0.01, lambda: Action("delete_offsets", (pick(_TOPICS),))),
+        (0.05, lambda: Action("cancel", (source.randrange(1_000),))),
+        (0.08, lambda: Action("time_passes", (pick([1, 10, 50, 60, 500, 1_000, 3_000]),))),
+        (0.01, lambda: Action("log_is_slow")),
+        (0.02, lambda: Action("log_is_quick")),
+        (0.03, lambda: Action("one_append_is_done")),
+        (0.02, lambda: Action("attach", (who, pick([1, 2])))),
+        (0.01, lambda: Action(pick(["attach", "detach"]), (who, pick([1, 2])))),
+        (0.01, lambda: Action("beat", (pick([1, 2]),))),
+        (0.01, lambda: Action("stream_breaks", (pick([1, 2]), pick([True, False])))),
+        (0.005, lambda: Action(pick(["lease_is_lost", "lease_is_held_again", "lease_is_held_again"]))),
+        (0.01, lambda: Action("topic_changes", (pick(_TOPICS), pick([True, False])))),
+    ]
+    for weight, made in table:
+        chance -= weight
+        if chance < 0:
+            return made()
+    return Action("another_owner", (pick([0, 0, 1, 2]),))
+
+
+def _subscription(version: int) -> bytes:
+    owned = [common_pb2.TopicPartitions(topic="t", partitions=[0, 1])]
+    return common_pb2.Subscription(
+        version=version, topics=["t"], keeps_owned=True, owned_partitions=owned
+    ).SerializeToString()
+
+
+def _assignment(*partitions: int) -> bytes:
+    entry = common_pb2.TopicPartitions(topic="t", partitions=partitions)
+    return common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
+
+
+_METADATA = (b"", b"a", b"b", b"\xff\xff", _subscription(1), _subscription(2))
+_ASSIGNMENTS = (None, b"q", b"\xff", _assignment(), _assignment(0), _assignment(1, 0, 0))
