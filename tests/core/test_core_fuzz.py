@@ -1,4 +1,4 @@
-"""Random lives of a group: the core raises nothing, whatever its callers do. `./x abuse core_fuzz` plays more."""
+"""Random lives of a group: the core raises nothing, whatever callers do. `./x abuse core_fuzz` plays more."""
 
 import pytest
 from kit.core_fuzz import drawn, failure_of, shrunk

@@ -138,7 +138,7 @@ class Life:
             group_instance_id=instance,
             generation=self._generation + generation,
             assignments=[
-                pb.SyncGroupRequest.Assignment(member_id=one, assignment=assignment) for one in given
+                pb.SyncGroupRequest.Assignment(member_id=one, assignment=assignment or b"") for one in given
             ],
         )
         self._call(request)

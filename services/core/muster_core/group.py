@@ -240,8 +240,8 @@ class Group:
     def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43).
 
-        Nobody may without a protocol, also where a join phase has lost all its members: there would be none to
-        choose for its generation.
+        Nobody may without a protocol, also where a join phase has lost all its members: there would be none
+        to choose for its generation.
         """
         if not protocol_type or not protocols:
             return False
