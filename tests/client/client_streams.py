@@ -1,6 +1,6 @@
 """A scripted coordinator that serves sessions: group calls on a stream are answered as unary ones are.
 
-`script["Attach"]` and `script["Beat"]` hold answers too; a beat that is answered `None` gets no answer. Tests
+`script["Attach"]` and `script["Beat"]` hold answers too; what is answered `None` gets no answer. Tests
 reach the open streams in `streams`, newest last, to say something, to part, or to break them.
 """
 
@@ -126,8 +126,11 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
 
     async def _attach(self, stream: Stream, attach: Any) -> None:
         default = session.AttachResult(shard_epoch=self.shard_epoch)
+        scripted = await self._scripted("Attach", attach, default)
+        if scripted is None:
+            return
         result = session.AttachResult()
-        result.CopyFrom(await self._scripted("Attach", attach, default))
+        result.CopyFrom(scripted)
         result.group_id, result.member_id = attach.group_id, attach.member_id
         await stream.say(attach_result=result)
 

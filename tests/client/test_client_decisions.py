@@ -133,7 +133,7 @@ def test_reactions(row: tuple[int, *tuple[Reaction | None, ...]]) -> None:
 
 def test_life_counts_from_when_the_acknowledged_beat_was_sent() -> None:
     life = Life(1_000)
-    life.restart(5_000)
+    life.renew(5_000)
     life.renew(5_400)
     life.renew(5_200)
     assert life.remaining_ms(6_399) == 1
@@ -143,7 +143,7 @@ def test_life_counts_from_when_the_acknowledged_beat_was_sent() -> None:
 
 def test_life_on_a_stream_ends_with_the_grace() -> None:
     life = Life(45_000, 3_000)
-    life.restart(5_000)
+    life.renew(5_000)
     assert life.remaining_ms(7_999) == 1
     assert life.remaining_ms(8_000) == 0
     life.on_stream = False

@@ -160,6 +160,20 @@ async def test_a_member_that_attaches_elsewhere_is_off_the_first_stream(cluster:
     await second.close()
 
 
+async def test_whose_member_a_stranger_takes_onto_a_stream_of_its_own_hears_it(cluster: RealCluster) -> None:
+    _, caller = await one(cluster)
+    joined, first = await on_stream(caller, group(0), disconnect_grace_ms=GRACE_MS)
+    stranger = await Session(caller.channel).hello()
+    assert (await stranger.attach(group(0), joined)).error_code == error_code.NONE
+    [fenced] = await first.until(lambda: first.said("fenced"))
+    assert (fenced.member_id, fenced.error_code) == (joined.member_id, error_code.UNKNOWN_MEMBER_ID)
+    assert stranger.said("fenced") == []
+    assert (await first.attach(group(0), joined)).error_code == error_code.NONE
+    await stranger.until(lambda: stranger.said("fenced"))
+    await first.close()
+    await stranger.close()
+
+
 # --- where the group lives
 
 

@@ -15,7 +15,7 @@ SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
 
 
 def attach(member: VirtualMember, stream_id: int = STREAM) -> session_pb2.AttachResult:
-    """Puts a member on a stream; returns the answer, which is the only news."""
+    """Puts a member on a stream; returns the answer, which is the only news there."""
     request = session_pb2.Attach(
         group_id=member.group,
         member_id=member.member_id,
@@ -24,8 +24,7 @@ def attach(member: VirtualMember, stream_id: int = STREAM) -> session_pb2.Attach
     )
     before = len(member.cluster.pushes)
     member.cluster.feed(Attach(stream_id, request))
-    (push,) = member.cluster.pushes[before:]
-    assert push.stream_id == stream_id
+    (push,) = (push for push in member.cluster.pushes[before:] if push.stream_id == stream_id)
     assert isinstance(push.message, session_pb2.AttachResult)
     return push.message
 
@@ -98,6 +97,44 @@ def test_a_member_is_on_one_stream_the_last_it_came_onto() -> None:
     assert remaining_ms(cluster) == 6_000, "so its end makes it no suspect"
     cluster.feed(Beat(STREAM + 1))
     assert remaining_ms(cluster) == 10_000
+
+
+def test_the_stream_that_a_member_is_taken_from_hears_it_before_the_answer_to_the_other() -> None:
+    """Else whoever is there would go on by acknowledgements of beats that do not count for it."""
+    cluster, member = alone()
+    before = len(cluster.pushes)
+    attach(member, STREAM + 1)
+    news, answer = cluster.pushes[before:]
+    assert news.stream_id == STREAM
+    assert news.message == session_pb2.Fenced(
+        group_id="g", member_id=member.member_id, error_code=UNKNOWN, shard_epoch=1
+    )
+    assert answer.stream_id == STREAM + 1
+    cluster.feed(StreamBroken(STREAM + 1))
+    assert remaining_ms(cluster) == 3_000
+
+
+def test_a_member_that_comes_again_onto_its_stream_is_not_fenced_there() -> None:
+    cluster, member = alone()
+    before = len(cluster.pushes)
+    attach(member)
+    assert [type(push.message) for push in cluster.pushes[before:]] == [session_pb2.AttachResult]
+
+
+def test_a_stream_that_breaks_does_not_shorten_what_a_heartbeat_promised() -> None:
+    """A member that makes calls knows nothing of a stream that a stranger put it on and broke."""
+    cluster, member = alone()
+    cluster.feed(Detach(STREAM, session_pb2.Detach(group_id="g", member_id=member.member_id)))
+    assert member.heartbeat() == 0
+    cluster.advance(1_000)
+    attach(member, STREAM + 1)
+    cluster.feed(StreamBroken(STREAM + 1))
+    assert remaining_ms(cluster) == 9_000
+    attach(member, STREAM + 2)
+    cluster.advance(9_000)
+    attach(member, STREAM + 2)
+    cluster.feed(StreamBroken(STREAM + 2))
+    assert remaining_ms(cluster) == 3_000, "that was long ago"
 
 
 @pytest.mark.parametrize("from_stream", [STREAM - 1, STREAM, STREAM + 1])

@@ -8,7 +8,7 @@ from typing import Protocol
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
 from muster._backoff import Backoff
-from muster._errors import GroupError, RequestRefused
+from muster._errors import GroupError, RequestRefused, code_name
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session import Session
 from muster._session_end import End, How
@@ -53,7 +53,6 @@ class Attachment:
         self._seeker: asyncio.Task[None] | None = None
         self._forget = False
         self._over = False
-        self._has_been_on_stream = False
         self._unwatch = route.watch(self._follow)
         self._place()
 
@@ -91,16 +90,13 @@ class Attachment:
         elif session is not self._session or not session.carries(self._key, self):
             self._leave()
             self._session = session
-            self._has_been_on_stream = True
             self._say(common_pb2.ERROR_CODE_NONE)
             session.attach(self._key, self)
 
     def _alone(self) -> None:
         if self._heartbeats is None:
             self._leave()
-            self._heartbeats = Heartbeats(
-                self._route, self._vitals, self._deliver, hurry=self._has_been_on_stream
-            )
+            self._heartbeats = Heartbeats(self._route, self._vitals, self._deliver)
 
     def _leave(self) -> None:
         if self._session is not None:
@@ -183,8 +179,9 @@ class Attachment:
             self._seek(forget=True)
             return
         cause = news.cause if news.HasField("cause") else None
-        message = cause.sentence if cause is not None else ""
-        self._say(int(news.error_code), cause=cause, message=message)
+        code = int(news.error_code)
+        message = cause.sentence if cause is not None else f"the coordinator said {code_name(code)}"
+        self._say(code, cause=cause, message=message)
 
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """See `Passenger`."""

@@ -9,6 +9,7 @@ import grpc
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._channels import Channels, Connect
 from muster._clock import boot_ms
@@ -67,6 +68,7 @@ class Cluster:
     ) -> None:
         self.servers = parse_servers(servers)
         self.timeout_ms = timeout_ms
+        self.alarms = Alarms()
         self._channels = Channels(credentials, connect=connect)
         self._discovery = Discovery(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)

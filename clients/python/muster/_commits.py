@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import CommitFailed, CommitRejected, MemberClosed, MusterError, RequestRefused, code_name
@@ -31,10 +32,17 @@ class Committer:
     """Collects commits while one is on its way; the next request takes all that came together."""
 
     def __init__(
-        self, link: GroupLink, standing: Standing, *, group_instance_id: str, request_timeout_ms: int
+        self,
+        link: GroupLink,
+        standing: Standing,
+        alarms: Alarms,
+        *,
+        group_instance_id: str,
+        request_timeout_ms: int,
     ) -> None:
         self._link = link
         self._standing = standing
+        self._alarms = alarms
         self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
         self._waiting: dict[TopicPartition, _Entry] = {}
@@ -55,7 +63,7 @@ class Committer:
         """
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
-        if gone := [p for p in offsets if not self._owns(p, tokens.get(p))]:
+        if gone := [p for p in offsets if not self._standing.owns(p, tokens.get(p))]:
             raise CommitFailed(gone, "they are not, or no longer, owned")
         loop = asyncio.get_running_loop()
         waits = []
@@ -82,14 +90,6 @@ class Committer:
         self._closed = True
         await self.flush()
 
-    def _owns(self, partition: TopicPartition, token: str | None) -> bool:
-        standing = self._standing
-        return (
-            standing.holding
-            and standing.owned.get(partition) == token
-            and standing.life.remaining_ms(boot_ms()) > 0
-        )
-
     async def _send_all(self) -> None:
         try:
             while self._waiting:
@@ -107,7 +107,7 @@ class Committer:
             self._sender = None
 
     async def _send(self, batch: dict[TopicPartition, _Entry]) -> None:
-        if gone := {p: e for p, e in batch.items() if not self._owns(p, e.token)}:
+        if gone := {p: e for p, e in batch.items() if not self._standing.owns(p, e.token)}:
             _fail(gone, CommitFailed(gone, "they are no longer owned"))
         batch = {p: e for p, e in batch.items() if p not in gone}
         if not batch:
@@ -120,7 +120,7 @@ class Committer:
         while True:
             try:
                 # The search for a coordinator has no end of its own: there may never be one again.
-                async with asyncio.timeout(self._remaining_ms() / 1_000):
+                async with self._alarms.deadline(self._standing.life.ends_at_ms):
                     outcome = await self._link.call(
                         request,
                         pb.OffsetCommitResponse,
@@ -137,7 +137,7 @@ class Committer:
             if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER):
                 self._give_up(batch, reaction, outcome)
                 return
-            if self._standing.seat != seat or not self._standing.life.remaining_ms(boot_ms()):
+            if self._standing.seat != seat or not self._standing.alive:
                 _fail(
                     batch,
                     CommitFailed(batch, f"the membership ended before it was known ({outcome.message})"),

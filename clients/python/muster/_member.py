@@ -104,11 +104,12 @@ class Member:
         self._committer = Committer(
             self._link,
             self._standing,
+            cluster.alarms,
             group_instance_id=self.config.group_instance_id,
             request_timeout_ms=self.config.request_timeout_ms,
         )
         self._leader = Leader(self._read_topics)
-        self._waits = Waits(self._standing)
+        self._waits = Waits(self._standing, cluster.alarms)
         self._entry = Entry(
             config=self.config,
             topics=self.topics,
@@ -139,8 +140,8 @@ class Member:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What it owns now, in order."""
-        return tuple(self._standing.owned) if self._standing.holding else ()
+        """What it owns now, in order; nothing when its life is over, also before it could be told so."""
+        return tuple(self._standing.owned) if self._standing.holding and self._standing.alive else ()
 
     @property
     def last_cause(self) -> common_pb2.RebalanceCause | None:
@@ -153,9 +154,10 @@ class Member:
         Raises:
             CommitFailed: the partition is not owned.
         """
-        if not self._standing.holding or partition not in self._standing.owned:
+        token = self._standing.owned.get(partition)
+        if token is None or not self._standing.owns(partition, token):
             raise CommitFailed([partition], "it is not owned")
-        return self._standing.owned[partition]
+        return token
 
     # What its owner does
 
@@ -293,7 +295,8 @@ class Member:
             await self._change_seat(order)
         standing.owned = dict(owned)
         standing.state = MemberState.STABLE
-        await self._assigned()
+        if standing.alive:
+            await self._assigned()
 
     async def _stay(self) -> Order:
         """Watches over the assignment until something is to be done about the membership."""
@@ -303,21 +306,18 @@ class Member:
             self._waits.check_closing()
             if standing.order is not None:
                 return self._next_order()
-            remaining_ms = standing.life.remaining_ms(boot_ms())
-            if standing.holding and not remaining_ms:
+            if standing.holding and not standing.alive:
                 log.warning(
                     "group %r: nothing heard from a coordinator for %d ms; partitions are lost",
                     self.group_id,
                     standing.life.span_ms,
                 )
                 await self._lose()
-            elif not standing.holding and remaining_ms:
-                log.info(
-                    "group %r: the coordinator still knows the member; partitions are back", self.group_id
-                )
+            elif not standing.holding and standing.alive:
+                log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
                 await self._assigned()
             else:
-                await self._waits.news(remaining_ms if standing.holding else None)
+                await self._waits.news(None)
 
     async def _step_out(self, order: Order) -> str:
         """Gives up what is owned and leaves the seat, as ordered; gives the reason of the next join."""
@@ -411,7 +411,7 @@ class Member:
     def _doomed(self) -> bool:
         """Whether what is owned is gone, whatever a callback is still doing."""
         order = self._standing.order
-        return not self._standing.life.remaining_ms(boot_ms()) or (order is not None and order.loses)
+        return not self._standing.alive or (order is not None and order.loses)
 
     async def _tell(
         self,

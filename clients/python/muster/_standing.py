@@ -6,6 +6,7 @@ from enum import Enum
 
 from muster_protos.muster.v1 import common_pb2
 
+from muster._clock import boot_ms
 from muster._reactions import Call, Reaction, reaction_to
 from muster._values import TopicPartition
 
@@ -91,9 +92,13 @@ class Life:
         """A beat that was sent then was acknowledged."""
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
 
-    def restart(self, sent_ms: int) -> None:
-        """A new seat: what was acknowledged to the old one does not count."""
-        self._acknowledged_ms = sent_ms
+    def restart(self) -> None:
+        """A new seat: it lives from its own first acknowledged beat on. Nothing else counts.
+
+        Not the answer to JoinGroup, which may have been on its way for long, nor that to SyncGroup: the
+        server does not prolong the session for it (conformance SG-18).
+        """
+        self._acknowledged_ms = None
 
     def remaining_ms(self, now_ms: int) -> int:
         """Time left, 0 or more."""
@@ -132,7 +137,8 @@ class Standing:
         seat: its place in the group.
         state: see `MemberState`.
         owned: partitions and their tokens, as the coordinator gave them.
-        holding: the callbacks know that `owned` is ours: assigned, and not revoked or lost since.
+        holding: the callbacks know that `owned` is ours: assigned, and not revoked or lost since. Whether it
+            still is, `alive` says too: a member that was asleep may not have been told yet.
         joining: a JoinGroup is under way; its answer decides, not what else is heard.
         order: what has to be done next, None: nothing.
         cause: why the last rebalance took place, where the server said so.
@@ -150,6 +156,15 @@ class Standing:
     cause: common_pb2.RebalanceCause | None = None
     closing: str | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the member's life lasts, at this moment."""
+        return self.life.remaining_ms(boot_ms()) > 0
+
+    def owns(self, partition: TopicPartition, token: str | None) -> bool:
+        """Whether the partition is owned under that token, at this moment."""
+        return self.holding and self.owned.get(partition) == token and self.alive
 
     def hear(self, pulse: Pulse) -> None:
         """Takes in what a beat brought.

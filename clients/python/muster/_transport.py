@@ -231,19 +231,14 @@ class UnaryTransport:
 class Heartbeats:
     """A Heartbeat call per interval; after trouble sooner, with back-off.
 
-    With `hurry` the first one is made at once: the membership hung on a stream until now, and its grace runs
-    until it is heard of.
+    The first one is made at once: a new seat lives from its first acknowledged beat on, and the grace of a
+    membership that hung on a stream until now runs until it is heard of.
     """
 
-    def __init__(
-        self, beats: Beats, vitals: Vitals, deliver: Callable[[Pulse], None], *, hurry: bool = False
-    ) -> None:
+    def __init__(self, beats: Beats, vitals: Vitals, deliver: Callable[[Pulse], None]) -> None:
         self._beats = beats
         self._vitals = vitals
         self._deliver = deliver
-        self._first_ms = 0 if hurry else vitals.interval_ms
-        if not hurry:
-            deliver(Pulse(vitals.seat, common_pb2.ERROR_CODE_NONE, sent_ms=0))
         self._task = asyncio.get_running_loop().create_task(self._run(), name="muster-heartbeat")
 
     async def stop(self) -> None:
@@ -264,7 +259,6 @@ class Heartbeats:
             group_instance_id=vitals.group_instance_id,
         )
         backoff = Backoff()
-        await asyncio.sleep(self._first_ms / 1_000)
         while True:
             pulse = await self._beats.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
             self._deliver(pulse)

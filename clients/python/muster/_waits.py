@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
+from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._link import Outcome
@@ -21,10 +23,16 @@ class Closing(Exception):
 
 
 class Waits:
-    """The waiting of one member. Only its main task may use it."""
+    """The waiting of one member. Only its main task may use it.
 
-    def __init__(self, standing: Standing) -> None:
+    Args:
+        standing: of the member.
+        alarms: of its process.
+    """
+
+    def __init__(self, standing: Standing, alarms: Alarms) -> None:
         self._standing = standing
+        self._alarms = alarms
 
     async def unless_closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Runs it to its end.
@@ -66,7 +74,7 @@ class Waits:
                 self._standing.news.clear()
                 if interrupted() or (limit_ms is not None and boot_ms() >= limit_ms):
                     return False
-                await self.news(None if limit_ms is None else limit_ms - boot_ms(), task)
+                await self.news(limit_ms, task)
             return True
         finally:
             if not task.done():
@@ -74,20 +82,36 @@ class Waits:
                 # A callback that resists must not hold up what has to happen now.
                 await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
 
-    async def news(self, timeout_ms: int | None, *others: "asyncio.Future[Any]") -> None:
-        """Waits for news, for the others, for the end of the member's life, and no longer than that."""
-        waits: list[int] = [] if timeout_ms is None else [timeout_ms]
+    async def news(self, limit_ms: int | None, *others: "asyncio.Future[Any]") -> None:
+        """Waits for news, for the others, for the end of the member's life, and no longer than `limit_ms`.
+
+        Args:
+            limit_ms: boot time; None: there is no limit.
+            others: what else ends the wait when it is done.
+        """
+        limits = [] if limit_ms is None else [limit_ms]
         if self._standing.holding:
-            waits.append(self._standing.life.remaining_ms(boot_ms()) or 1_000)
+            # Over already: it is about to be noticed, and a loop that waits for that must not spin.
+            limits.append(self._standing.life.ends_at_ms if self._standing.alive else boot_ms() + 1_000)
         news = asyncio.ensure_future(self._standing.news.wait())
+        rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            timeout = max(1, min(waits)) / 1_000 if waits else None
-            await asyncio.wait((news, *others), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if limits:
+                with self._alarms.at(min(limits), partial(_set, rang)):
+                    await asyncio.wait((news, rang, *others), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.wait((news, *others), return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
+            rang.cancel()
 
     async def pause(self, backoff: Backoff, outcome: Outcome[Any]) -> None:
         """Waits before the next attempt, unless the answer named the coordinator to try at once."""
         if outcome.hurry and outcome.code != CONNECTION_LOST:
             return
         await self.unless_closing(backoff.pause(connection_broken=outcome.code == CONNECTION_LOST))
+
+
+def _set(rang: "asyncio.Future[None]") -> None:
+    if not rang.done():
+        rang.set_result(None)

@@ -39,6 +39,8 @@ class Member:
         join_call: its parked JoinGroup.
         sync_call: its parked SyncGroup.
         heartbeat: its session, as a timer.
+        promised_until_ms: boot time until which it may work by its last Heartbeat, which is a session away,
+            whatever becomes of a stream; 0: it made none.
         stream_id: the session stream it is on; None: it is on none.
         suspect: whether its stream broke and it was not heard of since.
     """
@@ -59,6 +61,7 @@ class Member:
         "join_seq",
         "kept_tokens",
         "member_id",
+        "promised_until_ms",
         "protocols",
         "rebalance_timeout_ms",
         "recorded",
@@ -93,6 +96,7 @@ class Member:
         self.join_call: int | None = None
         self.sync_call: int | None = None
         self.heartbeat: Timer | None = None
+        self.promised_until_ms = 0
         self.stream_id: int | None = None
         self.suspect = False
 

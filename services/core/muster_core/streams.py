@@ -42,6 +42,9 @@ class Streams:
         if fault is not None:
             return fault
         member = group.members[request.member_id]
+        if member.stream_id != stream_id:
+            # Beats there do not count any more. A client that came here from there does not hear it.
+            self._context.fence(group, member, error_code.UNKNOWN_MEMBER_ID)
         self._context.detach(member)
         member.stream_id = stream_id
         self._context.streams.setdefault(stream_id, {})[member] = group
@@ -77,10 +80,11 @@ class Streams:
                 self._suspect(member)
 
     def _suspect(self, member: Member) -> None:
-        """The session ends with the grace, if it did not end before (docs/safety.md, SES-07 and SES-08)."""
+        """The session ends with the grace, if it did not end before (docs/safety.md, SES-07, SES-08, SES-23)."""
         timer = member.heartbeat
         if timer is None or not timer.armed:
             return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
         grace_ends_ms = self._context.now.boot_ms + member.disconnect_grace_ms
-        self._context.purgatory.wheel.arm(timer, min(timer.deadline_ms, grace_ends_ms))
+        ends_ms = min(timer.deadline_ms, max(grace_ends_ms, member.promised_until_ms))
+        self._context.purgatory.wheel.arm(timer, ends_ms)
         member.suspect = True

@@ -179,7 +179,9 @@ class Syncs:
         if fault is not None:
             self._context.refuse(call.call_id, fault)
             return
-        self._rebalancer.touch(group, group.members[member_id])
+        member = group.members[member_id]
+        self._rebalancer.touch(group, member)
+        member.promised_until_ms = self._context.now.boot_ms + member.session_timeout_ms
         response = self._all_well
         if group.state is GroupState.PREPARING_REBALANCE:
             response = HeartbeatResponse(

@@ -1,0 +1,177 @@
+"""How long a member may work: what its life is counted from, and which clock it is counted with."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import muster
+import pytest
+import pytest_asyncio
+from client.client_scripted import TOKEN, ScriptedCluster
+from client.client_streams import StreamingCoordinator
+from kit.waiting import until
+from muster import MemberState, TopicPartition
+from muster_protos.muster.v1 import common_pb2 as common
+from muster_protos.muster.v1 import session_pb2 as session
+
+ALL = tuple(TopicPartition("t", n) for n in range(3))
+LONGEST_MS = 1_800_000
+LATER_TOKEN = "0000000001-0000000000000099"  # noqa: S105 - a fencing token is no secret
+
+
+class World:
+    """One coordinator and one member, whose machine can be put to sleep."""
+
+    def __init__(self, cluster: ScriptedCluster, a: StreamingCoordinator) -> None:
+        self.cluster, self.a = cluster, a
+        self.connection = muster.Cluster(cluster.address)
+        self.told: list[str] = []
+        self.members: list[muster.Member] = []
+        self.slept_ms = 0
+
+    async def start(self, **settings: Any) -> muster.Member:
+        member = muster.Member(
+            self.connection,
+            group_id="g",
+            topics="t",
+            on_partitions_assigned=lambda _: self.told.append("assigned"),
+            on_partitions_revoked=lambda _: self.told.append("revoked"),
+            on_partitions_lost=lambda _: self.told.append("lost"),
+            **{"beat_interval_ms": 100, "heartbeat_interval_ms": 100, "request_timeout_ms": 2_000} | settings,
+        )
+        self.members.append(member)
+        await member.start()
+        return member
+
+    async def join(self, **settings: Any) -> muster.Member:
+        member = await self.start(**settings)
+        await until(lambda: bool(member.partitions))
+        return member
+
+    async def told_so(self, *words: str) -> None:
+        await until(lambda: self.told == list(words), f"told {words}")
+
+
+@pytest_asyncio.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    a = StreamingCoordinator("a")
+    cluster = ScriptedCluster([a])
+    await cluster.start()
+    made = World(cluster, a)
+
+    class Clock:
+        """`time`, but for the boot clock, which runs on while the machine sleeps."""
+
+        @staticmethod
+        def clock_gettime_ns(clock: int) -> int:
+            return time.clock_gettime_ns(clock) + made.slept_ms * 1_000_000
+
+    monkeypatch.setattr("muster._clock.time", Clock)
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(member.close() for member in made.members))
+        await made.connection.close()
+        await cluster.stop()
+
+
+async def test_a_member_that_wakes_from_sleep_owns_nothing_before_it_was_told(world: World) -> None:
+    member = await world.join(session_timeout_ms=LONGEST_MS, group_instance_id="blue")
+    world.a.mute = True
+    world.slept_ms += LONGEST_MS
+    assert member.partitions == ()
+    with pytest.raises(muster.CommitFailed):
+        member.token(ALL[0])
+    with pytest.raises(muster.CommitFailed):
+        await member.commit_owned({ALL[0]: muster.Committed(1)}, {ALL[0]: TOKEN})
+
+
+async def test_a_member_that_wakes_from_sleep_is_told_soon_that_it_lost_its_partitions(world: World) -> None:
+    """Soon: the rest of its life, half an hour by a clock that stood still, is not waited for."""
+    await world.join(session_timeout_ms=LONGEST_MS, group_instance_id="blue")
+    await world.cluster.stop()
+    world.slept_ms += LONGEST_MS
+    await world.told_so("assigned", "lost")
+
+
+async def test_a_commit_on_its_way_ends_with_a_life_that_was_slept_through(world: World) -> None:
+    member = await world.join(session_timeout_ms=LONGEST_MS, group_instance_id="blue")
+    await world.cluster.stop()
+    commit = asyncio.create_task(member.commit({ALL[0]: 5}))
+    await asyncio.sleep(0)
+    world.slept_ms += LONGEST_MS
+    with pytest.raises(muster.CommitFailed):
+        await asyncio.wait_for(commit, 30)
+
+
+@pytest.mark.parametrize("on_a_stream", [True, False])
+async def test_neither_a_join_nor_a_sync_counts_as_a_beat(world: World, on_a_stream: bool) -> None:
+    """The server prolongs no session for a SyncGroup, and the answer to a JoinGroup may be old."""
+    a, acknowledged = world.a, asyncio.Event()
+
+    async def held(default: Callable[[Any], Any], request: Any) -> Any:
+        await acknowledged.wait()
+        return default(request)
+
+    a.mute = True
+    a.script["Attach"].append(None)
+    a.script["Heartbeat"].append(lambda request: held(a.heartbeat, request))
+    member = await world.start(session=on_a_stream, disconnect_grace_ms=10_000)
+    await until(lambda: member.state is MemberState.STABLE)
+    await a.until("Attach" if on_a_stream else "Heartbeat")
+    assert (member.partitions, world.told) == ((), [])
+    acknowledged.set()
+    a.mute = False
+    if on_a_stream:
+        a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned")
+
+
+async def test_beats_of_a_new_stream_count_when_the_member_is_on_it_and_not_before(world: World) -> None:
+    a = world.a
+    await world.join(disconnect_grace_ms=400)
+    a.script["Attach"].append(None)
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await a.until("Attach", 2)
+    await world.told_so("assigned", "lost")
+    acknowledged = len(a.streams[1].frames("beat"))
+    assert acknowledged > 0
+    a.streams[1].end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned", "lost", "assigned")
+
+
+async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(world: World) -> None:
+    a, stored = world.a, asyncio.Event()
+    member = await world.join()
+
+    async def slow(request: Any) -> Any:
+        await stored.wait()
+        return a.commit(request)
+
+    def given_later(request: Any) -> Any:
+        answer = a.sync(request)
+        answer.token = LATER_TOKEN
+        return answer
+
+    a.script["OffsetCommit"].append(slow)
+    a.script["SyncGroup"].append(given_later)
+    first = asyncio.create_task(member.commit({ALL[0]: 1}))
+    await a.until("OffsetCommit")
+    second = asyncio.create_task(member.commit({ALL[1]: 1}))
+    await asyncio.sleep(0)
+    news = session.Fenced(
+        group_id="g",
+        member_id=member.member_id,
+        error_code=common.ERROR_CODE_ILLEGAL_GENERATION,
+        shard_epoch=1,
+    )
+    await a.streams[0].say(fenced=news)
+    await world.told_so("assigned", "lost", "assigned")
+    assert member.token(ALL[1]) == LATER_TOKEN
+    stored.set()
+    await first
+    with pytest.raises(muster.CommitFailed):
+        await second
+    assert len(a.requests("OffsetCommit")) == 1
