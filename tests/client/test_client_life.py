@@ -18,7 +18,7 @@ from muster_protos.muster.v1 import session_pb2 as session
 
 ALL = tuple(TopicPartition("t", n) for n in range(3))
 LONGEST_MS = 1_800_000
-LATER_TOKEN = "0000000001-0000000000000099"  # noqa: S105 - a fencing token is no secret
+LATER_TOKEN = "0000000001-0000000000000099"
 
 
 class World:

@@ -114,28 +114,6 @@ def test_a_slow_log_is_answered_retriably_and_the_record_still_counts() -> None:
     assert fetched(cluster) == 5
 
 
-def test_the_retry_of_a_commit_that_is_overdue_does_not_wait_for_ever() -> None:
-    cluster = VirtualShard()
-    (member,) = settled(cluster, "a")
-    cluster.auto_ack = False
-    cluster.send(member.commit_request(5, seq=1))
-    for _ in range(3):
-        cluster.advance(5_500)
-        member.heartbeat()
-        retry = cluster.send(member.commit_request(5, seq=1))
-        assert cluster.is_parked(retry)
-        cluster.advance(4_000)
-        member.heartbeat()
-        cluster.advance(1_000)
-        response = cluster.answer(retry)
-        assert isinstance(response, pb.OffsetCommitResponse)
-        assert response.topics[0].partitions[0].error_code == 15
-    last = cluster.send(member.commit_request(5, seq=1))
-    cluster.acknowledge()
-    assert not cluster.is_parked(last)
-    assert fetched(cluster) == 5
-
-
 def test_calls_in_line_do_not_wait_for_ever_for_a_slow_log() -> None:
     cluster = VirtualShard()
     first, second = settled(cluster, "a", "b")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -95,12 +96,10 @@ class Waits:
             limits.append(self._standing.life.ends_at_ms if self._standing.alive else boot_ms() + 1_000)
         news = asyncio.ensure_future(self._standing.news.wait())
         rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits: tuple[asyncio.Future[Any], ...] = (news, rang, *others)
         try:
-            if limits:
-                with self._alarms.at(min(limits), partial(_set, rang)):
-                    await asyncio.wait((news, rang, *others), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.wait((news, *others), return_when=asyncio.FIRST_COMPLETED)
+            with self._alarms.at(min(limits), partial(_set, rang)) if limits else nullcontext():
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
             rang.cancel()

@@ -80,7 +80,7 @@ class Streams:
                 self._suspect(member)
 
     def _suspect(self, member: Member) -> None:
-        """The session ends with the grace, if it did not end before (docs/safety.md, SES-07, SES-08, SES-23)."""
+        """The session ends with the grace, if it did not end before (SES-07, SES-08, SES-23)."""
         timer = member.heartbeat
         if timer is None or not timer.armed:
             return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
