@@ -277,18 +277,44 @@ async def with_topics(setup: Setup, topics: dict[str, int], offset: int) -> None
     await ready(setup)
 
 
-async def test_a_created_topic_is_read_back_at_once(setup: Setup) -> None:
+async def test_a_read_waits_for_what_was_acknowledged_here_and_gives_one_version(setup: Setup) -> None:
+    await with_topics(setup, {"old": 1}, 5)
+    setup.first.on_change = setup.second.on_change = created
+    answer = await setup.create("sites", 12)
+    assert (answer.error_code, answer.catalog_version) == (NONE, 7)
+    reading = asyncio.create_task(first_read(setup))
+    setup.push(cluster({0: (2, "a")}), catalog({"old": 1, "other": 2}, 6))
+    await until_epoch(setup, 2)
+    setup.push(cluster({0: (3, "a")}), catalog({"old": 1, "other": 2, "sites": 12}, 7))
+    response = await reading
+    assert {topic.name for topic in response.topics} == {"old", "other", "sites"}
+    assert response.catalog_version == 7
+    assert await setup.topics("sites", "absent") == {"sites": 12}
+
+
+async def test_a_read_is_refused_where_what_was_acknowledged_here_is_not_heard_of(setup: Setup) -> None:
     await with_topics(setup, {"old": 1}, 6)
     setup.first.on_change = setup.second.on_change = created
-    assert (await setup.create("sites", 12)).error_code == NONE
-    assert await setup.topics() == {"old": 1, "sites": 12}
-    assert await setup.topics("sites", "absent") == {"sites": 12}
-    setup.push(cluster({0: (2, "a")}), catalog({"old": 1}, 6))
+    await setup.create("sites", 12)
+    error = await setup.refused("ListTopics", discovery_pb2.ListTopicsRequest())
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    setup.push(cluster({0: (2, "a")}), catalog({"sites": 12}, 7))
     await until_epoch(setup, 2)
-    assert await setup.topics("sites") == {"sites": 12}
-    setup.push(cluster({0: (3, "a")}), catalog({"old": 1}, 8))
-    await until_epoch(setup, 3)
-    assert await setup.topics() == {"old": 1}
+    assert await setup.topics() == {"sites": 12}
+
+
+async def first_read(setup: Setup) -> discovery_pb2.ListTopicsResponse:
+    """Reads until it is answered."""
+    while True:
+        try:
+            response: discovery_pb2.ListTopicsResponse = await setup.stub.ListTopics(
+                discovery_pb2.ListTopicsRequest(), timeout=20
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+        else:
+            return response
 
 
 async def until_epoch(setup: Setup, epoch: int) -> None:
@@ -302,29 +328,36 @@ async def until_epoch(setup: Setup, epoch: int) -> None:
     await until_equal(told, epoch, "the epoch of shard 0")
 
 
-async def test_an_acknowledged_change_holds_also_where_its_place_is_not_told(setup: Setup) -> None:
+async def test_a_change_whose_place_is_not_told_is_in_any_later_catalog(setup: Setup) -> None:
+    """As instances of an older version answer."""
     await with_topics(setup, {"old": 1}, 6)
-    setup.first.on_change = setup.second.on_change = lambda request: metadata_pb2.ChangeTopicResponse(
-        topic=request.create
-    )
+
+    def told_nothing(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        setup.push(cluster({0: (1, "a")}), catalog({"old": 1, "sites": 12}, 7))
+        return metadata_pb2.ChangeTopicResponse(topic=request.create)
+
+    setup.first.on_change = setup.second.on_change = told_nothing
     await setup.create("sites", 12)
     assert await setup.topics() == {"old": 1, "sites": 12}
 
 
 async def test_alters_and_deletes(setup: Setup) -> None:
     await with_topics(setup, {"sites": 1}, 6)
-    place = common_pb2.Position(epoch=1, offset=7)
-    setup.first.on_change = setup.second.on_change = lambda request: metadata_pb2.ChangeTopicResponse(
-        topic=request.alter, version=place
-    )
+
+    def change(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        removed = request.HasField("delete")
+        offset = 8 if removed else 7
+        setup.push(cluster({0: (1, "a")}), catalog({} if removed else {"sites": 5}, offset))
+        place = common_pb2.Position(epoch=1, offset=offset)
+        return metadata_pb2.ChangeTopicResponse(topic=None if removed else request.alter, version=place)
+
+    setup.first.on_change = setup.second.on_change = change
     topic = discovery_pb2.Topic(name="sites", partitions=5)
     response = await setup.stub.AlterTopic(discovery_pb2.AlterTopicRequest(topic=topic), timeout=20)
-    assert (response.error_code, response.topic) == (NONE, topic)
+    assert (response.error_code, response.topic, response.catalog_version) == (NONE, topic, 7)
     assert await setup.topics() == {"sites": 5}
-    later = common_pb2.Position(epoch=1, offset=8)
-    setup.first.on_change = setup.second.on_change = lambda _: metadata_pb2.ChangeTopicResponse(version=later)
     response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="sites"), timeout=20)
-    assert response.error_code == NONE
+    assert (response.error_code, response.catalog_version) == (NONE, 8)
     assert await setup.topics() == {}
 
 
@@ -348,17 +381,56 @@ async def test_a_change_goes_to_the_next_instance_when_one_fails(setup: Setup) -
     assert len(setup.watched.changes) == 1
 
 
-async def test_a_repeat_that_meets_its_own_effect_is_a_success(setup: Setup) -> None:
+async def test_every_attempt_at_a_change_has_its_id(setup: Setup) -> None:
     await with_topics(setup, {}, 1)
     other = setup.second if setup.watched is setup.first else setup.first
     other.on_change = exists
-    assert (await setup.create("sites", 12)).error_code == NONE
-    assert (await setup.create("others", 3)).error_code == EXISTS
-    other.on_change = lambda _: metadata_pb2.ChangeTopicResponse(error_code=UNKNOWN_TOPIC, error_message="no")
-    response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="sites"), timeout=20)
-    assert response.error_code == NONE
-    response = await setup.stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name="never"), timeout=20)
-    assert response.error_code == UNKNOWN_TOPIC
+    assert (await setup.create("sites", 12)).error_code == EXISTS
+    (failed,), (answered,) = setup.watched.changes, other.changes
+    assert failed.change_id == answered.change_id != b""
+    await setup.create("sites", 12)
+    assert other.changes[-1].change_id != answered.change_id
+
+
+async def test_the_caller_s_id_of_a_change_is_that_of_all_its_attempts(setup: Setup) -> None:
+    await with_topics(setup, {}, 1)
+    setup.first.on_change = setup.second.on_change = exists
+    for name in ("mine", "mine", "other"):
+        request = discovery_pb2.DeleteTopicRequest(name="sites", request_id=name)
+        await setup.stub.DeleteTopic(request, timeout=20)
+    first, again, other = [change.change_id for change in setup.first.changes + setup.second.changes]
+    assert first == again != other
+    error = await setup.refused(
+        "DeleteTopic", discovery_pb2.DeleteTopicRequest(name="a", request_id="x" * 256)
+    )
+    assert violations(error)[0][0] == "request_id"
+
+
+async def test_the_instance_that_writes_is_found_and_asked_first_from_then_on(setup: Setup) -> None:
+    def does_not_write(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        assert request.only_writer
+        return metadata_pb2.ChangeTopicResponse(error_code=NOT_AVAILABLE, not_writer=True)
+
+    await with_topics(setup, {}, 1)
+    watched = setup.watched
+    other = setup.second if watched is setup.first else setup.first
+    watched.on_change, other.on_change = does_not_write, exists
+    for _ in range(3):
+        assert (await setup.create("sites", 12)).error_code == EXISTS
+    assert (len(watched.changes), len(other.changes)) == (1, 3)
+
+
+async def test_where_nobody_writes_one_instance_is_told_to(setup: Setup) -> None:
+    def writes_if_told(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        if request.only_writer:
+            return metadata_pb2.ChangeTopicResponse(error_code=NOT_AVAILABLE, not_writer=True)
+        return exists(request)
+
+    await with_topics(setup, {}, 1)
+    setup.first.on_change = setup.second.on_change = writes_if_told
+    assert (await setup.create("sites", 12)).error_code == EXISTS
+    told = [change.only_writer for change in setup.first.changes + setup.second.changes]
+    assert sorted(told) == [False, True, True]
 
 
 async def test_a_change_is_retriable_when_nobody_answers(setup: Setup) -> None:

@@ -17,10 +17,30 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield running
 
 
-async def create(instance: Instance, name: str, partitions: int = 3) -> pb.ChangeTopicResponse:
-    topic = discovery_pb2.Topic(name=name, partitions=partitions)
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(pb.ChangeTopicRequest(create=topic))
+async def create(
+    instance: Instance, name: str, partitions: int = 3, change_id: bytes = b"", *, only_writer: bool = False
+) -> pb.ChangeTopicResponse:
+    request = pb.ChangeTopicRequest(
+        create=discovery_pb2.Topic(name=name, partitions=partitions),
+        change_id=change_id,
+        only_writer=only_writer,
+    )
+    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
     return response
+
+
+async def delete(instance: Instance, name: str, change_id: bytes = b"") -> pb.ChangeTopicResponse:
+    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(
+        pb.ChangeTopicRequest(delete=name, change_id=change_id)
+    )
+    return response
+
+
+async def entries(instance: Instance) -> int:
+    """How many the catalog's log has."""
+    described = await instance.stub.DescribeLog(pb.DescribeLogRequest())
+    catalog = max(replica.shard for replica in described.replicas)
+    return max(int(replica.entries) for replica in described.replicas if replica.shard == catalog)
 
 
 async def alter(instance: Instance, name: str, partitions: int) -> pb.ChangeTopicResponse:
@@ -41,7 +61,8 @@ async def test_changes_through_two_instances_follow_each_other(cluster: Metadata
     response = await create(cluster[1], "a", 9)
     assert response.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
     assert response.topic.partitions == 3
-    assert (await create(cluster[1], "b", 5)).topic == discovery_pb2.Topic(name="b", partitions=5)
+    created = (await create(cluster[1], "b", 5)).topic
+    assert (created.name, created.partitions) == ("b", 5)
     assert (await alter(cluster[0], "b", 7)).topic.partitions == 7
     shrunk = await alter(cluster[1], "b", 6)
     assert shrunk.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
@@ -54,6 +75,50 @@ async def test_changes_through_two_instances_follow_each_other(cluster: Metadata
         return [await topics(instance) for instance in cluster.instances] == [{"b": 7}, {"b": 7}]
 
     await until(everywhere, "both instances show the catalog")
+
+
+async def test_a_change_with_an_id_is_carried_out_once_at_whatever_instance_it_is_repeated(
+    cluster: MetadataCluster,
+) -> None:
+    first, again, removal = b"a" * 16, b"b" * 16, b"c" * 16
+    created = await create(cluster[0], "t", 3, first)
+    deleted = await delete(cluster[0], "t", removal)
+    second = await create(cluster[1], "t", 7, again)
+    assert second.error_code == common_pb2.ERROR_CODE_NONE
+    for instance in cluster.instances:
+        assert await delete(instance, "t", removal) == deleted
+        assert await create(instance, "t", 3, first) == created
+    positions = [(one.version.epoch, one.version.offset) for one in (created, deleted, second)]
+    assert positions == sorted(set(positions))
+    assert second.topic.incarnation == second.version.offset > created.topic.incarnation
+    altered = await alter(cluster[0], "t", 9)
+    assert (altered.topic.partitions, altered.topic.incarnation) == (9, second.topic.incarnation)
+
+
+async def test_the_id_of_another_change_is_refused(cluster: MetadataCluster) -> None:
+    await create(cluster[0], "t", 3, b"a" * 16)
+    for other in (await delete(cluster[1], "t", b"a" * 16), await create(cluster[1], "u", 3, b"a" * 16)):
+        assert other.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await create(cluster[0], "v", 3, b"short")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_who_does_not_write_the_catalog_says_so_and_leaves_it_to_the_writer(
+    cluster: MetadataCluster,
+) -> None:
+    assert (await create(cluster[0], "a", only_writer=True)).not_writer
+    assert (await create(cluster[0], "a")).error_code == common_pb2.ERROR_CODE_NONE
+    before = await entries(cluster[0])
+    for number in range(3):
+        assert (await create(cluster[1], f"b-{number}", only_writer=True)).not_writer
+        created = await create(cluster[0], f"b-{number}", only_writer=True)
+        assert created.error_code == common_pb2.ERROR_CODE_NONE
+        exists = await create(cluster[0], f"b-{number}", only_writer=True)
+        assert exists.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
+    assert await entries(cluster[0]) == before + 3
+    assert (await create(cluster[1], "c")).error_code == common_pb2.ERROR_CODE_NONE
+    assert (await create(cluster[0], "d", only_writer=True)).not_writer
 
 
 async def test_change_is_pushed_with_a_growing_version(cluster: MetadataCluster) -> None:

@@ -1,9 +1,10 @@
 """A connection to a cluster: topics, groups, and the ground on which members stand."""
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import grpc
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
@@ -30,6 +31,9 @@ from muster._transport import (
 from muster._values import Committed, Topic, TopicPartition
 
 Response = TypeVar("Response", bound=GroupResponse)
+_ChangeRequest: TypeAlias = (
+    discovery_pb2.CreateTopicRequest | discovery_pb2.AlterTopicRequest | discovery_pb2.DeleteTopicRequest
+)
 _Change = TypeVar(
     "_Change",
     discovery_pb2.CreateTopicResponse,
@@ -114,13 +118,16 @@ class Cluster:
         return [Topic(topic.name, topic.partitions) for topic in answer.topics]
 
     async def ensure_topic(self, name: str, partitions: int) -> Topic:
-        """Creates a topic if it is absent.
+        """Creates a topic if it is absent. Where it is there already nothing is written.
 
         Raises:
             PartitionCountMismatch: it exists with another number of partitions.
         """
         request = _new_topic(name, partitions)
-        answer, _ = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        for topic in await self.topics([name]):
+            if topic.partitions == partitions:
+                return topic
+        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
         if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
             raise _topic_error(name, int(answer.error_code), answer.error_message)
         if answer.topic.partitions != partitions:
@@ -134,14 +141,13 @@ class Cluster:
             TopicError: it exists already, or the name or number is not acceptable.
         """
         request = _new_topic(name, partitions)
-        answer, repeated = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
-        ours = repeated and answer.topic.partitions == partitions
-        if answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS and not ours:
+        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        if answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS:
             count = answer.topic.partitions
             raise TopicError(
                 name, f"topic {name!r} exists already, with {count} partitions; use it, or another name"
             )
-        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+        if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
         return Topic(answer.topic.name, answer.topic.partitions)
 
@@ -153,7 +159,7 @@ class Cluster:
         """
         topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
         request = discovery_pb2.AlterTopicRequest(topic=topic)
-        answer, _ = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
+        answer = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
         if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
         return Topic(answer.topic.name, answer.topic.partitions)
@@ -165,14 +171,13 @@ class Cluster:
             TopicError: there is no such topic.
         """
         request = discovery_pb2.DeleteTopicRequest(name=check_name("topic", name))
-        answer, repeated = await self._change("DeleteTopic", request, discovery_pb2.DeleteTopicResponse)
-        if answer.error_code and not (repeated and answer.error_code == _UNKNOWN):
+        answer = await self._change("DeleteTopic", request, discovery_pb2.DeleteTopicResponse)
+        if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
 
-    async def _change(
-        self, method: str, request: object, response_type: type[_Change]
-    ) -> tuple[_Change, bool]:
-        """Repeats a change until its outcome is known; True: an earlier attempt may have worked."""
+    async def _change(self, method: str, request: _ChangeRequest, response_type: type[_Change]) -> _Change:
+        """Repeats a change until its outcome is known; it has an id, and is carried out once."""
+        request.request_id = uuid.uuid4().hex
         ends_at_ms = boot_ms() + self.timeout_ms
         backoff = Backoff()
         while True:
@@ -183,7 +188,7 @@ class Cluster:
                 trouble, broken = str(error), True
             else:
                 if answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
-                    return answer, backoff.attempts > 0
+                    return answer
                 trouble = answer.error_message or "the log cannot be written"
             if boot_ms() >= ends_at_ms:
                 raise self._discovery.unavailable(f"{self.timeout_ms / 1_000:g} s", trouble)

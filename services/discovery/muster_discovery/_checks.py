@@ -10,6 +10,7 @@ GROUP_IDS_MAX = 1_000
 GROUP_ID_MAX_BYTES = 255
 TOPIC_NAME_MAX_CHARACTERS = 249
 TOPIC_NAMES_MAX = 1_000
+REQUEST_ID_MAX_BYTES = 255
 PARTITIONS_MAX = 100_000
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -50,6 +51,12 @@ def check_name(name: str) -> None:
     violations = _name_violations("name", name)
     if violations:
         raise InvalidArgument(violations)
+
+
+def check_request_id(request_id: str) -> None:
+    """Raises `InvalidArgument` if the id of a change is too long."""
+    if len(request_id.encode()) > REQUEST_ID_MAX_BYTES:
+        raise InvalidArgument([Violation("request_id", f"must be at most {REQUEST_ID_MAX_BYTES} bytes long")])
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -1,4 +1,7 @@
-"""Carries changes of the catalog to metadata, to the next instance when one fails."""
+"""Carries changes of the catalog to the instance of metadata that writes it."""
+
+import hashlib
+import secrets
 
 import grpc
 import structlog
@@ -9,13 +12,26 @@ from muster_runtime.view import ClusterView
 
 log = structlog.get_logger()
 
+_CHANGE_ID_BYTES = 16
+
+
+def change_id(request_id: str) -> bytes:
+    """The id of a change: made of what its caller calls it, or a new one."""
+    if not request_id:
+        return secrets.token_bytes(_CHANGE_ID_BYTES)
+    return hashlib.sha256(request_id.encode()).digest()[:_CHANGE_ID_BYTES]
+
 
 class Forwarder:
     """Asks metadata to change a topic.
 
+    The instance that wrote last is asked first, then the others, each whether it is the one that writes. When
+    none is, one of those that said so takes the catalog over. The change has an id, so that it does not
+    matter how many of them were asked.
+
     Args:
         channels: to the instances of metadata.
-        view: the instance that it watches is asked first.
+        view: the instance that it watches is asked first as long as none has written.
         attempt_timeout_ms: time for one instance.
     """
 
@@ -23,19 +39,19 @@ class Forwarder:
         self._channels = channels
         self._view = view
         self._attempt_timeout_s = attempt_timeout_ms / 1000
+        self._writer: int | None = None
 
     async def change(
         self, request: metadata_pb2.ChangeTopicRequest, remaining_s: float | None
-    ) -> tuple[metadata_pb2.ChangeTopicResponse, bool]:
-        """Makes one change at the first instance that can.
+    ) -> metadata_pb2.ChangeTopicResponse:
+        """Makes one change.
 
         Args:
-            request: the change.
+            request: the change, with an id.
             remaining_s: time that the caller still waits; None: no limit.
 
         Returns:
-            The answer, COORDINATOR_NOT_AVAILABLE if nobody could; and whether an instance asked before
-            may have made the change without being able to say so.
+            The answer; COORDINATOR_NOT_AVAILABLE if nobody could: then the change may be made or not.
         """
         answer = metadata_pb2.ChangeTopicResponse(
             error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
@@ -44,18 +60,36 @@ class Forwarder:
         share_s = self._attempt_timeout_s
         if remaining_s is not None:
             share_s = min(share_s, max(remaining_s * 0.9, 0.0) / len(self._channels))
-        first = self._view.instance
-        maybe_done = False
-        for attempt in range(len(self._channels)):
-            stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
-                self._channels.channel(first + attempt)
-            )
-            try:
-                answer = await stub.ChangeTopic(request, timeout=share_s)
-            except grpc.aio.AioRpcError as error:
-                log.warning("topic_change_failed", code=error.code().name, problem=error.details())
-            else:
+        first = self._view.instance if self._writer is None else self._writer
+        instances = [(first + step) % len(self._channels) for step in range(len(self._channels))]
+        for only_writer in (True, False):
+            request.only_writer = only_writer
+            others = []
+            for instance in instances:
+                found = await self._ask(instance, request, share_s)
+                if found is None:
+                    continue
+                if found.not_writer:
+                    others.append(instance)
+                    continue
+                answer = found
                 if answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
-                    return answer, maybe_done
-            maybe_done = True
-        return answer, maybe_done
+                    self._writer = instance
+                    return answer
+            instances = others
+        self._writer = None
+        return answer
+
+    async def _ask(
+        self, instance: int, request: metadata_pb2.ChangeTopicRequest, timeout_s: float
+    ) -> metadata_pb2.ChangeTopicResponse | None:
+        """The answer of one instance; None: it gave none in time."""
+        stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
+            self._channels.channel(instance)
+        )
+        try:
+            answer: metadata_pb2.ChangeTopicResponse = await stub.ChangeTopic(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            log.warning("topic_change_failed", code=error.code().name, problem=error.details())
+            return None
+        return answer

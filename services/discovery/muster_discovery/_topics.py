@@ -1,87 +1,75 @@
-"""The catalog as discovery serves it: what metadata pushed, and what it acknowledged since."""
+"""The catalog as discovery serves it: what metadata pushed, never older than what was acknowledged here."""
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.refusals import Unavailable
 from muster_runtime.view import ClusterView
 
-Place = tuple[int, int]
+CATCH_UP_S = 1.0
+"""How long a read waits for a change that this instance acknowledged."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """An acknowledged change that the pushed catalog may not have yet.
-
-    Attributes:
-        place: epoch and offset in the catalog's log.
-        told: whether metadata told the place; if not, it is that of the catalog when the change came, and any
-            newer catalog replaces it.
-        topic: as stored; None when it was removed.
-    """
-
-    place: Place
-    told: bool
-    topic: discovery_pb2.Topic | None
+RETRY_AFTER_MS = 200
+_NO_VIEW = "this discovery instance has not heard from metadata yet; try again"
+_BEHIND = "this discovery instance has not heard yet of a change of topics that it acknowledged; try again"
 
 
 class Topics:
-    """Answers reads of the catalog. A change that this instance acknowledged is seen by the next read."""
+    """Answers reads of the catalog.
 
-    def __init__(self, view: ClusterView) -> None:
+    What is read is one version of it, the same as at any other instance. It may be older than the newest one
+    by the time that news need from metadata to here, but it has every change that was acknowledged through
+    this instance.
+
+    Args:
+        view: what metadata pushed.
+        catch_up_s: see `CATCH_UP_S`.
+    """
+
+    def __init__(self, view: ClusterView, catch_up_s: float = CATCH_UP_S) -> None:
         self._view = view
-        self._changes: dict[str, _Change] = {}
+        self._catch_up_s = catch_up_s
+        self._acknowledged = 0
 
-    def get(self, name: str) -> discovery_pb2.Topic | None:
-        """A topic by name."""
-        return self._all().get(name)
+    @property
+    def version(self) -> int:
+        """Version of the catalog that was pushed last; 0: none was."""
+        return 0 if self._view.catalog is None else self._view.catalog.version.offset
 
-    def list(self, names: Sequence[str]) -> discovery_pb2.ListTopicsResponse | None:
-        """The topics of these names, or all, by name; None before the first catalog."""
+    async def list(self, names: Sequence[str]) -> discovery_pb2.ListTopicsResponse:
+        """The topics of these names, or all, by name.
+
+        Raises:
+            Unavailable: metadata has not pushed what must be seen.
+        """
         if self._view.catalog is None:
-            return None
-        topics = self._all()
-        wanted = sorted(topics) if not names else sorted(set(names) & topics.keys())
-        newest = max([self._pushed()[1], *(change.place[1] for change in self._changes.values())])
+            raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
+        if not await self._caught_up():
+            raise Unavailable(_BEHIND, RETRY_AFTER_MS)
+        catalog = self._view.catalog
+        wanted = frozenset(names)
         return discovery_pb2.ListTopicsResponse(
-            topics=[topics[name] for name in wanted], catalog_version=newest
+            topics=[topic for topic in catalog.topics if not wanted or topic.name in wanted],
+            catalog_version=catalog.version.offset,
         )
 
-    def changed(
-        self, name: str, topic: discovery_pb2.Topic | None, answer: metadata_pb2.ChangeTopicResponse
-    ) -> None:
-        """Notes a change that metadata acknowledged; `topic` is None when it was removed."""
-        self._forget_pushed()
-        told = answer.version.offset > 0
-        place = (answer.version.epoch, answer.version.offset) if told else self._pushed()
-        if told and place <= self._pushed():
-            return
-        before = self._changes.get(name)
-        if before is None or before.place <= place:
-            self._changes[name] = _Change(place, told, topic)
+    async def changed(self, answer: metadata_pb2.ChangeTopicResponse, before: int) -> None:
+        """Notes a change that metadata acknowledged, and waits a while until it can be read here.
 
-    def _all(self) -> dict[str, discovery_pb2.Topic]:
-        self._forget_pushed()
-        catalog = self._view.catalog
-        topics = {} if catalog is None else {topic.name: topic for topic in catalog.topics}
-        for name, change in self._changes.items():
-            if change.topic is None:
-                topics.pop(name, None)
-            else:
-                topics[name] = change.topic
-        return topics
+        Args:
+            answer: what metadata said.
+            before: `version` before it was asked: where its place is not told, any later one has the change.
+        """
+        self._acknowledged = max(self._acknowledged, answer.version.offset or before + 1)
+        await self._caught_up()
 
-    def _forget_pushed(self) -> None:
-        if not self._changes:
-            return
-        pushed = self._pushed()
-        self._changes = {
-            name: change
-            for name, change in self._changes.items()
-            if change.place > pushed or (change.place == pushed and not change.told)
-        }
-
-    def _pushed(self) -> Place:
-        catalog = self._view.catalog
-        return (0, 0) if catalog is None else (catalog.version.epoch, catalog.version.offset)
+    async def _caught_up(self) -> bool:
+        try:
+            async with asyncio.timeout(self._catch_up_s):
+                while self.version < self._acknowledged:
+                    await self._view.wait_change(self._view.changes)
+        except TimeoutError:
+            return False
+        return True

@@ -10,8 +10,8 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grp
 from muster_runtime.refusals import ResourceExhausted, Unavailable
 from muster_runtime.view import ClusterView
 
-from muster_discovery._checks import check_find, check_name, check_names, check_topic
-from muster_discovery._forward import Forwarder
+from muster_discovery._checks import check_find, check_name, check_names, check_request_id, check_topic
+from muster_discovery._forward import Forwarder, change_id
 from muster_discovery._topics import Topics
 
 RETRY_AFTER_MS = 200
@@ -98,28 +98,20 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.ListTopicsResponse:
         """Topics of the catalog, with every change that this instance acknowledged."""
         check_names(request.names)
-        response = self._topics.list(request.names)
-        if response is None:
-            raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
-        return response
+        return await self._topics.list(request.names)
 
     async def CreateTopic(
         self, request: discovery_pb2.CreateTopicRequest, context: Any
     ) -> discovery_pb2.CreateTopicResponse:
         """Adds a topic."""
         check_topic(request.topic)
-        name = request.topic.name
-        known_before = self._topics.get(name) is not None
-        answer, maybe_done = await self._forwarder.change(
-            metadata_pb2.ChangeTopicRequest(create=request.topic), context.time_remaining()
-        )
-        exists = answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS
-        if exists and maybe_done and not known_before and answer.topic == request.topic:
-            _done(answer)
-        if answer.error_code == common_pb2.ERROR_CODE_NONE:
-            self._topics.changed(name, answer.topic if answer.topic.name else request.topic, answer)
+        change = metadata_pb2.ChangeTopicRequest(create=request.topic)
+        answer = await self._change(change, request.request_id, context)
         return discovery_pb2.CreateTopicResponse(
-            error_code=answer.error_code, topic=answer.topic, error_message=answer.error_message
+            error_code=answer.error_code,
+            topic=answer.topic,
+            error_message=answer.error_message,
+            catalog_version=answer.version.offset,
         )
 
     async def AlterTopic(
@@ -127,14 +119,13 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.AlterTopicResponse:
         """Raises the number of partitions of a topic."""
         check_topic(request.topic)
-        answer, _ = await self._forwarder.change(
-            metadata_pb2.ChangeTopicRequest(alter=request.topic), context.time_remaining()
-        )
-        if answer.error_code == common_pb2.ERROR_CODE_NONE:
-            stored = answer.topic if answer.topic.name else request.topic
-            self._topics.changed(request.topic.name, stored, answer)
+        change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
+        answer = await self._change(change, request.request_id, context)
         return discovery_pb2.AlterTopicResponse(
-            error_code=answer.error_code, topic=answer.topic, error_message=answer.error_message
+            error_code=answer.error_code,
+            topic=answer.topic,
+            error_message=answer.error_message,
+            catalog_version=answer.version.offset,
         )
 
     async def DeleteTopic(
@@ -142,18 +133,24 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.DeleteTopicResponse:
         """Removes a topic."""
         check_name(request.name)
-        known_before = self._topics.get(request.name) is not None
-        answer, maybe_done = await self._forwarder.change(
-            metadata_pb2.ChangeTopicRequest(delete=request.name), context.time_remaining()
-        )
-        gone = answer.error_code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
-        if gone and maybe_done and known_before:
-            _done(answer)
-        if answer.error_code == common_pb2.ERROR_CODE_NONE:
-            self._topics.changed(request.name, None, answer)
+        change = metadata_pb2.ChangeTopicRequest(delete=request.name)
+        answer = await self._change(change, request.request_id, context)
         return discovery_pb2.DeleteTopicResponse(
-            error_code=answer.error_code, error_message=answer.error_message
+            error_code=answer.error_code,
+            error_message=answer.error_message,
+            catalog_version=answer.version.offset,
         )
+
+    async def _change(
+        self, change: metadata_pb2.ChangeTopicRequest, request_id: str, context: Any
+    ) -> metadata_pb2.ChangeTopicResponse:
+        check_request_id(request_id)
+        change.change_id = change_id(request_id)
+        before = self._topics.version
+        answer = await self._forwarder.change(change, context.time_remaining())
+        if answer.error_code == common_pb2.ERROR_CODE_NONE:
+            await self._topics.changed(answer, before)
+        return answer
 
     def _find(
         self, result: discovery_pb2.FindCoordinatorResponse.Result, group_id: str, seen_epoch: int
@@ -204,9 +201,3 @@ def _problem(
     if node is None or node.state not in _SERVES:
         return f"the owner of shard {shard} is not alive and no other has taken over yet; try again"
     return ""
-
-
-def _done(answer: metadata_pb2.ChangeTopicResponse) -> None:
-    """Turns an answer to a repeated change, which met its own effect, into that of the change."""
-    answer.error_code = common_pb2.ERROR_CODE_NONE
-    answer.error_message = ""

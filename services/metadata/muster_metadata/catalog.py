@@ -9,19 +9,18 @@ from collections.abc import Callable
 import structlog
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import common_pb2
 
 from muster_metadata.entries import End, Entry
 from muster_metadata.logs import Logs
 from muster_metadata.reading import LogReader, drain
 from muster_metadata.repair import Held
+from muster_metadata.topics import Topics
 from muster_metadata.upkeep import Upkeep
 
 log = structlog.get_logger()
 
 MAX_PARTITIONS = 100_000
-MAX_TOPICS = 10_000
 NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _PAUSE_S = 0.05
@@ -34,91 +33,23 @@ def name_problem(name: str) -> str:
     return "a topic's name has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
 
 
-class Topics:
-    """The topics as the records up to a place make them."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, int] = {}
-        self.version = NOWHERE
-
-    def apply(self, entry: Entry) -> None:
-        """Takes in the next record."""
-        record = records_pb2.Record.FromString(entry.record)
-        kind = record.WhichOneof("kind")
-        if kind == "topic_stored":
-            self.by_name[record.topic_stored.name] = record.topic_stored.partitions
-        elif kind == "topic_tombstone":
-            self.by_name.pop(record.topic_tombstone.name, None)
-        elif kind is None and record.critical:
-            raise ValueError("the catalog has a critical record of a kind that this version does not know")
-        self.version = entry.position
-
-    def to_proto(self) -> pb.TopicCatalog:
-        """All topics, by name."""
-        return pb.TopicCatalog(
-            topics=[
-                discovery_pb2.Topic(name=name, partitions=partitions)
-                for name, partitions in sorted(self.by_name.items())
-            ],
-            version=self.version.to_proto(),
-        )
-
-    def decide(self, request: pb.ChangeTopicRequest) -> records_pb2.Record | pb.ChangeTopicResponse:
-        """The record that makes a change, or the answer if there is nothing to store."""
-        kind = request.WhichOneof("change")
-        name = request.delete if kind == "delete" else getattr(request, kind or "create").name
-        partitions = self.by_name.get(name)
-        present = discovery_pb2.Topic(name=name, partitions=partitions) if partitions else None
-        if kind == "create":
-            if present is not None:
-                return _refused(
-                    common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
-                    f"there is a topic of this name already, with {partitions} partitions",
-                    present,
-                )
-            if len(self.by_name) >= MAX_TOPICS:
-                return _refused(
-                    common_pb2.ERROR_CODE_INVALID_PARTITIONS,
-                    f"the catalog holds at most {MAX_TOPICS} topics",
-                    None,
-                )
-            return records_pb2.Record(
-                topic_stored=records_pb2.TopicStored(name=name, partitions=request.create.partitions)
-            )
-        if partitions is None:
-            return _refused(
-                common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of this name", None
-            )
-        if kind == "delete":
-            return records_pb2.Record(topic_tombstone=records_pb2.TopicTombstone(name=name))
-        if request.alter.partitions < partitions:
-            return _refused(
-                common_pb2.ERROR_CODE_INVALID_PARTITIONS,
-                f"the topic has {partitions} partitions and cannot have fewer",
-                present,
-            )
-        if request.alter.partitions == partitions:
-            return pb.ChangeTopicResponse(topic=present)
-        return records_pb2.Record(
-            topic_stored=records_pb2.TopicStored(name=name, partitions=request.alter.partitions)
-        )
-
-
-def _refused(
-    code: "common_pb2.ErrorCode.ValueType", message: str, topic: discovery_pb2.Topic | None
-) -> pb.ChangeTopicResponse:
-    return pb.ChangeTopicResponse(error_code=code, error_message=message, topic=topic)
-
-
-_UNAVAILABLE = _refused(
-    common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
-    "the catalog cannot be written now; the change may or may not have been stored",
-    None,
+_UNAVAILABLE = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="the catalog cannot be written now; the change may or may not have been stored",
+)
+_NOT_WRITER = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="another instance of metadata may hold the catalog's log",
+    not_writer=True,
 )
 
 
 class Catalog:
     """Changes the catalog and follows the changes of other instances.
+
+    One instance writes: the one that claimed the catalog's log last. It is asked as long as it answers, and
+    only when nobody holds the log another one takes it. A change has an id, which stands in its record:
+    whoever is asked to repeat it finds it in the log and answers as the first time.
 
     Args:
         logs: steps on the log.
@@ -153,8 +84,6 @@ class Catalog:
         self._held: Held | None = None
         self._end: End | None = None
         self._mine = Topics()
-        self._sent_nonce = b""
-        self._landed = False
         self._following: asyncio.Task[None] | None = None
 
     def known(self, shard: int) -> None:
@@ -174,33 +103,31 @@ class Catalog:
 
     async def _follow(self) -> None:
         try:
-            verdict, entries = await drain(
-                self._reader,
-                self._shard,
-                Position(self._seen.version.epoch, self._seen.version.offset + 1),
-                0,
-                b"",
-            )
-            if verdict.outcome == pb.LOG_OUTCOME_OK:
-                self._take(entries)
+            found = await self._read(self._seen, 0, b"")
+            if found is not None and found.version > self._seen.version:
+                self._show(found)
         except Exception:
             log.exception("catalog_not_followed")
 
-    def _take(self, entries: list[Entry]) -> None:
-        before = self._seen.version
+    async def _read(self, known: Topics, epoch: int, nonce: bytes) -> Topics | None:
+        """The catalog as of now, of what is known and what was written since; None: it cannot be read."""
+        topics = known.copy()
+        first = Position(known.version.epoch, known.version.offset + 1) if known.end_hash else NOWHERE
+        verdict, entries = await drain(self._reader, self._shard, first, epoch, nonce, known.end_hash)
+        if verdict.outcome != pb.LOG_OUTCOME_OK:
+            return None
         for entry in entries:
-            if entry.position > self._seen.version:
-                self._seen.apply(entry)
-        if self._seen.version != before:
-            self._changed(self._seen.to_proto())
+            topics.apply(entry)
+        return topics
 
     async def change(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
-        """Carries out a change; answers after a majority has it."""
+        """Carries out a change, once for each id; answers after a majority has it."""
         deadline_s = time.monotonic() + self._timeout_s
         try:
             async with asyncio.timeout(self._timeout_s), self._lock:
-                self._sent_nonce, self._landed = b"", False
                 while time.monotonic() < deadline_s:
+                    if request.only_writer and self._held is None:
+                        return _NOT_WRITER
                     answer = await self._attempt(request)
                     if answer is not None:
                         return answer
@@ -221,9 +148,9 @@ class Catalog:
             return None
         assert self._held is not None
         assert self._end is not None
-        if self._landed:
-            # The record of the attempt before, whose outcome was not known, stands in the log.
-            return self._answer(request)
+        answer = self._mine.done(request)
+        if answer is not None:
+            return answer
         decision = self._mine.decide(request)
         if isinstance(decision, pb.ChangeTopicResponse):
             # A refusal says what is stored: only true while nobody else changed it.
@@ -237,23 +164,19 @@ class Catalog:
         decision.written_at_ms = self._wall_ms()
         if not await self._store(decision.SerializeToString()):
             return None
-        return self._answer(request)
-
-    def _answer(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
-        name = getattr(request, request.WhichOneof("change") or "create")
-        name = name if isinstance(name, str) else name.name
-        partitions = self._mine.by_name.get(name)
-        topic = discovery_pb2.Topic(name=name, partitions=partitions) if partitions else None
-        return pb.ChangeTopicResponse(topic=topic)
+        return self._mine.stored(request)
 
     async def _store(self, record: bytes) -> bool:
         """Appends a record, repeated unchanged while the outcome is unknown. False: it is not there."""
         assert self._held is not None
         assert self._end is not None
-        nonce = self._sent_nonce = secrets.token_bytes(16)
+        nonce = secrets.token_bytes(16)
+        # Until it is known how this ends nothing else may be written at its place, not even after a
+        # cancellation.
+        held, self._held = self._held, None
         step = pb.AppendStep(
-            epoch=self._held.epoch,
-            claim_nonce=self._held.nonce,
+            epoch=held.epoch,
+            claim_nonce=held.nonce,
             end=self._end.to_proto(),
             records=[pb.NewRecord(record=record, nonce=nonce)],
         )
@@ -261,14 +184,13 @@ class Catalog:
             verdict, end = await self._logs.append(self._shard, step)
             if end is not None:
                 entry = Entry(end.position, record, nonce, end.hash)
-                self._end = end
+                self._held, self._end = held, end
                 self._mine.apply(entry)
-                self._publish()
-                await self._upkeep.acknowledge(self._held, end)
+                self._show(self._mine)
+                await self._upkeep.acknowledge(held, end)
                 return True
             if verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 log.info("catalog_claim_lost", outcome=pb.LogOutcome.Name(verdict.outcome))
-                self._held = None
                 return False
             await asyncio.sleep(_PAUSE_S)
 
@@ -282,20 +204,16 @@ class Catalog:
         if held is None or end is None:
             log.info("catalog_not_claimed", outcome=pb.LogOutcome.Name(verdict.outcome))
             return False
-        verdict, entries = await drain(self._reader, self._shard, NOWHERE, held.epoch, nonce)
-        if verdict.outcome != pb.LOG_OUTCOME_OK or not entries or entries[-1].end != end:
+        # What was acknowledged stands in every later log: only what came since is read.
+        topics = await self._read(self._seen, held.epoch, nonce)
+        if topics is None or (topics.version, topics.end_hash) != end:
             return False
-        topics = Topics()
-        for entry in entries:
-            topics.apply(entry)
-            self._landed = self._landed or entry.nonce == self._sent_nonce
         self._held, self._end, self._mine = held, end, topics
-        self._publish()
+        self._show(topics)
         return True
 
-    def _publish(self) -> None:
-        """This instance's own state is on a majority: watchers need not wait for the next read."""
-        if self._mine.version > self._seen.version:
-            self._seen.by_name = dict(self._mine.by_name)
-            self._seen.version = self._mine.version
-            self._changed(self._seen.to_proto())
+    def _show(self, topics: Topics) -> None:
+        """What a majority has, watchers are told at once."""
+        if topics.version > self._seen.version:
+            self._seen = topics.copy()
+            self._changed(topics.to_proto())

@@ -299,11 +299,11 @@ def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
 
 
 async def drain(
-    reader: LogReader, shard: int, first: Position, epoch: int, nonce: bytes
+    reader: LogReader, shard: int, first: Position, epoch: int, nonce: bytes, after_hash: bytes = b""
 ) -> tuple[Verdict, list[Entry]]:
     """A whole read at once, for small logs."""
     entries: list[Entry] = []
-    async for page in reader.read(Wanted(shard, first, epoch, nonce, MAX_PAGE)):
+    async for page in reader.read(Wanted(shard, first, epoch, nonce, MAX_PAGE, after_hash=after_hash)):
         if page.verdict.outcome != pb.LOG_OUTCOME_OK:
             return page.verdict, entries
         entries += page.entries

@@ -18,6 +18,7 @@ from muster_metadata.logs import MAX_BATCH_BYTES
 from muster_metadata.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
+from muster_metadata.topics import CHANGE_ID_BYTES, name_of
 
 if TYPE_CHECKING:
     from muster_metadata.metadata import Metadata
@@ -105,7 +106,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         kind = request.WhichOneof("change")
         if kind is None:
             raise InvalidArgument([Violation("change", "must be one of create, alter and delete")])
-        name = request.delete if kind == "delete" else getattr(request, kind).name
+        name = name_of(request)
+        if len(request.change_id) not in (0, CHANGE_ID_BYTES):
+            raise InvalidArgument([Violation("change_id", f"must have {CHANGE_ID_BYTES} bytes or none")])
         problem = name_problem(name)
         if problem:
             raise InvalidArgument([Violation(kind if kind == "delete" else f"{kind}.name", problem)])

@@ -378,19 +378,25 @@ class Topic(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 249 letters, digits, `.`, `_` and `-`; not `.` or `..`."""
     partitions: _builtins.int
     """Number of partitions, 1 to 100,000."""
+    incarnation: _builtins.int
+    """Number of this topic among all that were ever created, in answers: another topic of the same name, created after
+    this one was removed, has a higher one. 0: not told. Ignored in requests.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -429,7 +435,7 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     catalog_version: _builtins.int
-    """Version of the catalog: grows with each change."""
+    """Version of the catalog: grows with each change, and what is read at one version is the same everywhere."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
         """By name. A name that was asked for and does not exist is missing."""
@@ -455,6 +461,11 @@ class CreateTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Id of the change, at most 255 bytes, the same in every repeat of it, through any instance: it is carried out once.
+    Empty: one is made for this call.
+    """
     @_builtins.property
     def topic(self) -> Global___Topic:
         """The topic."""
@@ -463,10 +474,11 @@ class CreateTopicRequest(_message.Message):
         self,
         *,
         topic: Global___Topic | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -481,10 +493,13 @@ class CreateTopicResponse(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, TOPIC_ALREADY_EXISTS or COORDINATOR_NOT_AVAILABLE (the log cannot be written: retry)."""
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
+    catalog_version: _builtins.int
+    """With NONE: version of the catalog that has the change first, see `ListTopicsResponse.catalog_version`. 0: not told."""
     @_builtins.property
     def topic(self) -> Global___Topic:
         """The topic as stored, also when it existed already."""
@@ -495,10 +510,11 @@ class CreateTopicResponse(_message.Message):
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         topic: Global___Topic | None = ...,
         error_message: _builtins.str = ...,
+        catalog_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_version", b"catalog_version", "error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,6 +527,11 @@ class AlterTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Id of the change, at most 255 bytes, the same in every repeat of it, through any instance: it is carried out once.
+    Empty: one is made for this call.
+    """
     @_builtins.property
     def topic(self) -> Global___Topic:
         """The topic with its new number of partitions; lower than before is refused."""
@@ -519,10 +540,11 @@ class AlterTopicRequest(_message.Message):
         self,
         *,
         topic: Global___Topic | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -537,10 +559,13 @@ class AlterTopicResponse(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or COORDINATOR_NOT_AVAILABLE."""
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
+    catalog_version: _builtins.int
+    """With NONE: version of the catalog that has the change first, see `ListTopicsResponse.catalog_version`. 0: not told."""
     @_builtins.property
     def topic(self) -> Global___Topic:
         """The topic as stored."""
@@ -551,10 +576,11 @@ class AlterTopicResponse(_message.Message):
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         topic: Global___Topic | None = ...,
         error_message: _builtins.str = ...,
+        catalog_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_version", b"catalog_version", "error_code", b"error_code", "error_message", b"error_message", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -567,16 +593,22 @@ class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
+    request_id: _builtins.str
+    """Id of the change, at most 255 bytes, the same in every repeat of it, through any instance: it is carried out once.
+    Empty: one is made for this call.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -590,19 +622,23 @@ class DeleteTopicResponse(_message.Message):
 
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE."""
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
+    catalog_version: _builtins.int
+    """With NONE: version of the catalog that has the change first, see `ListTopicsResponse.catalog_version`. 0: not told."""
     def __init__(
         self,
         *,
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         error_message: _builtins.str = ...,
+        catalog_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_version", b"catalog_version", "error_code", b"error_code", "error_message", b"error_message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

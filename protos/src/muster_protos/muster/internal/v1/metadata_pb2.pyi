@@ -536,6 +536,7 @@ class LeaseRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     SERVING_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Name of the process, 1 to 255 bytes."""
     session: _builtins.str
@@ -552,6 +553,10 @@ class LeaseRequest(_message.Message):
     """Grows by one with each request of the stream; echoed."""
     release: _builtins.bool
     """True: the process ends now; the lease is given up."""
+    catalog_offset: _builtins.int
+    """Offset in the catalog's log up to which this process has carried the catalog's changes out; absent: it does not
+    say.
+    """
     @_builtins.property
     def serving(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedShard]:
         """Shards that it serves now."""
@@ -568,12 +573,15 @@ class LeaseRequest(_message.Message):
         number: _builtins.int = ...,
         serving: _abc.Iterable[Global___ServedShard] | None = ...,
         release: _builtins.bool = ...,
+        catalog_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "host", b"host", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
+    _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__catalog_offset) -> _WhichOneofReturnType__catalog_offset | None: ...
 
 Global___LeaseRequest: _TypeAlias = LeaseRequest  # noqa: Y015
 
@@ -979,6 +987,10 @@ class TopicCatalog(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    DELETIONS_FIELD_NUMBER: _builtins.int
+    DELETIONS_SINCE_FIELD_NUMBER: _builtins.int
+    deletions_since: _builtins.int
+    """Every removal after this offset of the catalog's log is among them."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_discovery_pb2.Topic]:
         """By name."""
@@ -987,19 +999,51 @@ class TopicCatalog(_message.Message):
     def version(self) -> _common_pb2.Position:
         """Place of the newest record of the catalog's log: grows with each change."""
 
+    @_builtins.property
+    def deletions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicDeletion]:
+        """Of each name that was ever removed its last removal, oldest first; the newest 2,000 of them."""
+
     def __init__(
         self,
         *,
         topics: _abc.Iterable[_discovery_pb2.Topic] | None = ...,
         version: _common_pb2.Position | None = ...,
+        deletions: _abc.Iterable[Global___TopicDeletion] | None = ...,
+        deletions_since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deletions", b"deletions", "deletions_since", b"deletions_since", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicCatalog: _TypeAlias = TopicCatalog  # noqa: Y015
+
+@_typing.final
+class TopicDeletion(_message.Message):
+    """A topic was removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    offset: _builtins.int
+    """Offset of the removal in the catalog's log."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicDeletion: _TypeAlias = TopicDeletion  # noqa: Y015
 
 @_typing.final
 class ChangeTopicRequest(_message.Message):
@@ -1010,8 +1054,14 @@ class ChangeTopicRequest(_message.Message):
     CREATE_FIELD_NUMBER: _builtins.int
     ALTER_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
+    ONLY_WRITER_FIELD_NUMBER: _builtins.int
     delete: _builtins.str
     """Remove the topic of this name."""
+    change_id: _builtins.bytes
+    """Id of the change, 16 bytes, the same in every repeat of it: it is carried out once. Empty: it has none."""
+    only_writer: _builtins.bool
+    """True: an instance that does not hold the catalog's log must not take it, and answers with `not_writer`."""
     @_builtins.property
     def create(self) -> _discovery_pb2.Topic:
         """Add it."""
@@ -1026,10 +1076,12 @@ class ChangeTopicRequest(_message.Message):
         create: _discovery_pb2.Topic | None = ...,
         alter: _discovery_pb2.Topic | None = ...,
         delete: _builtins.str = ...,
+        change_id: _builtins.bytes = ...,
+        only_writer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "change", b"change", "create", b"create", "delete", b"delete"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "change", b"change", "create", b"create", "delete", b"delete"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter", b"alter", "change", b"change", "change_id", b"change_id", "create", b"create", "delete", b"delete", "only_writer", b"only_writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["create", "alter", "delete"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
@@ -1047,12 +1099,15 @@ class ChangeTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    NOT_WRITER_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or
     COORDINATOR_NOT_AVAILABLE.
     """
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
+    not_writer: _builtins.bool
+    """True: this instance does not hold the catalog's log; ask another one, or this one again without `only_writer`."""
     @_builtins.property
     def topic(self) -> _discovery_pb2.Topic:
         """The topic as it is now."""
@@ -1070,10 +1125,11 @@ class ChangeTopicResponse(_message.Message):
         topic: _discovery_pb2.Topic | None = ...,
         error_message: _builtins.str = ...,
         version: _common_pb2.Position | None = ...,
+        not_writer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "topic", b"topic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "not_writer", b"not_writer", "topic", b"topic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,7 @@ class Record(_message.Message):
     GROUP_TOMBSTONE_FIELD_NUMBER: _builtins.int
     OFFSET_COMMITTED_FIELD_NUMBER: _builtins.int
     OFFSET_TOMBSTONE_FIELD_NUMBER: _builtins.int
+    TOPICS_SEEN_FIELD_NUMBER: _builtins.int
     TOPIC_STORED_FIELD_NUMBER: _builtins.int
     TOPIC_TOMBSTONE_FIELD_NUMBER: _builtins.int
     NODE_REPLACED_FIELD_NUMBER: _builtins.int
@@ -93,6 +94,10 @@ class Record(_message.Message):
         """Progress removed."""
 
     @_builtins.property
+    def topics_seen(self) -> Global___TopicsSeen:
+        """The deletions of topics that the shard has carried out."""
+
+    @_builtins.property
     def topic_stored(self) -> Global___TopicStored:
         """Catalog: a topic was created or changed."""
 
@@ -120,15 +125,16 @@ class Record(_message.Message):
         group_tombstone: Global___GroupTombstone | None = ...,
         offset_committed: Global___OffsetCommitted | None = ...,
         offset_tombstone: Global___OffsetTombstone | None = ...,
+        topics_seen: Global___TopicsSeen | None = ...,
         topic_stored: Global___TopicStored | None = ...,
         topic_tombstone: Global___TopicTombstone | None = ...,
         node_replaced: Global___NodeReplaced | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topic_stored", "topic_tombstone", "node_replaced"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "topic_stored", "topic_tombstone", "node_replaced"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -739,26 +745,56 @@ class OffsetTombstone(_message.Message):
 Global___OffsetTombstone: _TypeAlias = OffsetTombstone  # noqa: Y015
 
 @_typing.final
+class TopicsSeen(_message.Message):
+    """The shard's owner has carried out every deletion of a topic that the catalog's log has up to a place: the offsets of
+    these topics are gone with the records before this one, and what follows is of later topics.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
+    catalog_offset: _builtins.int
+    """Offset of that place in the catalog's log."""
+    def __init__(
+        self,
+        *,
+        catalog_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicsSeen: _TypeAlias = TopicsSeen  # noqa: Y015
+
+@_typing.final
 class TopicStored(_message.Message):
-    """A topic of the catalog."""
+    """A topic of the catalog. The first one of a name, or the first one after its tombstone, creates the topic: its offset
+    in the log is the topic's incarnation.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     partitions: _builtins.int
     """Its number of partitions."""
+    change_id: _builtins.bytes
+    """Id of the change that made it, 16 bytes; empty: it has none."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
+        change_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -771,16 +807,20 @@ class TopicTombstone(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    CHANGE_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
+    change_id: _builtins.bytes
+    """Id of the change that removed it, 16 bytes; empty: it has none."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        change_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

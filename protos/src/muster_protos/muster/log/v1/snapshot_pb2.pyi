@@ -60,6 +60,7 @@ class SnapshotItem(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    CATALOG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___SnapshotHeader:
         """First item of every snapshot."""
@@ -88,6 +89,10 @@ class SnapshotItem(_message.Message):
     def end(self) -> Global___SnapshotEnd:
         """Last item of every snapshot."""
 
+    @_builtins.property
+    def catalog(self) -> Global___CatalogState:
+        """Some of the catalog; stands in snapshots of the catalog's log alone, before the end, where groups would be."""
+
     def __init__(
         self,
         *,
@@ -98,12 +103,13 @@ class SnapshotItem(_message.Message):
         generation: _coordinator_pb2.GroupHistoryResponse.Generation | None = ...,
         offsets: Global___OffsetStates | None = ...,
         end: Global___SnapshotEnd | None = ...,
+        catalog: Global___CatalogState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "end", b"end", "generation", b"generation", "group", b"group", "header", b"header", "kind", b"kind", "member", b"member", "offsets", b"offsets", "owned", b"owned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "group", "member", "owned", "generation", "offsets", "end", "catalog"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -121,12 +127,17 @@ class SnapshotHeader(_message.Message):
     HASH_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
     PREVIOUS_UPTO_FIELD_NUMBER: _builtins.int
+    CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Layout; a reader that does not know it must not use the snapshot. Now 1."""
     shard: _builtins.int
     """The shard."""
     hash: _builtins.bytes
     """Chain hash of the entry there."""
+    catalog_offset: _builtins.int
+    """Up to where in the catalog's log deletions of topics were carried out here, as the last TopicsSeen says. 0: none
+    was.
+    """
     @_builtins.property
     def upto(self) -> _common_pb2.Position:
         """Last position it covers."""
@@ -150,10 +161,11 @@ class SnapshotHeader(_message.Message):
         hash: _builtins.bytes = ...,
         milestones: _abc.Iterable[Global___Milestone] | None = ...,
         previous_upto: _common_pb2.Position | None = ...,
+        catalog_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "hash", b"hash", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -436,3 +448,165 @@ class OffsetStates(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OffsetStates: _TypeAlias = OffsetStates  # noqa: Y015
+
+@_typing.final
+class CatalogState(_message.Message):
+    """Some of what the catalog's log had made of the catalog. Where there are several, the lists follow each other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Topic(_message.Message):
+        """A topic."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        INCARNATION_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """Its name."""
+        partitions: _builtins.int
+        """Its number of partitions."""
+        incarnation: _builtins.int
+        """Offset of the record that created it."""
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            partitions: _builtins.int = ...,
+            incarnation: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Deletion(_message.Message):
+        """The last removal of a name."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        OFFSET_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """The name."""
+        offset: _builtins.int
+        """Offset of its tombstone."""
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            offset: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "offset", b"offset"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Change(_message.Message):
+        """A change that was carried out."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CHANGE_ID_FIELD_NUMBER: _builtins.int
+        POSITION_FIELD_NUMBER: _builtins.int
+        NAME_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        INCARNATION_FIELD_NUMBER: _builtins.int
+        change_id: _builtins.bytes
+        """Its id, 16 bytes."""
+        name: _builtins.str
+        """Name of the topic."""
+        partitions: _builtins.int
+        """Number of partitions that the topic got; 0: it was removed."""
+        incarnation: _builtins.int
+        """Incarnation of the topic; 0: it was removed."""
+        @_builtins.property
+        def position(self) -> _common_pb2.Position:
+            """Place of its record."""
+
+        def __init__(
+            self,
+            *,
+            change_id: _builtins.bytes = ...,
+            position: _common_pb2.Position | None = ...,
+            name: _builtins.str = ...,
+            partitions: _builtins.int = ...,
+            incarnation: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "incarnation", b"incarnation", "name", b"name", "partitions", b"partitions", "position", b"position"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Kept(_message.Message):
+        """A record of the catalog's log that is kept whole."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        POSITION_FIELD_NUMBER: _builtins.int
+        RECORD_FIELD_NUMBER: _builtins.int
+        record: _builtins.bytes
+        """Serialised `Record`."""
+        @_builtins.property
+        def position(self) -> _common_pb2.Position:
+            """Its place."""
+
+        def __init__(
+            self,
+            *,
+            position: _common_pb2.Position | None = ...,
+            record: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "record", b"record"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    DELETIONS_FIELD_NUMBER: _builtins.int
+    DELETIONS_SINCE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    deletions_since: _builtins.int
+    """Every removal after this offset is in `deletions`."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogState.Topic]:
+        """The topics, by name."""
+
+    @_builtins.property
+    def deletions(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogState.Deletion]:
+        """Removals, oldest first."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogState.Change]:
+        """The newest changes that have an id, oldest first."""
+
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogState.Kept]:
+        """Everything else that the log said: replacements of nodes, features."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___CatalogState.Topic] | None = ...,
+        deletions: _abc.Iterable[Global___CatalogState.Deletion] | None = ...,
+        deletions_since: _builtins.int = ...,
+        changes: _abc.Iterable[Global___CatalogState.Change] | None = ...,
+        kept: _abc.Iterable[Global___CatalogState.Kept] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "deletions", b"deletions", "deletions_since", b"deletions_since", "kept", b"kept", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogState: _TypeAlias = CatalogState  # noqa: Y015
