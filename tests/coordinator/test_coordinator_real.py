@@ -93,6 +93,26 @@ async def test_a_group_lives_through_the_drain_of_its_owner(real: RealCluster) -
     assert await caller.fetch(*groups) == [(error_code.NONE, 7)] * 2
 
 
+async def test_a_drained_owner_lingers_to_name_the_successor(real: RealCluster) -> None:
+    first = await real.add("a", settle_ms=NEVER_MS, linger_ms=60_000)
+    await owns(first, SHARDS)
+    second = await real.add("b", settle_ms=NEVER_MS)
+    await sees(first, "b")
+    joined = await stable(real.caller(first), group(1))
+    stopping = asyncio.ensure_future(first.drain_and_stop())
+    await owns(second, SHARDS)
+    parts = second._parts
+    assert parts is not None
+    await until(lambda: not parts.view.node("a"))  # its lease is released before it ends
+    for number in range(SHARDS):
+        answer = await real.caller(first).heartbeat(group(number), joined)
+        assert answer.error_code == error_code.NOT_COORDINATOR
+        assert (answer.coordinator.node_id, answer.coordinator.port) == ("b", second.port)
+    assert not stopping.done()
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+
+
 async def test_a_drained_owner_without_a_successor_releases_what_it_has(real: RealCluster) -> None:
     only = await real.add("a")
     await owns(only, SHARDS)

@@ -229,17 +229,33 @@ class Coordinator:
         """Hands all shards over, gives up the lease, and stops. May be called again.
 
         Health says SERVING until the shards are gone: clients are sent on by the answers themselves.
+        Where other coordinators live, it goes on for `linger_ms` to answer late callers with the
+        successor of their shard. Cancelled, it stops at once.
         """
         if self._stopped:
             return
         self._stopped = True
-        if self._parts is not None and not self._superseded.is_set():
-            began_ms = clock.boot_ms()
-            shards = len(self.serving)
-            await self._parts.ownership.drain()
-            log.info("coordinator_drained", shards=shards, drain_ms=clock.boot_ms() - began_ms)
+        parts = self._parts
+        try:
+            if parts is not None and not self._superseded.is_set():
+                began_ms = clock.boot_ms()
+                shards = len(self.serving)
+                await parts.ownership.drain()
+                log.info("coordinator_drained", shards=shards, drain_ms=clock.boot_ms() - began_ms)
+                await self._linger(parts)
+        finally:
+            await self._server.set_serving(False)
+            await self._end(release=True, grace_ms=500)
+
+    async def _linger(self, parts: "_Parts") -> None:
+        """Answers NOT_COORDINATOR for a while: a refused connection names no successor."""
+        if not parts.ownership.others_live or not self._settings.linger_ms:
+            return
         await self._server.set_serving(False)
-        await self._end(release=True, grace_ms=500)
+        await parts.lease.stop(release=True)
+        if self._sessions is not None:
+            await self._sessions.stop()
+        await asyncio.sleep(self._settings.linger_ms / 1000)
 
     async def abort(self) -> None:
         """Stops where it stands, without hand-over or release, as a killed process does."""

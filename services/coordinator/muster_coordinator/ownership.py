@@ -125,7 +125,7 @@ class Ownership:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), self._pace.tick_ms / 1000)
         if self.shards:
-            log.warning("shards_released", shards=len(self.shards), others_live=self._others_live())
+            log.warning("shards_released", shards=len(self.shards), others_live=self.others_live)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -390,13 +390,15 @@ class Ownership:
             settled=now_ms - self._live_since_ms >= self._pace.settle_ms,
         )
 
-    def _others_live(self) -> bool:
+    @property
+    def others_live(self) -> bool:
+        """Whether the view has other live coordinators, which can take shards over."""
         picture = self._picture()
         return picture is not None and any(node != self._me.node_id for node in picture.live)
 
     def _can_hand_over(self) -> bool:
         """Whether a draining process may still hope for successors: not without its lease, nor alone."""
-        return self._lease.may_answer(self._now_ms()) and self._others_live()
+        return self._lease.may_answer(self._now_ms()) and self.others_live
 
     def _announce(self) -> None:
         serving = [(shard.number, shard.epoch) for shard in self.shards.values() if shard.serving]

@@ -88,7 +88,15 @@ class CoordinatorSettings(Settings):
         le=600_000,
         description=(
             "At its end, how long it waits for others to take its shards over. A "
-            "container's grace period must be longer."
+            "container's grace period must be longer than this and `MUSTER_COORDINATOR_LINGER_MS`."
+        ),
+    )
+    linger_ms: int = Field(
+        default=1_000,
+        ge=0,
+        le=60_000,
+        description=(
+            "At its end, how long it still answers callers with the coordinator that took their shard over."
         ),
     )
     load_wait_ms: int = Field(
