@@ -41,6 +41,7 @@ _QUIET_S = 2.0
 _AFTER_S = 2.0
 _NAMES_AT_ONCE = 500
 _LIMIT_S = 420.0
+_BEGINS = "-- the attack begins"
 
 
 @dataclass(frozen=True)
@@ -265,17 +266,28 @@ async def _while_attacked(lab: Lab, servers: str, where: str) -> Window:
         stderr=asyncio.subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name != "MUSTER_PROGRAM_REPORT"},
     )
+    said: list[str] = []
+    assert process.stdout is not None
     with _Quota(process.pid):
-        said, _ = await process.communicate()
+        async for line in process.stdout:
+            said.append(line.decode(errors="replace").rstrip())
+            if said[-1] == _BEGINS:
+                began_s = time.monotonic()
+        await process.wait()
     await asyncio.sleep(_AFTER_S)
     window = lab.window(began_s, time.monotonic())
-    text = said.decode(errors="replace").strip()
+    text = "\n".join(line for line in said if line != _BEGINS)
     print(f"attack on {where}: {text}\n  W: {window}", flush=True)
     if process.returncode == BROKEN:
         raise Broken(text.splitlines()[-1])
     if process.returncode != HELD:
         raise RuntimeError(f"the attacker ended with {process.returncode}")
     return window
+
+
+def begins() -> None:
+    """Called by an attack after its preparations: what W loses is counted from here."""
+    print(_BEGINS, flush=True)
 
 
 class _Quota:

@@ -587,3 +587,37 @@ async def test_work_of_an_earlier_ownership_cannot_commit(cluster: ScriptedClust
         with pytest.raises(muster.CommitFailed, match="t-0 failed: they are not, or no longer, owned"):
             await story.member.commit_owned({ALL[0]: muster.Committed(1)}, old)
         assert cluster.coordinators[0].requests("OffsetCommit") == []
+
+
+async def test_all_positions_of_a_group_are_read_page_by_page(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+
+    def page(numbers: range, *, more: bool) -> pb.OffsetFetchResponse:
+        topic = pb.OffsetFetchResponse.Topic(name="t")
+        for number in numbers:
+            topic.partitions.add(partition=number, offset=number)
+        group = pb.OffsetFetchResponse.Group(group_id="g", shard_epoch=1, topics=[topic], more=more)
+        return pb.OffsetFetchResponse(groups=[group])
+
+    a.script["OffsetFetch"] = deque([page(range(2), more=True), page(range(2, 3), more=False)])
+    async with muster.Cluster(cluster.address) as connection:
+        assert await connection.committed("g") == {ALL[n]: muster.Committed(n) for n in range(3)}
+    asked = [request.groups[0] for request in a.requests("OffsetFetch")]
+    assert [(group.limit > 0, group.after_topic, group.after_partition) for group in asked] == [
+        (True, "", 0),
+        (True, "t", 1),
+    ]
+
+
+async def test_groups_are_listed_page_by_page_and_each_once(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+
+    def page(token: str, *names: str) -> pb.ListGroupsResponse:
+        groups = [pb.ListGroupsResponse.Group(group_id=name) for name in names]
+        return pb.ListGroupsResponse(groups=groups, next_page_token=token)
+
+    a.script["ListGroups"] = deque([page("3/b", "c", "b"), page("", "a", "c")])
+    async with muster.Cluster(cluster.address) as connection:
+        assert [group.group_id for group in await connection.list_groups()] == ["a", "b", "c"]
+    asked = a.requests("ListGroups")
+    assert [(request.limit > 0, request.page_token) for request in asked] == [(True, ""), (True, "3/b")]

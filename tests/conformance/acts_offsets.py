@@ -1,6 +1,6 @@
 """What the tests of offsets, expiry and loads do beside `acts`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from conformance import acts
@@ -57,9 +57,11 @@ def fetch_entries(
     ]
 
 
-def listed(cluster: VirtualShard, **filters: list[str]) -> list[tuple[str, str, int, str]]:
+def listed(
+    cluster: VirtualShard, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[tuple[str, str, int, str]]:
     """Id, protocol type, state and type of the groups that pass the filters."""
-    answer = cluster.ask(pb.ListGroupsRequest(**filters))
+    answer = cluster.ask(pb.ListGroupsRequest(states=states, types=types))
     assert isinstance(answer, pb.ListGroupsResponse)
     assert answer.error_code == 0
     return [(group.group_id, group.protocol_type, group.state, group.type) for group in answer.groups]

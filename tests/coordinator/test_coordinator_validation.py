@@ -48,6 +48,32 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
 @pytest.mark.parametrize(
     ("request_", "field", "limit"),
     [
+        (
+            pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g")] * 2),
+            "groups[1].group_id",
+            "twice",
+        ),
+        (
+            pb.OffsetFetchRequest(
+                groups=[
+                    pb.OffsetFetchRequest.Group(
+                        group_id="g",
+                        topics=[common_pb2.TopicPartitions(topic="t", partitions=[0])] * 2,
+                    )
+                ]
+            ),
+            "groups[0].topics[1].topic",
+            "twice",
+        ),
+        (
+            pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g", limit=10_001)]),
+            "groups[0].limit",
+            "10,000",
+        ),
+        (pb.DescribeGroupsRequest(group_ids=["g", "h", "g"]), "group_ids[2]", "twice"),
+        (pb.ListGroupsRequest(limit=10_001), "limit", "10,000"),
+        (pb.ListGroupsRequest(limit=1, page_token="x"), "page_token", "next_page_token"),
+        (pb.ListGroupsRequest(page_token="1/g"), "page_token", "limit"),
         (join(group_id=LONG), "group_id", "255"),
         (join(group_id="é" * 128), "group_id", "255"),
         (join(group_id="a\nb"), "group_id", "control"),

@@ -40,6 +40,7 @@ _Change = TypeVar(
     discovery_pb2.AlterTopicResponse,
     discovery_pb2.DeleteTopicResponse,
 )
+_GROUPS_PER_PAGE = 2_000
 _UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -214,16 +215,25 @@ class Cluster:
     async def _list_groups_once(self, request: pb.ListGroupsRequest) -> list[pb.ListGroupsResponse.Group]:
         view = await self.describe()
         live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
-        answers = await asyncio.gather(
-            *(
-                self._unary.call(f"{c.host}:{c.port}", request, pb.ListGroupsResponse, timeout_ms=5_000)
-                for c in live
-            )
-        )
-        for answer in answers:
+        lists = await asyncio.gather(*(self._list_groups_of(f"{c.host}:{c.port}", request) for c in live))
+        # A shard may move between two pages: then two coordinators list its groups.
+        groups = {group.group_id: group for listed in lists for group in listed}
+        return [groups[group_id] for group_id in sorted(groups)]
+
+    async def _list_groups_of(
+        self, address: str, request: pb.ListGroupsRequest
+    ) -> list[pb.ListGroupsResponse.Group]:
+        """All groups of one coordinator, page by page; an older one answers with all of them at once."""
+        groups: list[pb.ListGroupsResponse.Group] = []
+        page = pb.ListGroupsRequest(states=request.states, limit=_GROUPS_PER_PAGE)
+        while True:
+            answer = await self._unary.call(address, page, pb.ListGroupsResponse, timeout_ms=5_000)
             if answer.error_code:
                 raise ConnectionLost(code_name(int(answer.error_code)))
-        return sorted((g for answer in answers for g in answer.groups), key=lambda g: g.group_id)
+            groups += answer.groups
+            if not answer.next_page_token:
+                return groups
+            page.page_token = answer.next_page_token
 
     async def describe_group(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
         """State, members and assignments of a group; state DEAD: there is no such group."""

@@ -12,6 +12,8 @@ from muster._messages import to_messages
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._values import Committed, TopicPartition
 
+_PARTITIONS_PER_PAGE = 10_000
+
 
 async def fetch_committed(
     link: GroupLink,
@@ -30,14 +32,31 @@ async def fetch_committed(
     if wanted is not None and not wanted:
         return {}
     group = pb.OffsetFetchRequest.Group(group_id=link.group_id, topics=wanted or [])
+    if wanted is None:
+        group.limit = _PARTITIONS_PER_PAGE
+    found: dict[TopicPartition, Committed] = {}
+    ends_at_ms = None if give_up_after_ms is None else boot_ms() + give_up_after_ms
+    while True:
+        response = await _fetch(link, group, request_timeout_ms, ends_at_ms)
+        found |= _positions(link.group_id, response)
+        answer = response.groups[0]
+        if not answer.more:
+            return found
+        group.after_topic = answer.topics[-1].name
+        group.after_partition = answer.topics[-1].partitions[-1].partition
+
+
+async def _fetch(
+    link: GroupLink, group: pb.OffsetFetchRequest.Group, request_timeout_ms: int, ends_at_ms: int | None
+) -> pb.OffsetFetchResponse:
+    """One answer, or one page; an older coordinator knows no pages and answers with everything."""
     request = pb.OffsetFetchRequest(groups=[group])
     backoff = Backoff()
-    ends_at_ms = None if give_up_after_ms is None else boot_ms() + give_up_after_ms
     while True:
         outcome = await link.call(request, pb.OffsetFetchResponse, timeout_ms=request_timeout_ms)
         reaction = reaction_to(Call.FETCH, outcome.code)
         if reaction is Reaction.DONE:
-            return _positions(link.group_id, outcome.expect())
+            return outcome.expect()
         if reaction not in (Reaction.RETRY, Reaction.REDISCOVER):
             raise group_error(link.group_id, outcome.code, outcome.message)
         if ends_at_ms is not None and boot_ms() >= ends_at_ms:

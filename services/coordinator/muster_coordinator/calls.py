@@ -1,12 +1,11 @@
-"""From a call of the public API to its answer: limits, the shard, and the merging of batches.
+"""From a call of the public API to its answer: limits, and the shard that gives it.
 
 Unary calls and the frames of sessions go through the same table.
 """
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from muster_core import error_code
@@ -18,10 +17,14 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.refusals import InvalidArgument, Unimplemented
 from muster_runtime.view import ClusterView
 
+from muster_coordinator.answers import Answers
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership
 from muster_coordinator.phase import Phase
 from muster_coordinator.validation import violations
+
+MAX_ANSWER_BYTES = 16 << 20
+"""Above what one group can come to: its members' metadata and assignments stand in records of 8 MiB each."""
 
 _KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
@@ -36,11 +39,15 @@ class Calls:
     Args:
         ownership: the shards of this process.
         view: the cluster.
+        max_answer_bytes: how large the answer to one call may become.
     """
 
-    def __init__(self, ownership: Ownership, view: ClusterView) -> None:
+    def __init__(
+        self, ownership: Ownership, view: ClusterView, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         self._ownership = ownership
         self._view = view
+        self._answers = Answers(self._at_shard, ownership.shards, max_answer_bytes)
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call; cancelling it tells the group protocol that its caller went away.
@@ -82,12 +89,17 @@ class Calls:
         cluster = self._view.cluster
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
-        if isinstance(request, pb.ListGroupsRequest):
-            return await self._list(request, host)
-        batch = _BATCHES.get(type(request))
-        if batch is not None:
-            return await self._batch(request, batch, cluster.shard_count, host)
-        return await self._single(request, cluster.shard_count, host)
+        match request:
+            case pb.OffsetFetchRequest():
+                return await self._answers.fetch(request, cluster.shard_count, host)
+            case pb.DescribeGroupsRequest():
+                return await self._answers.describe(request, cluster.shard_count, host)
+            case pb.ListGroupsRequest():
+                return await self._answers.list(request, host)
+            case pb.DeleteGroupsRequest():
+                return await self._delete(request, cluster.shard_count, host)
+            case _:
+                return await self._single(request, cluster.shard_count, host)
 
     async def _single(self, request: Any, shard_count: int, host: str) -> GroupResponse:
         if not request.group_id and not isinstance(request, pb.OffsetCommitRequest):
@@ -105,55 +117,23 @@ class Calls:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, epoch, _NO_OWNER)
         return refusal(request, error_code.NOT_COORDINATOR, owner.shard_epoch, _ELSEWHERE, owner)
 
-    async def _batch(self, request: Any, batch: "_Batch", shard_count: int, host: str) -> GroupResponse:
-        """Splits a call about several groups by shard and puts the results back in its order."""
-        items = list(getattr(request, batch.items))
-        if batch.distinct:
-            items = list(dict.fromkeys(items))
-        places: dict[int, list[int]] = {}
-        for place, item in enumerate(items):
-            places.setdefault(shard_of(batch.group_id(item), shard_count), []).append(place)
-        parts = [
-            self._at_shard(number, type(request)(**{batch.items: [items[place] for place in chosen]}), host)
-            for number, chosen in places.items()
-        ]
-        if len(parts) == 1:
-            return await parts[0]
-        answers: Sequence[Any] = await asyncio.gather(*parts)
-        results: list[Any] = [None] * len(items)
-        for chosen, answer in zip(places.values(), answers, strict=True):
-            for place, result in zip(chosen, getattr(answer, batch.results), strict=True):
-                results[place] = result
-        merged: GroupResponse = type(answers[0])(**{batch.results: results})
-        return merged
-
-    async def _list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
-        """The groups of all shards here; an error says that a shard is missing from the list."""
-        shards = [shard for shard in self._ownership.shards.values() if not shard.elsewhere]
-        answers: Sequence[Any] = await asyncio.gather(*(shard.call(request, host) for shard in shards))
-        groups = [group for answer in answers for group in answer.groups]
-        codes = {answer.error_code for answer in answers} - {error_code.NONE, error_code.NOT_COORDINATOR}
-        return pb.ListGroupsResponse(
-            error_code=max(codes, default=error_code.NONE),
-            groups=sorted(groups, key=lambda group: group.group_id),
+    async def _delete(
+        self, request: pb.DeleteGroupsRequest, shard_count: int, host: str
+    ) -> pb.DeleteGroupsResponse:
+        """Splits the call by shard and puts the results back in its order; a repeated id has one."""
+        by_shard: dict[int, list[str]] = {}
+        for group_id in dict.fromkeys(request.group_ids):
+            by_shard.setdefault(shard_of(group_id, shard_count), []).append(group_id)
+        answers: Sequence[Any] = await asyncio.gather(
+            *(
+                self._at_shard(number, pb.DeleteGroupsRequest(group_ids=group_ids), host)
+                for number, group_ids in by_shard.items()
+            )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """How a call about several groups is taken apart and put together.
-
-    Attributes:
-        items: field of the request with one item per group.
-        results: field of the answer with one result per item, in the same order.
-        group_id: the group of an item.
-        distinct: a repeated item has one result.
-    """
-
-    items: str
-    results: str
-    group_id: Callable[[Any], str]
-    distinct: bool = False
+        results = {result.group_id: result for answer in answers for result in answer.results}
+        return pb.DeleteGroupsResponse(
+            results=[results[group_id] for group_id in dict.fromkeys(request.group_ids)]
+        )
 
 
 def check(request: GroupRequest) -> None:
@@ -184,9 +164,3 @@ _AT_ONCE = frozenset(
         pb.OffsetCommitRequest,
     }
 )
-
-_BATCHES: dict[type[Any], _Batch] = {
-    pb.OffsetFetchRequest: _Batch("groups", "groups", lambda group: str(group.group_id)),
-    pb.DescribeGroupsRequest: _Batch("group_ids", "groups", str),
-    pb.DeleteGroupsRequest: _Batch("group_ids", "results", str, distinct=True),
-}

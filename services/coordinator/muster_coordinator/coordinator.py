@@ -193,7 +193,7 @@ class Coordinator:
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, _now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
-        late.calls, late.ownership = Calls(ownership, view), ownership
+        late.calls, late.ownership = Calls(ownership, view, settings.max_answer_bytes), ownership
         tally = None if measures is None else measures.calls
         traces = None if measures is None else measures.traces
         self._sessions = Sessions(

@@ -9,6 +9,7 @@ from muster_runtime.settings import Settings
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from muster_coordinator.calls import MAX_ANSWER_BYTES
 from muster_coordinator.snapshot_taker import SnapshotPace
 
 _DEFAULTS = GroupConfig()
@@ -97,6 +98,15 @@ class CoordinatorSettings(Settings):
         le=60_000,
         description=(
             "At its end, how long it still answers callers with the coordinator that took their shard over."
+        ),
+    )
+    max_answer_bytes: int = Field(
+        default=MAX_ANSWER_BYTES,
+        ge=1 << 20,
+        le=64 << 20,
+        description=(
+            "Largest answer to OffsetFetch, DescribeGroups and ListGroups; what would be larger "
+            "is refused and may be asked for in parts. Not above MUSTER_SERVER_MAX_RESPONSE_BYTES."
         ),
     )
     load_wait_ms: int = Field(

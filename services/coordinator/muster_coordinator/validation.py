@@ -25,6 +25,7 @@ REBALANCE_TIMEOUT_MAX_MS = 1_800_000
 DISCONNECT_GRACE_MAX_MS = 1_800_000
 LEAVING_MEMBERS_MAX = 1_000
 GROUPS_MAX = 1_000
+PAGE_MAX = 10_000
 PARTITIONS_MAX = 10_000
 ASSIGNMENTS_MAX = 100_000
 STATES_MAX = 100
@@ -36,6 +37,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066
 """Control characters, line separators, and what turns the direction of text: with one of them an id can look
 like another on a terminal and in a log."""
 
+_PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 Report = Callable[[str, str], None]
@@ -193,12 +195,24 @@ def _partitions(report: Report, field: str, topics: Sequence[common_pb2.TopicPar
             report(f"{field}[{index}].partitions", "must not name a partition twice")
 
 
+def _once(report: Report, field: str, name: str, values: Sequence[str]) -> None:
+    """Reports what is given twice: a small request would ask for one large thing many times."""
+    seen = set()
+    for index, value in enumerate(values):
+        if value in seen:
+            report(f"{field}[{index}]{'.' if name else ''}{name}", "must not be given twice")
+        seen.add(value)
+
+
 def _fetch(request: pb.OffsetFetchRequest, report: Report) -> None:
     if not _count(report, "groups", request.groups, 1, GROUPS_MAX):
         return
+    _once(report, "groups", "group_id", [group.group_id for group in request.groups])
     left = PARTITIONS_MAX
     for index, group in enumerate(request.groups):
         _text(report, f"groups[{index}].group_id", group.group_id)
+        _once(report, f"groups[{index}].topics", "topic", [topic.topic for topic in group.topics])
+        _range(report, f"groups[{index}].limit", group.limit, 0, PAGE_MAX)
         _partitions(report, f"groups[{index}].topics", group.topics, left)
         left -= sum(max(1, len(topic.partitions)) for topic in group.topics)
         if left < 0:
@@ -217,11 +231,20 @@ def _group_ids(request: Any, report: Report) -> None:
         _text(report, f"group_ids[{index}]", group_id)
 
 
+def _describe(request: pb.DescribeGroupsRequest, report: Report) -> None:
+    _group_ids(request, report)
+    if len(request.group_ids) <= GROUPS_MAX:
+        _once(report, "group_ids", "", request.group_ids)
+
+
 def _list(request: pb.ListGroupsRequest, report: Report) -> None:
     for field, values in (("states", request.states), ("types", request.types)):
         if _count(report, field, values, 0, STATES_MAX):
             for index, value in enumerate(values):
                 _text(report, f"{field}[{index}]", value)
+    _range(report, "limit", request.limit, 0, PAGE_MAX)
+    if request.page_token and (not request.limit or _PAGE_TOKEN.fullmatch(request.page_token) is None):
+        report("page_token", "must be the next_page_token of an answer, and come with a limit")
 
 
 def _history(request: pb.GroupHistoryRequest, report: Report) -> None:
@@ -237,7 +260,7 @@ _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     pb.OffsetCommitRequest: _commit,
     pb.OffsetFetchRequest: _fetch,
     pb.OffsetDeleteRequest: _offset_delete,
-    pb.DescribeGroupsRequest: _group_ids,
+    pb.DescribeGroupsRequest: _describe,
     pb.DeleteGroupsRequest: _group_ids,
     pb.ListGroupsRequest: _list,
     pb.GroupHistoryRequest: _history,

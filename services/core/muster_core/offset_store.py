@@ -1,6 +1,8 @@
 """Committed offsets of one group."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -30,13 +32,14 @@ class OffsetStore:
     """What was committed. The order of the log decides: the later record wins.
 
     Attributes:
-        table: by partition.
+        table: by partition. Entries may be set from outside; only `remove` takes them out.
     """
 
-    __slots__ = ("table",)
+    __slots__ = ("_order", "table")
 
     def __init__(self) -> None:
         self.table: dict[TopicPartition, CommittedOffset] = {}
+        self._order: list[TopicPartition] = []
 
     def __len__(self) -> int:
         return len(self.table)
@@ -61,5 +64,19 @@ class OffsetStore:
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Forgets partitions; those without an offset are passed over."""
+        self._order = []
         for partition in partitions:
             self.table.pop(partition, None)
+
+    def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
+        """The partitions in the order of topic and number, from the first one after that; None: all.
+
+        Nothing may be stored or removed until the caller has seen enough.
+        """
+        order = self._order
+        if len(order) != len(self.table):
+            # Since it was sorted last, entries only came; a table keeps the order in which they did.
+            order += islice(self.table, len(order), None)
+            order.sort()
+        begin = 0 if partition is None else bisect_right(order, partition)
+        return (order[index] for index in range(begin, len(order)))

@@ -22,10 +22,15 @@ from muster_core.events import Request
 from muster_core.group import CONSUMER, Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
+from muster_core.offset_store import CommittedOffset, OffsetStore
 from muster_core.published import TopicPartition
 from muster_core.rebalance import Rebalancer
 
 _NO_GROUP = "there is no such group"
+_NOTHING = OffsetStore()
+
+PAGE_BYTES = 1 << 18
+"""A page of offsets ends when their metadata strings have so many characters."""
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
 _RetryKey = tuple[str, str, int]
@@ -175,23 +180,31 @@ class Offsets:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
             group = self._context.groups.get(asked.group_id)
             if asked.topics:
-                partitions: Iterable[TopicPartition] = (
-                    (entry.topic, number) for entry in asked.topics for number in entry.partitions
-                )
-            else:
-                partitions = sorted(partition for partition, _ in group.offsets) if group is not None else ()
-            topics: dict[str, OffsetFetchResponse.Topic] = {}
-            for topic, number in partitions:
-                found = group.offsets.get((topic, number)) if group is not None else None
-                if topic not in topics:
-                    topics[topic] = answer.topics.add(name=topic)
-                topics[topic].partitions.add(
-                    partition=number,
-                    offset=found.offset if found else -1,
-                    leader_epoch=found.leader_epoch if found else -1,
-                    metadata=found.metadata if found else "",
-                )
+                offsets = _NOTHING if group is None else group.offsets
+                named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
+                for partition in named:
+                    _add_offset(answer, partition, offsets.get(partition))
+            elif group is not None:
+                self._fetch_all(group.offsets, asked, answer)
         self._context.reply(call.call_id, response)
+
+    @staticmethod
+    def _fetch_all(
+        offsets: OffsetStore, asked: OffsetFetchRequest.Group, answer: OffsetFetchResponse.Group
+    ) -> None:
+        """Everything in order, or as much of it as a page has."""
+        left = asked.limit or len(offsets)
+        room_bytes = PAGE_BYTES
+        begin = (asked.after_topic, asked.after_partition) if asked.limit and asked.after_topic else None
+        for partition in offsets.after(begin):
+            if not left or room_bytes <= 0:
+                answer.more = True
+                return
+            found = offsets.get(partition)
+            _add_offset(answer, partition, found)
+            left -= 1
+            if asked.limit and found is not None:
+                room_bytes -= len(found.metadata)
 
     # --- OffsetDelete (KIP-496)
 
@@ -304,3 +317,17 @@ class Offsets:
 
 def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
     return (request.group_id, request.member_id, request.member_seq)
+
+
+def _add_offset(
+    answer: OffsetFetchResponse.Group, partition: TopicPartition, found: CommittedOffset | None
+) -> None:
+    name, number = partition
+    if not answer.topics or answer.topics[-1].name != name:
+        answer.topics.add(name=name)
+    answer.topics[-1].partitions.add(
+        partition=number,
+        offset=found.offset if found else -1,
+        leader_epoch=found.leader_epoch if found else -1,
+        metadata=found.metadata if found else "",
+    )

@@ -1,6 +1,7 @@
 """DescribeGroups, ListGroups, GroupHistory and DeleteGroups: what operators ask and do."""
 
 from functools import partial
+from itertools import islice
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1.coordinator_pb2 import (
@@ -27,6 +28,9 @@ from muster_core.position import NOWHERE
 
 _DEFAULT_GENERATIONS = 20
 _CLASSIC = "classic"
+
+HISTORY_MAX_BYTES = 4 << 20
+"""Generations that would make a history larger are left out; its newest one never is."""
 
 
 class Queries:
@@ -86,12 +90,18 @@ class Queries:
     # --- ListGroups
 
     def list(self, call: Request, request: ListGroupsRequest) -> None:
-        """Lists the groups that pass the filters (KIP-518)."""
+        """Lists the groups that pass the filters (KIP-518); a page's token is its last group id."""
         states = {name.lower() for name in request.states}
         types = {name.lower() for name in request.types}
         response = ListGroupsResponse()
         if not types or _CLASSIC in types:
-            for group_id, group in sorted(self._context.groups.items()):
+            for group_id in sorted(
+                group_id for group_id in self._context.groups if group_id > request.page_token
+            ):
+                if request.limit and len(response.groups) == request.limit:
+                    response.next_page_token = response.groups[-1].group_id
+                    break
+                group = self._context.groups[group_id]
                 if not states or group.state.value.lower() in states:
                     response.groups.add(
                         group_id=group_id,
@@ -104,15 +114,22 @@ class Queries:
     # --- GroupHistory
 
     def history(self, call: Request, request: GroupHistoryRequest) -> None:
-        """The last generations, oldest first."""
+        """The last generations, oldest first, as many as fit."""
         group = self._context.groups.get(request.group_id)
         if group is None:
             code = error_code.GROUP_ID_NOT_FOUND if request.group_id else error_code.INVALID_GROUP_ID
             self._context.refuse(call.call_id, code, "there is no such group")
             return
         count = request.limit or _DEFAULT_GENERATIONS
-        entries = list(group.history)[-count:]
-        generations = [entry.to_proto() for entry in entries]
+        generations: list[GroupHistoryResponse.Generation] = []
+        room_bytes = HISTORY_MAX_BYTES
+        for entry in islice(reversed(group.history), count):
+            generation = entry.to_proto()
+            room_bytes -= generation.ByteSize()
+            if generations and room_bytes < 0:
+                break
+            generations.append(generation)
+        generations.reverse()
         self._context.reply(
             call.call_id, GroupHistoryResponse(generations=generations, shard_epoch=self._context.epoch)
         )

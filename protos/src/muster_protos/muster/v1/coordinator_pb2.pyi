@@ -845,28 +845,43 @@ class OffsetFetchRequest(_message.Message):
 
         GROUP_ID_FIELD_NUMBER: _builtins.int
         TOPICS_FIELD_NUMBER: _builtins.int
+        LIMIT_FIELD_NUMBER: _builtins.int
+        AFTER_TOPIC_FIELD_NUMBER: _builtins.int
+        AFTER_PARTITION_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group, at most 255 bytes."""
+        limit: _builtins.int
+        """Only where `topics` names none: most partitions to answer with, in the order of topic and number, 1 to
+        10,000; the answer says `more` where it ends early, and it may end before that. 0: all, refused where
+        the answer would become too large.
+        """
+        after_topic: _builtins.str
+        """Only with a limit: begin after this partition; empty: at the first."""
+        after_partition: _builtins.int
+        """Only with `after_topic`: number of that partition."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
-            """Partitions to read; none: everything that was committed."""
+            """Partitions to read, each once; none: everything that was committed."""
 
         def __init__(
             self,
             *,
             group_id: _builtins.str = ...,
             topics: _abc.Iterable[_common_pb2.TopicPartitions] | None = ...,
+            limit: _builtins.int = ...,
+            after_topic: _builtins.str = ...,
+            after_partition: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["after_partition", b"after_partition", "after_topic", b"after_topic", "group_id", b"group_id", "limit", b"limit", "topics", b"topics"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     GROUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetFetchRequest.Group]:
-        """1 to 1,000 groups."""
+        """1 to 1,000 groups, each once."""
 
     def __init__(
         self,
@@ -961,6 +976,7 @@ class OffsetFetchResponse(_message.Message):
         SHARD_EPOCH_FIELD_NUMBER: _builtins.int
         COORDINATOR_FIELD_NUMBER: _builtins.int
         ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+        MORE_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group."""
         error_code: _common_pb2.ErrorCode.ValueType
@@ -969,6 +985,8 @@ class OffsetFetchResponse(_message.Message):
         """Epoch of the ownership."""
         error_message: _builtins.str
         """Explanation for people; empty without an error."""
+        more: _builtins.bool
+        """Only after a request with a limit: there are further partitions, after the last one here."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetFetchResponse.Topic]:
             """What was asked for."""
@@ -986,10 +1004,11 @@ class OffsetFetchResponse(_message.Message):
             shard_epoch: _builtins.int = ...,
             coordinator: _common_pb2.Coordinator | None = ...,
             error_message: _builtins.str = ...,
+            more: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "group_id", b"group_id", "shard_epoch", b"shard_epoch", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "group_id", b"group_id", "more", b"more", "shard_epoch", b"shard_epoch", "topics", b"topics"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1140,7 +1159,7 @@ class DescribeGroupsRequest(_message.Message):
     GROUP_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """1 to 1,000 group ids, each at most 255 bytes."""
+        """1 to 1,000 group ids, each at most 255 bytes and given once."""
 
     def __init__(
         self,
@@ -1313,6 +1332,12 @@ class ListGroupsRequest(_message.Message):
 
     STATES_FIELD_NUMBER: _builtins.int
     TYPES_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """Most groups to answer with, 1 to 10,000; 0: all, refused where the answer would become too large."""
+    page_token: _builtins.str
+    """Only with a limit: `next_page_token` of the answer before, to the same coordinator; empty: the first page."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of states (`Stable`, `Empty`, …), case does not matter (KIP-518); none: all."""
@@ -1326,10 +1351,12 @@ class ListGroupsRequest(_message.Message):
         *,
         states: _abc.Iterable[_builtins.str] | None = ...,
         types: _abc.Iterable[_builtins.str] | None = ...,
+        limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["states", b"states", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "page_token", b"page_token", "states", b"states", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1375,21 +1402,25 @@ class ListGroupsResponse(_message.Message):
 
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, or COORDINATOR_LOAD_IN_PROGRESS: a shard is missing from the list."""
+    next_page_token: _builtins.str
+    """Only after a request with a limit: what asks for the next page, at most 300 bytes; empty: this was the last."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListGroupsResponse.Group]:
-        """By group id."""
+        """By group id; in no particular order after a request with a limit."""
 
     def __init__(
         self,
         *,
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         groups: _abc.Iterable[Global___ListGroupsResponse.Group] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1654,7 +1685,7 @@ class GroupHistoryResponse(_message.Message):
     """Explanation for people; empty without an error."""
     @_builtins.property
     def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupHistoryResponse.Generation]:
-        """Oldest first."""
+        """Oldest first; older ones are left out where the answer would become larger than 4 MiB."""
 
     @_builtins.property
     def coordinator(self) -> _common_pb2.Coordinator:
