@@ -31,6 +31,7 @@ from muster_core.events import (
     Request,
     Tick,
 )
+from muster_core.features import ALL_FEATURES
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -70,7 +71,7 @@ class Driver:
         self.offset = 2
         self.calls = 0
         self.answers: dict[int, GroupResponse] = {}
-        self.carry_out(self.shard.loaded(1, self.now))
+        self.carry_out(self.shard.loaded(1, self.now, ALL_FEATURES))
 
     @property
     def now(self) -> Now:

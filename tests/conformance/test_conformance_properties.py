@@ -22,6 +22,7 @@ from kit.virtual_shard import VirtualShard
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, Event, GroupRequest, StreamBroken, TopicsChanged, Unload
+from muster_core.features import ALL_FEATURES
 from muster_core.group import Group
 from muster_core.group_checker import GroupChecker
 from muster_core.group_state import GroupState
@@ -403,7 +404,7 @@ class GroupLife(RuleBasedStateMachine):
             shard = Shard(0, CONFIG)
             for position, record in self.cluster.log[:length]:
                 shard.replay(position, record)
-            effects = shard.loaded(99, Now(10_000, 10_000))
+            effects = shard.loaded(99, Now(10_000, 10_000), ALL_FEATURES)
             for group in shard.groups.values():
                 assert group.state in (GroupState.EMPTY, GroupState.STABLE) or effects.next_deadline_ms
         self.known.clear()

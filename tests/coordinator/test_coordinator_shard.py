@@ -17,6 +17,7 @@ from muster_core import error_code
 from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
+from muster_core.features import ALL_FEATURES
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -66,6 +67,7 @@ class Bench:
             loader=loader,
             now=lambda: Now(self.now_ms, self.now_ms),
             may_answer=lambda now_ms: now_ms < self.deadline_ms,
+            features=lambda: ALL_FEATURES,
             changed=lambda shard: self.changes.append(shard.phase),
             barrier_wait_ms=200,
             handoff_wait_ms=200,

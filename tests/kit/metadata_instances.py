@@ -4,13 +4,14 @@ import asyncio
 import functools
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 from kit.waiting import until
+from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
 from muster_metadata.entries import End, Entry
 from muster_metadata.initialise import initialise
@@ -25,6 +26,9 @@ from redis.asyncio import Redis
 
 CONTAINER_IMAGE = "redis:8-trixie"
 PATIENCE_S = 20.0
+
+WATCH = pb.WatchRequest(watcher=pb.Server(role="discovery", name="test", features=FEATURE_NAMES))
+"""Of a watcher of this version."""
 
 
 class LogNodeProcess(Protocol):
@@ -337,6 +341,7 @@ async def metadata_cluster(
     instances: int = 1,
     shards: int = 4,
     nodes: LogNodes | None = None,
+    features: Iterable[str] = FEATURE_NAMES,
     **settings: Any,
 ) -> AsyncIterator[MetadataCluster]:
     """An initialised cluster with some instances, stopped at the end."""
@@ -344,7 +349,7 @@ async def metadata_cluster(
     await running.start()
     cluster = MetadataCluster(running, FAST | settings)
     try:
-        await initialise(running.url, shards)
+        await initialise(running.url, shards, features=features)
         for _ in range(instances):
             await cluster.add_instance()
         yield cluster

@@ -136,7 +136,7 @@ class TwoVersions:
 
     async def __aenter__(self) -> Self:
         await self.nodes.start()
-        await initialise_log(self.nodes.url, 10)
+        await initialise_log(self.nodes.url, 10, features=())
         await asyncio.gather(*(slot.run(new=False) for slot in self.slots))
         return self
 

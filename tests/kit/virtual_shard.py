@@ -19,6 +19,7 @@ from muster_core.events import (
     Suspend,
     Tick,
 )
+from muster_core.features import ALL_FEATURES, Feature
 from muster_core.group_state import GroupState
 from muster_core.position import Position
 from muster_core.shard import Shard
@@ -33,6 +34,7 @@ class VirtualShard:
     """Drives a shard as a driver would.
 
     Attributes:
+        features: what the cluster has enabled; all, where a test does not say.
         now_ms: virtual boot time.
         log: every acknowledged record, in order, with its place.
         answers: answers that nobody has asked for yet, by call id.
@@ -42,8 +44,12 @@ class VirtualShard:
     """
 
     def __init__(
-        self, config: GroupConfig | None = None, records: list[tuple[Position, log.Record]] | None = None
+        self,
+        config: GroupConfig | None = None,
+        records: list[tuple[Position, log.Record]] | None = None,
+        features: frozenset[Feature] = ALL_FEATURES,
     ) -> None:
+        self.features = features
         self.config = config or GroupConfig()
         self.now_ms = 10_000
         self.log: list[tuple[Position, log.Record]] = list(records or [])
@@ -60,7 +66,7 @@ class VirtualShard:
         for position, record in self.log:
             self.shard.replay(position, record)
         self.log.append((self._next_position(), log.Record(claim=log.Claim())))
-        self._carry_out(self.shard.loaded(self.epoch, self.now))
+        self._carry_out(self.shard.loaded(self.epoch, self.now, self.features))
 
     @property
     def now(self) -> Now:
@@ -68,7 +74,7 @@ class VirtualShard:
 
     def reloaded(self, upto: int | None = None) -> "VirtualShard":
         """Another owner's shard after a load of this log, or of its first `upto` records."""
-        return VirtualShard(self.config, self.log[:upto])
+        return VirtualShard(self.config, self.log[:upto], features=self.features)
 
     def feed(self, event: Event) -> None:
         self._carry_out(self.shard.handle(event, self.now))

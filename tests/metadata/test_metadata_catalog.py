@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.metadata_instances import Instance, MetadataCluster, metadata_cluster
+from kit.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
@@ -50,7 +50,7 @@ async def alter(instance: Instance, name: str, partitions: int) -> pb.ChangeTopi
 
 
 async def topics(instance: Instance) -> dict[str, int]:
-    call = instance.stub.Watch(pb.WatchRequest())
+    call = instance.stub.Watch(WATCH)
     message = await call.read()
     call.cancel()
     return {topic.name: topic.partitions for topic in message.catalog.topics}
@@ -122,7 +122,7 @@ async def test_who_does_not_write_the_catalog_says_so_and_leaves_it_to_the_write
 
 
 async def test_change_is_pushed_with_a_growing_version(cluster: MetadataCluster) -> None:
-    call = cluster[1].stub.Watch(pb.WatchRequest())
+    call = cluster[1].stub.Watch(WATCH)
     while not (first := await call.read()).HasField("catalog"):
         pass
     await create(cluster[0], "pushed")
@@ -153,7 +153,7 @@ async def test_a_new_instance_shows_no_catalog_before_it_has_read_it(tmp_path: P
     async with metadata_cluster(tmp_path, 1) as cluster:
         await create(cluster[0], "kept")
         for _ in range(5):
-            call = (await cluster.add_instance()).stub.Watch(pb.WatchRequest())
+            call = (await cluster.add_instance()).stub.Watch(WATCH)
             while not (message := await call.read()).HasField("catalog"):
                 assert message.HasField("cluster")
             assert [topic.name for topic in message.catalog.topics] == ["kept"]

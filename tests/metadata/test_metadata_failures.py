@@ -19,6 +19,7 @@ from kit.metadata_instances import (
 )  # fmt: skip
 from kit.waiting import stand_still, until, until_equal
 from muster_core.chain import chain_hash
+from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
 from muster_metadata import keys
 from muster_metadata.claim import Claimer
@@ -224,7 +225,13 @@ async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: M
     lease = cluster[1].stub.Lease()
     served = [pb.ServedShard(shard=0, epoch=writer.epoch)]
     request = pb.LeaseRequest(
-        node_id=writer.name, session=writer.session, host="127.0.0.1", port=1, number=1, serving=served
+        node_id=writer.name,
+        session=writer.session,
+        host="127.0.0.1",
+        port=1,
+        number=1,
+        serving=served,
+        features=FEATURE_NAMES,
     )
     await lease.write(request)
     assert (await lease.read()).renewed

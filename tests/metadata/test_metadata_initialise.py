@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import FAST, Writer, metadata_cluster
+from kit.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
+from muster_core.features import FEATURE_NAMES
 from muster_metadata.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.durability import judge, weaknesses
 from muster_metadata.initialise import InitialiseError, initialise
@@ -43,12 +44,16 @@ async def test_interrupted_initialise_goes_on(tmp_path: Path) -> None:
     nodes = RedisNodes(tmp_path, 3)
     await nodes.start()
     try:
-        first = await initialise(nodes.url, 2)
+        first = await initialise(nodes.url, 2, features=())
         client: Redis = Redis.from_url(nodes[2].url)
         await client.flushall()
         await client.aclose()
         again = await initialise(nodes.url, 2)
         assert (again.cluster_id, again.made) == (first.cluster_id, (3,))
+        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+        instance = await Instance(MetadataServer(settings)).start()
+        assert tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled) == FEATURE_NAMES
+        await instance.stop()
     finally:
         await nodes.stop()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster
+from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
+from muster_core.features import FEATURE_NAMES
 from muster_metadata import keys
 from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
 from muster_metadata.owners import OwnerRow, owners
@@ -145,7 +146,8 @@ class Holder:
         await self.call.write(
             pb.LeaseRequest(
                 node_id=self.name, session=self.session, host="127.0.0.1",
-                port=self.socket.getsockname()[1], number=self.number, version="test", **more,
+                port=self.socket.getsockname()[1], number=self.number, version="test",
+                features=FEATURE_NAMES, **more,
             )
         )  # fmt: skip
         response: pb.LeaseResponse = await self.call.read()
@@ -170,7 +172,7 @@ class Watcher:
         self._task = asyncio.create_task(self._follow(instance))
 
     async def _follow(self, instance: Instance) -> None:
-        async for message in instance.stub.Watch(pb.WatchRequest()):
+        async for message in instance.stub.Watch(WATCH):
             self.messages.append(message)
 
     def state(self, name: str) -> int | None:

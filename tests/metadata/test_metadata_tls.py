@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.metadata_instances import (
@@ -40,7 +41,7 @@ pytestmark = [
 RIGHTS = "~muster:* +@read +@write +@scripting +@connection -@dangerous +info +config|get +acl|getuser +time"
 """What docs/failures.md says that the user needs."""
 
-PATIENT = {
+PATIENT: dict[str, Any] = {
     "poll_ms": 300, "step_timeout_ms": 3_000, "claim_timeout_ms": 10_000, "rebuild_delay_ms": 6_000,
 }  # fmt: skip
 """Making a connection costs more with TLS; the tests run beside others."""

@@ -8,9 +8,11 @@ import pytest
 from kit.waiting import until, until_equal
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.channels import Address, Channels
-from muster_runtime.view import ClusterView
+from muster_runtime.view import ClusterView, Watcher
 from structlog.testing import capture_logs
 from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
+
+WATCHER = Watcher("discovery", "d1", ("one",))
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ class Watching:
 
     def __init__(self, *instances: MetadataStandIn, first_view_timeout_ms: int = 3_000) -> None:
         self.channels = Channels([Address("127.0.0.1", instance.port) for instance in instances])
-        self.view = ClusterView(self.channels, first=0, first_view_timeout_ms=first_view_timeout_ms)
+        self.view = ClusterView(self.channels, WATCHER, first=0, first_view_timeout_ms=first_view_timeout_ms)
 
     async def __aenter__(self) -> ClusterView:
         await self.view.start()
@@ -192,7 +194,7 @@ async def test_stops_while_nobody_answers() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         channels = Channels([Address("127.0.0.1", deaf.getsockname()[1])])
-        view = ClusterView(channels)
+        view = ClusterView(channels, WATCHER)
         with capture_logs() as logs:
             await view.start()
             await until(lambda: bool(logs))

@@ -52,7 +52,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     """Three initialised nodes with a healthy log of shard 1."""
     nodes = RedisNodes(tmp_path, 3, fsync="no")
     await nodes.start()
-    await initialise_log(nodes.url, SHARDS, CLUSTER)
+    await initialise_log(nodes.url, SHARDS, CLUSTER, features=())
     built = healthy()
     for node in nodes:
         store(node, built.entries, built.end)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import grpc
 from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.features import FEATURE_NAMES
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
@@ -60,7 +61,7 @@ class MemoryStore:
         self.nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
         self.sessions: dict[str, str] = {}
         self.owners: dict[int, discovery_pb2.ShardOwner] = {}
-        self.catalog = pb.TopicCatalog()
+        self.catalog = pb.TopicCatalog(features=FEATURE_NAMES)
         self.version = 0
         self.news = asyncio.Event()
         for shard, log in enumerate(self.logs):
@@ -266,7 +267,7 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         store.nodes[request.node_id] = node
         if before != (node, [owner.serving for owner in store.owners.values()]):
             store.changed()
-        return pb.LeaseResponse(number=request.number, renewed=True)
+        return pb.LeaseResponse(number=request.number, renewed=True, features=store.catalog.features)
 
     async def _look_after(self, last: pb.LeaseRequest) -> None:
         """The stream broke: the process is dead if its address refuses."""
@@ -306,6 +307,12 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         await _not_here(context)
 
     async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
+        await _not_here(context)
+
+    async def ListFeatures(self, request: pb.ListFeaturesRequest, context: Any) -> pb.ListFeaturesResponse:
+        await _not_here(context)
+
+    async def EnableFeature(self, request: pb.EnableFeatureRequest, context: Any) -> pb.EnableFeatureResponse:
         await _not_here(context)
 
 

@@ -9,6 +9,7 @@ import grpc
 import structlog
 from muster_core.clock import Now
 from muster_core.events import GroupRequest, GroupResponse, Push
+from muster_core.features import FEATURE_NAMES
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
@@ -22,7 +23,7 @@ from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.telemetry import Telemetry
 from muster_runtime.telemetry.views import ViewSource
 from muster_runtime.tls import TlsSettings
-from muster_runtime.view import ClusterView
+from muster_runtime.view import ClusterView, Watcher
 from muster_runtime.wire import GRPC, Wire
 
 from muster_coordinator.calls import Calls
@@ -135,7 +136,7 @@ class Coordinator:
         """
         settings = self._settings
         channels = Channels(settings.metadata, self._tls, self._wire)
-        view = ClusterView(channels)
+        view = ClusterView(channels, Watcher("coordinator", settings.node_id, FEATURE_NAMES))
         targets = [str(address) for address in settings.metadata]
         log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
         measures = None if self._telemetry is None else _measures(self._telemetry, log_client)
@@ -177,6 +178,7 @@ class Coordinator:
                 loader=loader,
                 now=_now,
                 may_answer=lease.may_answer,
+                features=lambda: owner.features,
                 changed=owner.shard_changed if measures is None else measures.also(owner.shard_changed),
                 pushed=late.pushed,
                 watch=_unwatched if measures is None else measures.watch,

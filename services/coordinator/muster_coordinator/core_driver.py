@@ -22,6 +22,7 @@ from muster_core.events import (
     Suspend,
     Tick,
 )
+from muster_core.features import Feature
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -103,10 +104,10 @@ class CoreDriver:
         """The calls that wait for their answer."""
         return (message for _, message in self._calls.values())
 
-    def begin(self, epoch: int) -> None:
-        """The load has ended: the core finishes what the last owner had begun."""
+    def begin(self, epoch: int, features: frozenset[Feature]) -> None:
+        """The load has ended: the core finishes what the last owner had begun, by the enabled features."""
         now = self._now()
-        self._apply(self.core.loaded(epoch, now), now)
+        self._apply(self.core.loaded(epoch, now, features), now)
         if not self._may_answer(now.boot_ms):
             self.suspend()
 

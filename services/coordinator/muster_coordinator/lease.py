@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
+from muster_core.features import FEATURE_NAMES, NO_FEATURES, known_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.logs import alarm
@@ -48,6 +49,7 @@ class Holder:
         host: host that clients connect to.
         port: TCP port.
         version: of its software.
+        features: names of those that it knows.
     """
 
     node_id: str
@@ -55,6 +57,7 @@ class Holder:
     host: str
     port: int
     version: str
+    features: tuple[str, ...] = FEATURE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class LeaseKeeper:
     Attributes:
         lapses: how often the lease ran out before it was renewed.
         failed_renewals: renewals that were not confirmed in time.
+        features: what the cluster has enabled, as a renewal said; complete while the lease is held.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class LeaseKeeper:
     ) -> None:
         self.lapses = 0
         self.failed_renewals = 0
+        self.features = NO_FEATURES
         self._targets = tuple(targets)
         self._line = line
         self._holder = holder
@@ -268,6 +273,7 @@ class LeaseKeeper:
             number=number,
             serving=[pb.ServedShard(shard=shard, epoch=epoch) for shard, epoch in serving],
             release=release,
+            features=self._holder.features,
         )
         lease_ms = self._pace.lease_ms
         if not release:
@@ -303,6 +309,7 @@ class LeaseKeeper:
         if self._failing:
             self._failing = False
             log.info("lease_renewed_again", instance=stream.target)
+        self.features |= known_of(answer.features)
         if not release:
             self._renewed(sent_ms + lease_ms - self._pace.margin_ms)
         return True

@@ -146,7 +146,7 @@ class OwnedShard:
         self._kept = KeptSnapshots(shard_log, image)
         self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer, watch)
         self._become(Phase.SERVING)
-        self._driver.begin(self.epoch)
+        self._driver.begin(self.epoch, around.features())
         self.loaded_records = image.records
         self.load_ms = around.now().boot_ms - began_ms
         log.info(

@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 import structlog
-from muster_core.events import TopicsChanged
+from muster_core.events import FeaturesEnabled, TopicsChanged
+from muster_core.features import NO_FEATURES, Feature, known_of
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.channels import Address
@@ -99,6 +100,7 @@ class Ownership:
         self._live: frozenset[str] = frozenset()
         self._live_since_ms = 0
         self._topics: dict[str, int] | None = None
+        self._features = NO_FEATURES
         self._background: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -222,6 +224,7 @@ class Ownership:
         self._lease.set_lease_ms(self._view.lease_ms)
         self._note_live()
         self._note_topics()
+        self._note_features()
         picture = self._picture()
         if picture is None:
             return
@@ -371,6 +374,18 @@ class Ownership:
         event = TopicsChanged(changed, frozenset(before.keys() - topics.keys()))
         for shard in tuple(self.shards.values()):
             shard.tell(event)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the cluster has enabled, from whoever was the first to say so."""
+        return known_of(self._view.features) | self._lease.features
+
+    def _note_features(self) -> None:
+        features = self.features
+        if features != self._features:
+            self._features = features
+            for shard in tuple(self.shards.values()):
+                shard.tell(FeaturesEnabled(features))
 
     def _picture(self) -> Picture | None:
         cluster = self._view.cluster

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.clock import Now
 from muster_core.events import Push
+from muster_core.features import Feature
 from muster_core.shard import Shard
 
 from muster_coordinator.loader import Loader
@@ -42,6 +43,7 @@ class Surroundings:
         loader: reads logs.
         now: both clocks.
         may_answer: whether the lease is held at a boot time.
+        features: what the cluster has enabled; complete while the lease is held.
         changed: told when a shard began or ceased to be served.
         pushed: takes the core's news for session streams.
         load_wait_ms: how long a call waits for a load to end before it is answered
@@ -57,6 +59,7 @@ class Surroundings:
     loader: Loader
     now: Callable[[], Now]
     may_answer: Callable[[int], bool]
+    features: Callable[[], frozenset[Feature]]
     changed: Callable[["OwnedShard"], None]
     pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None

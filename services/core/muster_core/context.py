@@ -13,6 +13,7 @@ from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
+from muster_core.features import NO_FEATURES
 from muster_core.group import Group, Step
 from muster_core.member import Member
 from muster_core.position import Position
@@ -32,6 +33,8 @@ class ShardContext:
         application: what records do to them.
         purgatory: everything that waits for time.
         epoch: epoch of the ownership; 0 before the load has ended.
+        features: what the cluster has enabled: nothing of another one may be written. Only grows; empty
+            before the load has ended.
         now: time of the turn.
         effects: effects of the turn.
         calls: open calls by id.
@@ -44,6 +47,7 @@ class ShardContext:
         self.purgatory = Purgatory(0)
         self.application = Application(self.groups, config, self.release)
         self.epoch = 0
+        self.features = NO_FEATURES
         self.now = Now(0, 0)
         self.effects = Effects()
         self.calls: dict[int, Request] = {}

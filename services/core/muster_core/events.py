@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
+from muster_core.features import Feature
 from muster_core.position import Position
 
 GroupRequest: TypeAlias = (
@@ -123,6 +124,17 @@ class TopicsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesEnabled:
+    """The cluster has enabled more features.
+
+    Attributes:
+        features: all that are enabled now.
+    """
+
+    features: frozenset[Feature]
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """A member comes onto a session stream. Answered by a push of `AttachResult`.
 
@@ -173,6 +185,7 @@ Event: TypeAlias = (
     | Resume
     | Unload
     | TopicsChanged
+    | FeaturesEnabled
     | Attach
     | Detach
     | Beat

@@ -22,6 +22,7 @@ from muster_core.events import (
     Detach,
     Effects,
     Event,
+    FeaturesEnabled,
     Push,
     Request,
     Resume,
@@ -31,6 +32,7 @@ from muster_core.events import (
     TopicsChanged,
     Unload,
 )
+from muster_core.features import Feature
 from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.joins import Joins
@@ -87,6 +89,7 @@ class Shard:
             Resume: self._resume,
             Unload: self._unload,
             TopicsChanged: self._topics_changed,
+            FeaturesEnabled: self._features_enabled,
             Attach: self._streams.attach,
             Detach: self._streams.detach,
             Beat: self._streams.beat,
@@ -154,14 +157,16 @@ class Shard:
         """
         self._context.application.apply_run(run)
 
-    def loaded(self, epoch: int, now: Now) -> Effects:
+    def loaded(self, epoch: int, now: Now, features: frozenset[Feature]) -> Effects:
         """Begins to serve: full sessions for everybody, and what the last owner had begun is finished.
 
         Args:
             epoch: epoch of the ownership.
             now: the time.
+            features: what the cluster has enabled.
         """
         self._context.epoch = epoch
+        self._context.features = features
         self._begin(now)
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
@@ -298,6 +303,9 @@ class Shard:
                 member.sync_call = None
         for call_id in tuple(self._context.calls):
             self._context.refuse(call_id, code, message, owner)
+
+    def _features_enabled(self, event: FeaturesEnabled) -> None:
+        self._context.features |= event.features
 
     def _topics_changed(self, event: TopicsChanged) -> None:
         for group in tuple(self._context.groups.values()):

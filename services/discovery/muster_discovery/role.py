@@ -1,16 +1,18 @@
 """Discovery as something to start and stop."""
 
 import asyncio
+import socket
 from contextlib import suppress
 
 import structlog
+from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.v1 import discovery_pb2_grpc
 from muster_runtime.channels import Address, Channels
 from muster_runtime.server import RpcServer, ServerSettings
 from muster_runtime.telemetry import Telemetry
 from muster_runtime.telemetry.views import ViewSource
 from muster_runtime.tls import TlsSettings
-from muster_runtime.view import ClusterView
+from muster_runtime.view import ClusterView, Watcher
 from muster_runtime.wire import GRPC, Wire
 
 from muster_discovery._forward import Forwarder
@@ -70,7 +72,7 @@ class Discovery:
             StartupError: it cannot listen, or a certificate cannot be read.
         """
         self._channels = Channels(self._settings.metadata, self._tls, self._wire)
-        self._view = view = ClusterView(self._channels)
+        self._view = view = ClusterView(self._channels, self._watcher())
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)
         if self._telemetry is not None:
@@ -106,6 +108,11 @@ class Discovery:
         if self._channels is not None:
             await self._channels.close()
         log.info("discovery_stopped")
+
+    def _watcher(self) -> Watcher:
+        listen = self._settings.listen
+        name = self._settings.advertise or Address(socket.gethostname(), listen.port)
+        return Watcher("discovery", str(name), FEATURE_NAMES)
 
     async def _become_ready(self, view: ClusterView) -> None:
         await view.wait_change(0)

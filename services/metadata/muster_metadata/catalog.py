@@ -4,18 +4,19 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import structlog
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_metadata.entries import End, Entry
 from muster_metadata.logs import Logs
 from muster_metadata.reading import LogReader, drain
 from muster_metadata.repair import Held
-from muster_metadata.topics import Topics
+from muster_metadata.topics import NotUnderstood, Topics
 from muster_metadata.upkeep import Upkeep
 
 log = structlog.get_logger()
@@ -58,6 +59,7 @@ class Catalog:
         instance: name of this instance.
         wall_ms: what records say when they were made.
         changed: told of each new state.
+        not_understood: told why this version must not serve the cluster, when the catalog says so.
         change_timeout_ms: after this a change is answered as not available.
     """
 
@@ -69,6 +71,7 @@ class Catalog:
         instance: str,
         wall_ms: Callable[[], int],
         changed: Callable[[pb.TopicCatalog], None],
+        not_understood: Callable[[str], None],
         change_timeout_ms: int,
     ) -> None:
         self._logs = logs
@@ -77,6 +80,7 @@ class Catalog:
         self._instance = instance
         self._wall_ms = wall_ms
         self._changed = changed
+        self._not_understood = not_understood
         self._timeout_s = change_timeout_ms / 1000
         self._lock = asyncio.Lock()
         self._seen = Topics()
@@ -85,6 +89,16 @@ class Catalog:
         self._end: End | None = None
         self._mine = Topics()
         self._following: asyncio.Task[None] | None = None
+        self._was_read = asyncio.Event()
+
+    @property
+    def features(self) -> Set[str]:
+        """Names of the enabled features; empty before the catalog was read."""
+        return self._seen.features
+
+    async def wait_read(self) -> None:
+        """Waits until the catalog was read for the first time."""
+        await self._was_read.wait()
 
     def known(self, shard: int) -> None:
         """The catalog's log is addressed as this shard."""
@@ -106,6 +120,8 @@ class Catalog:
             found = await self._read(self._seen, 0, b"")
             if found is not None and found.version > self._seen.version:
                 self._show(found)
+        except NotUnderstood as error:
+            self._not_understood(str(error))
         except Exception:
             log.exception("catalog_not_followed")
 
@@ -134,13 +150,44 @@ class Catalog:
                     await asyncio.sleep(_PAUSE_S)
         except TimeoutError:
             self._held = None
+        except NotUnderstood as error:
+            self._not_understood(str(error))
         return _UNAVAILABLE
+
+    async def enable(self, feature: str, version: str) -> bool:
+        """Enables a feature for good; says whether it is, after a majority has it.
+
+        Args:
+            feature: its name.
+            version: of this software.
+        """
+        record = records_pb2.Record(
+            written_at_ms=self._wall_ms(),
+            critical=True,
+            feature_enabled=records_pb2.FeatureEnabled(name=feature, version=version),
+        ).SerializeToString()
+        try:
+            async with asyncio.timeout(self._timeout_s), self._lock:
+                while feature not in self._mine.features:
+                    held = self._held is not None or await self._claim()
+                    if held and feature not in self._mine.features:
+                        await self._store(record)
+                    elif not held:
+                        await asyncio.sleep(_PAUSE_S)
+        except TimeoutError:
+            self._held = None
+        except NotUnderstood as error:
+            self._not_understood(str(error))
+        return feature in self._mine.features
 
     async def hold(self) -> None:
         """Claims the log, so that nodes that lack it are rebuilt under the claim."""
-        async with self._lock:
-            self._held = None
-            await self._claim()
+        try:
+            async with self._lock:
+                self._held = None
+                await self._claim()
+        except NotUnderstood as error:
+            self._not_understood(str(error))
 
     async def _attempt(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse | None:
         """One try; None: try again."""
@@ -217,3 +264,4 @@ class Catalog:
         if topics.version > self._seen.version:
             self._seen = topics.copy()
             self._changed(topics.to_proto())
+            self._was_read.set()

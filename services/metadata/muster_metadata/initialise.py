@@ -3,20 +3,27 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster_core.features import FEATURE_NAMES
 from muster_core.position import GENESIS
+from muster_runtime.about import software_version
 
 from muster_metadata import keys
 from muster_metadata.addresses import split_urls
+from muster_metadata.catalog import Catalog
+from muster_metadata.claim import Claimer
 from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
 from muster_metadata.entries import genesis
 from muster_metadata.introductions import introduction
+from muster_metadata.logs import Logs
 from muster_metadata.node import Node
 from muster_metadata.quorum import Quorum
-from muster_metadata.repair import Inspected
+from muster_metadata.reading import LogReader
+from muster_metadata.repair import Inspected, Repairer
 from muster_metadata.reply import Reply, Status
+from muster_metadata.upkeep import Upkeep
 
 DEFAULT_SHARD_COUNT = 50
 MAX_SHARD_COUNT = 10_000
@@ -38,12 +45,14 @@ class Initialised:
         shard_count: its number of shards.
         made: nodes that were made now, by index from 1.
         left: nodes without data that were left to be rebuilt from the others, and nodes that do not answer.
+        fresh: nobody has used the cluster yet.
     """
 
     cluster_id: str
     shard_count: int
     made: tuple[int, ...]
     left: tuple[int, ...]
+    fresh: bool = False
 
 
 async def initialise(
@@ -52,6 +61,7 @@ async def initialise(
     cluster_id: str | None = None,
     connect_timeout_ms: int = 10_000,
     waiting: Callable[[str], None] = lambda _: None,
+    features: Iterable[str] = FEATURE_NAMES,
 ) -> Initialised:
     """Writes what is missing; run again it changes nothing, and after an interruption it goes on.
 
@@ -61,6 +71,8 @@ async def initialise(
         cluster_id: identity wanted; absent: the one that stands there, or a new UUID.
         connect_timeout_ms: how long to wait for nodes that do not answer.
         waiting: told for which nodes, each second.
+        features: names of what the cluster begins with; all, but for a cluster that stays as one of an older
+            version.
 
     Raises:
         InitialiseError: another cluster, another number of shards, or too few nodes.
@@ -71,7 +83,10 @@ async def initialise(
     quorum = Quorum(nodes, _REPLY_TIMEOUT_MS)
     quorum.start()
     try:
-        return await _initialise(quorum, shard_count, cluster_id, connect_timeout_ms, waiting)
+        made = await _initialise(quorum, shard_count, cluster_id, connect_timeout_ms, waiting)
+        if made.fresh:
+            await _enable(quorum, made.shard_count, sorted(features))
+        return made
     finally:
         await quorum.stop()
 
@@ -92,7 +107,7 @@ async def _initialise(
             shard_count,
             1,
             tuple(node.place for node in quorum.nodes),
-            time.time_ns() // 1_000_000,
+            _wall_ms(),
         )
     else:
         _check_wish(existing, shard_count, cluster_id)
@@ -113,7 +128,9 @@ async def _initialise(
         raise InitialiseError(f"{', '.join(away)}; a new cluster needs all of its nodes")
     for node in missing:
         await _make(node, configuration)
-    return Initialised(configuration.cluster_id, shard_count, tuple(node.index for node in missing), ())
+    return Initialised(
+        configuration.cluster_id, shard_count, tuple(node.index for node in missing), (), fresh=True
+    )
 
 
 def _agree(quorum: Quorum, said: Mapping[Node, Introduction]) -> None:
@@ -181,6 +198,27 @@ async def _used(nodes: Sequence[Node], shard_count: int) -> bool:
             if state.epoch or state.end.position != GENESIS:
                 return True
     return False
+
+
+async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> None:
+    """Writes the first records of the catalog."""
+    repairer = Repairer(quorum, 0)
+    upkeep = Upkeep(quorum, repairer)
+    claimer = Claimer(quorum, repairer, _wall_ms, _REPLY_TIMEOUT_MS)
+    logs = Logs(quorum, claimer, upkeep, lambda *_: None)
+    catalog = Catalog(
+        logs, LogReader(quorum), upkeep, "init", _wall_ms, lambda _: None, lambda _: None, _REPLY_TIMEOUT_MS
+    )
+    catalog.known(shard_count)
+    for feature in features:
+        if not await catalog.enable(feature, software_version()):
+            raise InitialiseError(
+                f"no majority of the nodes takes the feature {feature}: see their logs, then run this again"
+            )
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _make(node: Node, configuration: Configuration) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import structlog
+from muster_core.features import lacking
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -18,6 +19,7 @@ from muster_metadata.view import ClusterView
 log = structlog.get_logger()
 
 MAX_NAME_BYTES = 255
+MAX_FEATURES = 1_000
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
@@ -31,9 +33,19 @@ def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
         return "session must have 1 to 255 bytes"
     if not 1 <= len(request.host.encode()) <= MAX_NAME_BYTES or not 1 <= request.port <= 65_535:
         return "host must have 1 to 255 bytes and port must be 1 to 65535"
+    if len(request.features) > MAX_FEATURES or any(len(name) > 63 for name in request.features):
+        return f"features must be at most {MAX_FEATURES} names of at most 63 characters"
     if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
         return f"serving must name shards below {shard_count}, each once"
     return ""
+
+
+def lacks(missing: Sequence[str], version: str) -> str:
+    """Why a server is refused, for its log and its operator."""
+    return (
+        f"this server (version {version or 'unknown'}) does not know {', '.join(missing)}, which the cluster "
+        "has enabled: run the version of the other servers, or a later one"
+    )
 
 
 @dataclass(slots=True)
@@ -55,6 +67,7 @@ class Leases:
         tables: where rows are stored.
         view: is told of every renewal at once.
         upkeep: adopts the logs of coordinators that moved here.
+        features: names of the enabled features.
         renew_timeout_ms: how long a renewal may take.
         probe_timeout_ms: how long a silent address is given after a stream broke.
         now_ms: boot clock.
@@ -65,6 +78,7 @@ class Leases:
         tables: Tables,
         view: ClusterView,
         upkeep: Upkeep,
+        features: Callable[[], Set[str]],
         renew_timeout_ms: int,
         probe_timeout_ms: int,
         now_ms: Callable[[], int],
@@ -72,6 +86,7 @@ class Leases:
         self._tables = tables
         self._view = view
         self._upkeep = upkeep
+        self._features = features
         self._renew_timeout_ms = renew_timeout_ms
         self._probe_timeout_ms = probe_timeout_ms
         self._now_ms = now_ms
@@ -117,6 +132,11 @@ class Leases:
     async def _renew(self, stream: _Stream, request: pb.LeaseRequest) -> pb.LeaseResponse:
         known = stream.row
         response = pb.LeaseResponse(number=request.number)
+        enabled = self._features()
+        if not request.release and (missing := lacking(enabled, request.features)):
+            response.message = lacks(missing, request.version)
+            log.warning("coordinator_refused", node_id=request.node_id, reason=response.message)
+            return response
         row = LeaseRow(
             node_id=request.node_id,
             session=request.session,
@@ -128,6 +148,7 @@ class Leases:
             draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
             released=request.release,
             serving=tuple((served.shard, served.epoch) for served in request.serving),
+            features=tuple(sorted(set(request.features))),
         )
         if known is None or known.session != row.session:
             try:
@@ -151,6 +172,7 @@ class Leases:
             response.message = "no majority of the log's nodes answered"
             return response
         response.renewed = True
+        response.features.extend(sorted(enabled))
         self._view.observer.put(row, self._now_ms())
         self._view.refresh()
         for shard, epoch in row.serving:

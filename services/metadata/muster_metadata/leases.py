@@ -30,6 +30,7 @@ class LeaseRow:
         released: it gave the lease up.
         dead: its process was seen dead after the renewal with this counter.
         serving: pairs of shard and epoch that it has loaded.
+        features: names of the features that it knows.
     """
 
     node_id: str
@@ -43,6 +44,7 @@ class LeaseRow:
     released: bool = False
     dead: bool = False
     serving: tuple[tuple[int, int], ...] = ()
+    features: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As the table stores it."""
@@ -60,7 +62,12 @@ class LeaseRow:
             fields = json.loads(text)
             known = {name: fields[name] for name in cls.__slots__ if name in fields}
             serving = known.pop("serving", None) or ()
-            row = cls(**known, serving=tuple((int(shard), int(epoch)) for shard, epoch in serving))
+            features = known.pop("features", None) or ()
+            row = cls(
+                **known,
+                serving=tuple((int(shard), int(epoch)) for shard, epoch in serving),
+                features=tuple(map(str, features)),
+            )
             return replace(row, run=int(row.run), counter=int(row.counter), port=int(row.port))
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("not a lease row") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.clock import boot_ms, wall_ms
+from muster_runtime.logs import alarm
 from muster_runtime.server import RpcServer
 from muster_runtime.settings import load
 from muster_runtime.telemetry import Telemetry
@@ -55,6 +56,7 @@ class Metadata:
         measures: what it counts; None: nothing.
         traces: what makes the spans of appends; None: nothing does.
         log_streams: open streams of coordinators to their logs.
+        outdated: set when the cluster turned out to use what this version does not know.
     """
 
     def __init__(self, settings: MetadataSettings, telemetry: Telemetry | None = None) -> None:
@@ -79,7 +81,13 @@ class Metadata:
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
         self.snapshots = Snapshots(self.quorum, self.upkeep)
         self.leases = Leases(
-            self.tables, self.view, self.upkeep, settings.renew_timeout_ms, settings.probe_timeout_ms, boot_ms
+            self.tables,
+            self.view,
+            self.upkeep,
+            lambda: self.catalog.features,
+            settings.renew_timeout_ms,
+            settings.probe_timeout_ms,
+            boot_ms,
         )
         self.catalog = Catalog(
             self.logs,
@@ -88,6 +96,7 @@ class Metadata:
             self.instance,
             wall_ms,
             self.view.topics,
+            self._outdated,
             settings.change_timeout_ms,
         )
         self._monitor = Monitor(
@@ -103,6 +112,7 @@ class Metadata:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
+        self.outdated = asyncio.Event()
         self._told = False
         self._waiting_since_ms = boot_ms()
         self.log_streams = 0
@@ -115,7 +125,7 @@ class Metadata:
 
     @property
     def ready(self) -> asyncio.Event:
-        """Set once a majority of the nodes said which cluster this is."""
+        """Set once a majority of the nodes said which cluster this is and what it has enabled."""
         return self._ready
 
     def add_to(self, server: RpcServer) -> None:
@@ -158,8 +168,11 @@ class Metadata:
         self.cluster_id = found.cluster_id
         self.view.known(found.cluster_id, found.shard_count)
         self.catalog.known(found.shard_count)
-        self.shard_count = found.shard_count
         self._monitor.start()
+        self.problem = "the catalog was not read yet"
+        await self.catalog.wait_read()
+        # Nobody is served before: a coordinator might lack what the cluster has enabled.
+        self.shard_count = found.shard_count
         self._ready.set()
         log.info(
             "cluster_found",
@@ -188,6 +201,17 @@ class Metadata:
         tell = log.error if found.contradiction else log.warning
         tell("log_not_usable_yet", problem=problem, nodes=nodes)
 
+    def _outdated(self, reason: str) -> None:
+        """The cluster uses what this version does not know: it ends all streams and refuses every call."""
+        if self.outdated.is_set():
+            return
+        self.outdated.set()
+        self.problem, self.shard_count = reason, 0
+        alarm(
+            "metadata_outdated", reason=reason, remedy="run the version of the other servers, or a later one"
+        )
+        self._spawn(self.drain())
+
     def _claimed(self, shard: int, epoch: int, node_id: str, session: str) -> None:
         if shard < self.shard_count:
             row = OwnerRow(epoch, node_id, session)
@@ -201,7 +225,8 @@ class Metadata:
         self._spawn(self.membership.follow())
 
     def _hold_catalog(self) -> None:
-        self._spawn(self.catalog.hold())
+        if not self.outdated.is_set():
+            self._spawn(self.catalog.hold())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -268,3 +293,5 @@ class MetadataServer:
     async def _serve(self) -> None:
         await self.metadata.ready.wait()
         await self.server.set_serving(True)
+        await self.metadata.outdated.wait()
+        await self.server.set_serving(False)

@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
-from muster_runtime.refusals import InvalidArgument, Unavailable, Violation
+from muster_runtime.refusals import FailedPrecondition, InvalidArgument, Unavailable, Unimplemented, Violation
 
 from muster_metadata import steps
 from muster_metadata.catalog import MAX_PARTITIONS, name_problem
 from muster_metadata.entries import Entry
+from muster_metadata.lease_stream import lacks
 from muster_metadata.log_stream import LogStream
 from muster_metadata.logs import MAX_BATCH_BYTES
 from muster_metadata.reading import MAX_PAGE, Page, Wanted
@@ -96,8 +98,13 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 yield message
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
-        """The view, now and after every change."""
-        async for message in self._metadata.view.watch():
+        """The view, now and after every change, for a watcher that knows every enabled feature."""
+        metadata = self._metadata
+        await metadata.ready.wait()
+        self._shard_count()
+        async for message in metadata.view.watch():
+            if missing := lacking(metadata.catalog.features, request.watcher.features):
+                raise FailedPrecondition(lacks(missing, request.watcher.version))
             yield message
 
     async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
@@ -161,6 +168,15 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 for (shard, node), answer in zip(places, answers, strict=True)
             ]
         )
+
+    async def ListFeatures(self, request: pb.ListFeaturesRequest, context: Any) -> pb.ListFeaturesResponse:
+        """What is enabled, and what this instance knows."""
+        self._shard_count()
+        return pb.ListFeaturesResponse(enabled=sorted(self._metadata.catalog.features), known=FEATURE_NAMES)
+
+    async def EnableFeature(self, request: pb.EnableFeatureRequest, context: Any) -> pb.EnableFeatureResponse:
+        """Enables a feature for good."""
+        raise Unimplemented("features cannot be enabled yet")
 
     def _shard_count(self) -> int:
         if not self._metadata.shard_count:

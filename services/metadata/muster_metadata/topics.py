@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
@@ -24,6 +25,10 @@ _LOG_KINDS = frozenset({"claim", "genesis", "handoff", "snapshot"})
 _ROWS_PER_ITEM = 500
 
 _Row = TypeVar("_Row")
+
+
+class NotUnderstood(Exception):
+    """The catalog says what this version does not know: it must not serve the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Topics:
         deletions: the newest removals, oldest first: of each name the offset of its last tombstone.
         deletions_since: every removal after this offset is in `deletions`.
         kept: replacements of nodes, features, and what this version does not know, in order.
+        features: names of what is enabled.
         version: place of the last record.
         end_hash: chain hash of it.
     """
@@ -89,6 +95,7 @@ class Topics:
         self.deletions: dict[str, int] = {}
         self.deletions_since = 0
         self.kept: list[Kept] = []
+        self.features: set[str] = set()
         self.version = NOWHERE
         self.end_hash = b""
         self._changes: dict[bytes, Change] = {}
@@ -100,6 +107,7 @@ class Topics:
         copy.deletions = dict(self.deletions)
         copy.deletions_since = self.deletions_since
         copy.kept = list(self.kept)
+        copy.features = set(self.features)
         copy.version, copy.end_hash = self.version, self.end_hash
         copy._changes = dict(self._changes)
         return copy
@@ -108,7 +116,7 @@ class Topics:
         """Takes in the next record.
 
         Raises:
-            ValueError: it is critical, and of a kind that this version does not know.
+            NotUnderstood: it is critical, and this version does not know its kind or the feature it enables.
         """
         record = records_pb2.Record.FromString(entry.record)
         kind = record.WhichOneof("kind")
@@ -117,10 +125,20 @@ class Topics:
         elif kind == "topic_tombstone":
             self._removed(record.topic_tombstone, entry.position)
         elif kind is None and record.critical:
-            raise ValueError("the catalog has a critical record of a kind that this version does not know")
+            raise NotUnderstood("the catalog has a critical record of a kind that this version does not know")
         elif kind not in _LOG_KINDS:
-            self.kept.append(Kept(entry.position, entry.record))
+            self._keep(Kept(entry.position, entry.record))
         self.version, self.end_hash = entry.position, entry.hash
+
+    def _keep(self, kept: Kept) -> None:
+        """Keeps a record as it is, and notes the feature that it enables."""
+        record = records_pb2.Record.FromString(kept.record)
+        if record.HasField("feature_enabled"):
+            name = record.feature_enabled.name
+            if lacking((name,), FEATURE_NAMES):
+                raise NotUnderstood(f"the cluster has enabled {name}, which this version does not know")
+            self.features.add(name)
+        self.kept.append(kept)
 
     def _stored(self, record: records_pb2.TopicStored, position: Position) -> None:
         before = self.by_name.get(record.name)
@@ -211,6 +229,7 @@ class Topics:
             version=self.version.to_proto(),
             deletions=[pb.TopicDeletion(name=name, offset=offset) for name, offset in self.deletions.items()],
             deletions_since=self.deletions_since,
+            features=sorted(self.features),
         )
 
     # --- snapshots
@@ -237,7 +256,11 @@ class Topics:
     def of_states(
         cls, states: Iterable[snapshot_pb2.CatalogState], upto: Position, end_hash: bytes
     ) -> "Topics":
-        """What `to_states` gave, up to a place and its chain hash."""
+        """What `to_states` gave, up to a place and its chain hash.
+
+        Raises:
+            NotUnderstood: a feature is enabled that this version does not know.
+        """
         topics = cls()
         for state in states:
             topics.deletions_since = max(topics.deletions_since, state.deletions_since)
@@ -250,7 +273,8 @@ class Topics:
                 topics._changes[change.change_id] = Change(
                     change.name, stored, Position.from_proto(change.position)
                 )
-            topics.kept += [Kept(Position.from_proto(kept.position), kept.record) for kept in state.kept]
+            for kept in state.kept:
+                topics._keep(Kept(Position.from_proto(kept.position), kept.record))
         topics.version, topics.end_hash = upto, end_hash
         return topics
 

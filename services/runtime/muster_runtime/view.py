@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -12,6 +13,7 @@ from muster_protos.muster.v1 import discovery_pb2
 
 from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
+from muster_runtime.about import software_version
 from muster_runtime.channels import Channels
 
 log = structlog.get_logger()
@@ -21,6 +23,28 @@ FIRST_VIEW_TIMEOUT_MS = 3_000
 
 BACKOFF_MIN_MS = 50
 BACKOFF_MAX_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Who watches, as metadata is told.
+
+    Attributes:
+        role: `coordinator` or `discovery`.
+        name: which one of its role, for people.
+        features: names of the features that it knows, in order.
+    """
+
+    role: str
+    name: str
+    features: Sequence[str]
+
+    def request(self) -> metadata_pb2.WatchRequest:
+        """The request of the watch."""
+        server = metadata_pb2.Server(
+            role=self.role, name=self.name, version=software_version(), features=self.features
+        )
+        return metadata_pb2.WatchRequest(watcher=server)
 
 
 class ClusterView:
@@ -33,6 +57,7 @@ class ClusterView:
 
     Args:
         channels: to the instances of metadata; the caller closes them.
+        watcher: who watches.
         first: index of the instance asked first; any if absent.
         first_view_timeout_ms: see `FIRST_VIEW_TIMEOUT_MS`.
     """
@@ -40,11 +65,13 @@ class ClusterView:
     def __init__(
         self,
         channels: Channels,
+        watcher: Watcher,
         *,
         first: int | None = None,
         first_view_timeout_ms: int = FIRST_VIEW_TIMEOUT_MS,
     ) -> None:
         self._channels = channels
+        self._request = watcher.request()
         self._instance = random.randrange(len(channels)) if first is None else first  # noqa: S311
         self._first_view_timeout_s = first_view_timeout_ms / 1000
         self._cluster: discovery_pb2.Cluster | None = None
@@ -52,6 +79,7 @@ class ClusterView:
         self._owners: dict[int, discovery_pb2.ShardOwner] = {}
         self._nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
         self._lease_ms = 0
+        self._features: frozenset[str] = frozenset()
         self._connected = False
         self._heard_at_ms: int | None = None
         self._changes = 0
@@ -68,6 +96,11 @@ class ClusterView:
     def catalog(self) -> metadata_pb2.TopicCatalog | None:
         """The topics; None before the first message. Not to be changed; a change brings a new object."""
         return self._catalog
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of what the cluster has enabled, as far as metadata said so; none is ever taken away."""
+        return self._features
 
     @property
     def lease_ms(self) -> int:
@@ -155,7 +188,7 @@ class ClusterView:
         stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
             self._channels.channel(self._instance)
         )
-        stream = stub.Watch(metadata_pb2.WatchRequest(), wait_for_ready=False)
+        stream = stub.Watch(self._request, wait_for_ready=False)
         heard = False
         try:
             message = await asyncio.wait_for(stream.read(), self._first_view_timeout_s)
@@ -194,6 +227,8 @@ class ClusterView:
         if cluster == self._cluster and catalog == self._catalog:
             return
         self._cluster, self._catalog = cluster, catalog
+        if catalog is not None:
+            self._features |= set(catalog.features)
         self._owners = {owner.shard: owner for owner in cluster.shards}
         self._nodes = {node.node_id: node for node in cluster.coordinators}
         self._tell()

@@ -1,8 +1,9 @@
 """Initialises the log of a cluster."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from muster_core.features import FEATURE_NAMES
 from muster_metadata.initialise import Initialised, InitialiseError, initialise
 from muster_runtime.errors import StartupError
 
@@ -17,7 +18,11 @@ def _say(waiting: str) -> None:
 
 
 async def initialise_log(
-    url: str, shard_count: int, cluster_id: str = "", waiting: Callable[[str], None] = _say
+    url: str,
+    shard_count: int,
+    cluster_id: str = "",
+    waiting: Callable[[str], None] = _say,
+    features: Iterable[str] = FEATURE_NAMES,
 ) -> Initialised:
     """Writes what is missing of a cluster's log; repeated, it changes nothing.
 
@@ -26,12 +31,13 @@ async def initialise_log(
         shard_count: fixed for ever.
         cluster_id: empty: the one that stands there, else a new one.
         waiting: told each second which nodes do not answer yet; on standard error if absent.
+        features: names of what a new cluster begins with.
 
     Raises:
         InitError: another cluster or number of shards stands there, or too few nodes answer.
     """
     try:
-        return await initialise(url, shard_count, cluster_id or None, waiting=waiting)
+        return await initialise(url, shard_count, cluster_id or None, waiting=waiting, features=features)
     except (InitialiseError, ValueError) as error:
         raise InitError(str(error)) from error
 

@@ -40,6 +40,7 @@ ALARM_EVENTS = (
     "log_damaged",
     "log_node_damaged",
     "log_not_readable",
+    "metadata_outdated",
     "preload_failed",
     "shard_failed",
     "snapshot_unusable",

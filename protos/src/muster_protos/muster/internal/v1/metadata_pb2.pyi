@@ -73,6 +73,42 @@ LOG_OUTCOME_TRIMMED: LogOutcome.ValueType  # 9
 """The log begins behind the place that was asked for: start again from its newest snapshot."""
 Global___LogOutcome: _TypeAlias = LogOutcome  # noqa: Y015
 
+class _EnableFeatureOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EnableFeatureOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EnableFeatureOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENABLE_FEATURE_OUTCOME_UNSPECIFIED: _EnableFeatureOutcome.ValueType  # 0
+    """Never sent."""
+    ENABLE_FEATURE_OUTCOME_ENABLED: _EnableFeatureOutcome.ValueType  # 1
+    """It is enabled, now or since earlier."""
+    ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE: _EnableFeatureOutcome.ValueType  # 2
+    """The answering instance knows no feature of this name."""
+    ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT: _EnableFeatureOutcome.ValueType  # 3
+    """Servers are alive that do not know it: see `lacking`."""
+    ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE: _EnableFeatureOutcome.ValueType  # 4
+    """The catalog cannot be written now, or the instance has not looked around for long enough yet. Try again; the
+    feature may be enabled or not.
+    """
+
+class EnableFeatureOutcome(_EnableFeatureOutcome, metaclass=_EnableFeatureOutcomeEnumTypeWrapper):
+    """Why a feature was not enabled."""
+
+ENABLE_FEATURE_OUTCOME_UNSPECIFIED: EnableFeatureOutcome.ValueType  # 0
+"""Never sent."""
+ENABLE_FEATURE_OUTCOME_ENABLED: EnableFeatureOutcome.ValueType  # 1
+"""It is enabled, now or since earlier."""
+ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE: EnableFeatureOutcome.ValueType  # 2
+"""The answering instance knows no feature of this name."""
+ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT: EnableFeatureOutcome.ValueType  # 3
+"""Servers are alive that do not know it: see `lacking`."""
+ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE: EnableFeatureOutcome.ValueType  # 4
+"""The catalog cannot be written now, or the instance has not looked around for long enough yet. Try again; the
+feature may be enabled or not.
+"""
+Global___EnableFeatureOutcome: _TypeAlias = EnableFeatureOutcome  # noqa: Y015
+
 @_typing.final
 class LogEnd(_message.Message):
     """End of a log: the last entry's place and chain hash."""
@@ -537,6 +573,7 @@ class LeaseRequest(_message.Message):
     SERVING_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Name of the process, 1 to 255 bytes."""
     session: _builtins.str
@@ -561,6 +598,12 @@ class LeaseRequest(_message.Message):
     def serving(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedShard]:
         """Shards that it serves now."""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the features that it knows; none: it is older than features. A server that lacks an enabled one gets
+        no lease.
+        """
+
     def __init__(
         self,
         *,
@@ -574,10 +617,11 @@ class LeaseRequest(_message.Message):
         serving: _abc.Iterable[Global___ServedShard] | None = ...,
         release: _builtins.bool = ...,
         catalog_offset: _builtins.int | None = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "host", b"host", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
@@ -621,6 +665,7 @@ class LeaseResponse(_message.Message):
     RENEWED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SUPERSEDED_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the request."""
     renewed: _builtins.bool
@@ -629,6 +674,10 @@ class LeaseResponse(_message.Message):
     """Why not; empty if it was."""
     superseded: _builtins.bool
     """True: another run of the same name took the lease; this one must stop."""
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With `renewed`: names of the features that are enabled."""
+
     def __init__(
         self,
         *,
@@ -636,10 +685,11 @@ class LeaseResponse(_message.Message):
         renewed: _builtins.bool = ...,
         message: _builtins.str = ...,
         superseded: _builtins.bool = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "number", b"number", "renewed", b"renewed", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "message", b"message", "number", b"number", "renewed", b"renewed", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -934,16 +984,59 @@ class WatchRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WATCHER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def watcher(self) -> Global___Server:
+        """The watcher; absent: it is older than features. One that lacks an enabled feature is refused."""
+
     def __init__(
         self,
+        *,
+        watcher: Global___Server | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["watcher", b"watcher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class Server(_message.Message):
+    """A process of the cluster, as it describes itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """What it is: `coordinator`, `discovery` or `metadata`; at most 255 bytes."""
+    name: _builtins.str
+    """Which one of its role, for people and unique among those alive; 1 to 255 bytes."""
+    version: _builtins.str
+    """Version of its software, at most 255 bytes; empty: unknown."""
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the features that it knows; none: it is older than features."""
+
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "name", b"name", "role", b"role", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Server: _TypeAlias = Server  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
@@ -989,6 +1082,7 @@ class TopicCatalog(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DELETIONS_FIELD_NUMBER: _builtins.int
     DELETIONS_SINCE_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     deletions_since: _builtins.int
     """Every removal after this offset of the catalog's log is among them."""
     @_builtins.property
@@ -1003,6 +1097,10 @@ class TopicCatalog(_message.Message):
     def deletions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicDeletion]:
         """Of each name that was ever removed its last removal, oldest first; the newest 2,000 of them."""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the features that are enabled, in order."""
+
     def __init__(
         self,
         *,
@@ -1010,10 +1108,11 @@ class TopicCatalog(_message.Message):
         version: _common_pb2.Position | None = ...,
         deletions: _abc.Iterable[Global___TopicDeletion] | None = ...,
         deletions_since: _builtins.int = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deletions", b"deletions", "deletions_since", b"deletions_since", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deletions", b"deletions", "deletions_since", b"deletions_since", "features", b"features", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1288,3 +1387,110 @@ class DescribeLogResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeLogResponse: _TypeAlias = DescribeLogResponse  # noqa: Y015
+
+@_typing.final
+class ListFeaturesRequest(_message.Message):
+    """Asks for the features."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFeaturesRequest: _TypeAlias = ListFeaturesRequest  # noqa: Y015
+
+@_typing.final
+class ListFeaturesResponse(_message.Message):
+    """The features of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENABLED_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def enabled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those that are enabled, in order."""
+
+    @_builtins.property
+    def known(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those that the answering instance knows, in order."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Server]:
+        """The servers that are alive, by role and name."""
+
+    def __init__(
+        self,
+        *,
+        enabled: _abc.Iterable[_builtins.str] | None = ...,
+        known: _abc.Iterable[_builtins.str] | None = ...,
+        servers: _abc.Iterable[Global___Server] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "known", b"known", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFeaturesResponse: _TypeAlias = ListFeaturesResponse  # noqa: Y015
+
+@_typing.final
+class EnableFeatureRequest(_message.Message):
+    """Asks to enable a feature."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableFeatureRequest: _TypeAlias = EnableFeatureRequest  # noqa: Y015
+
+@_typing.final
+class EnableFeatureResponse(_message.Message):
+    """Outcome of an attempt to enable a feature."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    LACKING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    outcome: Global___EnableFeatureOutcome.ValueType
+    """What happened."""
+    message: _builtins.str
+    """Explanation for people; empty with ENABLED."""
+    @_builtins.property
+    def lacking(self) -> _containers.RepeatedCompositeFieldContainer[Global___Server]:
+        """With SERVER_LACKS_IT: who, by role and name."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___EnableFeatureOutcome.ValueType = ...,
+        lacking: _abc.Iterable[Global___Server] | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lacking", b"lacking", "message", b"message", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnableFeatureResponse: _TypeAlias = EnableFeatureResponse  # noqa: Y015

@@ -71,6 +71,16 @@ class MetadataServiceStub(object):
                 request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogRequest.SerializeToString,
                 response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogResponse.FromString,
                 _registered_method=True)
+        self.ListFeatures = channel.unary_unary(
+                '/muster.internal.v1.MetadataService/ListFeatures',
+                request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesRequest.SerializeToString,
+                response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesResponse.FromString,
+                _registered_method=True)
+        self.EnableFeature = channel.unary_unary(
+                '/muster.internal.v1.MetadataService/EnableFeature',
+                request_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.SerializeToString,
+                response_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.FromString,
+                _registered_method=True)
 
 
 class MetadataServiceServicer(object):
@@ -127,6 +137,20 @@ class MetadataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFeatures(self, request, context):
+        """Features of the cluster, and which server knows which. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableFeature(self, request, context):
+        """Enables a feature for good. Refused while a server is alive that does not know it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetadataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +188,16 @@ def add_MetadataServiceServicer_to_server(servicer, server):
                     servicer.DescribeLog,
                     request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogRequest.FromString,
                     response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogResponse.SerializeToString,
+            ),
+            'ListFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFeatures,
+                    request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesRequest.FromString,
+                    response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesResponse.SerializeToString,
+            ),
+            'EnableFeature': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableFeature,
+                    request_deserializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.FromString,
+                    response_serializer=muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -357,6 +391,60 @@ class MetadataService(object):
             '/muster.internal.v1.MetadataService/DescribeLog',
             muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogRequest.SerializeToString,
             muster_dot_internal_dot_v1_dot_metadata__pb2.DescribeLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.internal.v1.MetadataService/ListFeatures',
+            muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesRequest.SerializeToString,
+            muster_dot_internal_dot_v1_dot_metadata__pb2.ListFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableFeature(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.internal.v1.MetadataService/EnableFeature',
+            muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureRequest.SerializeToString,
+            muster_dot_internal_dot_v1_dot_metadata__pb2.EnableFeatureResponse.FromString,
             options,
             channel_credentials,
             insecure,

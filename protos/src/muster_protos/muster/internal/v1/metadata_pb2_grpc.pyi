@@ -49,6 +49,10 @@ class MetadataServiceStub:
     """The audit exported a log up to a position: it may be trimmed as far."""
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_metadata_pb2.DescribeLogRequest, _metadata_pb2.DescribeLogResponse]
     """Every log on every node: ends, promises, lag. For operators."""
+    ListFeatures: _grpc.UnaryUnaryMultiCallable[_metadata_pb2.ListFeaturesRequest, _metadata_pb2.ListFeaturesResponse]
+    """Features of the cluster, and which server knows which. For operators."""
+    EnableFeature: _grpc.UnaryUnaryMultiCallable[_metadata_pb2.EnableFeatureRequest, _metadata_pb2.EnableFeatureResponse]
+    """Enables a feature for good. Refused while a server is alive that does not know it."""
 
 @_typing.type_check_only
 class MetadataServiceAsyncStub(MetadataServiceStub):
@@ -71,6 +75,10 @@ class MetadataServiceAsyncStub(MetadataServiceStub):
     """The audit exported a log up to a position: it may be trimmed as far."""
     DescribeLog: _aio.UnaryUnaryMultiCallable[_metadata_pb2.DescribeLogRequest, _metadata_pb2.DescribeLogResponse]  # type: ignore[assignment]
     """Every log on every node: ends, promises, lag. For operators."""
+    ListFeatures: _aio.UnaryUnaryMultiCallable[_metadata_pb2.ListFeaturesRequest, _metadata_pb2.ListFeaturesResponse]  # type: ignore[assignment]
+    """Features of the cluster, and which server knows which. For operators."""
+    EnableFeature: _aio.UnaryUnaryMultiCallable[_metadata_pb2.EnableFeatureRequest, _metadata_pb2.EnableFeatureResponse]  # type: ignore[assignment]
+    """Enables a feature for good. Refused while a server is alive that does not know it."""
 
 class MetadataServiceServicer(metaclass=_abc_1.ABCMeta):
     """The only service that speaks to Redis. Instances are alike: a caller may go on with another one
@@ -132,5 +140,21 @@ class MetadataServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_metadata_pb2.DescribeLogResponse, _abc.Awaitable[_metadata_pb2.DescribeLogResponse]]:
         """Every log on every node: ends, promises, lag. For operators."""
+
+    @_abc_1.abstractmethod
+    def ListFeatures(
+        self,
+        request: _metadata_pb2.ListFeaturesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_metadata_pb2.ListFeaturesResponse, _abc.Awaitable[_metadata_pb2.ListFeaturesResponse]]:
+        """Features of the cluster, and which server knows which. For operators."""
+
+    @_abc_1.abstractmethod
+    def EnableFeature(
+        self,
+        request: _metadata_pb2.EnableFeatureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_metadata_pb2.EnableFeatureResponse, _abc.Awaitable[_metadata_pb2.EnableFeatureResponse]]:
+        """Enables a feature for good. Refused while a server is alive that does not know it."""
 
 def add_MetadataServiceServicer_to_server(servicer: MetadataServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

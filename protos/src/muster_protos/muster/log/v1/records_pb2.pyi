@@ -45,6 +45,7 @@ class Record(_message.Message):
     TOPIC_STORED_FIELD_NUMBER: _builtins.int
     TOPIC_TOMBSTONE_FIELD_NUMBER: _builtins.int
     NODE_REPLACED_FIELD_NUMBER: _builtins.int
+    FEATURE_ENABLED_FIELD_NUMBER: _builtins.int
     written_at_ms: _builtins.int
     """When it was made, wall clock of the writer, ms since the Unix epoch. For people and retention."""
     critical: _builtins.bool
@@ -109,6 +110,10 @@ class Record(_message.Message):
     def node_replaced(self) -> Global___NodeReplaced:
         """Catalog: another server takes the place of a node of the log."""
 
+    @_builtins.property
+    def feature_enabled(self) -> Global___FeatureEnabled:
+        """Catalog: the cluster uses a feature from here on. Always critical."""
+
     def __init__(
         self,
         *,
@@ -129,12 +134,13 @@ class Record(_message.Message):
         topic_stored: Global___TopicStored | None = ...,
         topic_tombstone: Global___TopicTombstone | None = ...,
         node_replaced: Global___NodeReplaced | None = ...,
+        feature_enabled: Global___FeatureEnabled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_committed", b"assignment_committed", "claim", b"claim", "critical", b"critical", "feature_enabled", b"feature_enabled", "generation_started", b"generation_started", "genesis", b"genesis", "group_tombstone", b"group_tombstone", "handoff", b"handoff", "kind", b"kind", "member_left", b"member_left", "member_replaced", b"member_replaced", "node_replaced", b"node_replaced", "offset_committed", b"offset_committed", "offset_tombstone", b"offset_tombstone", "snapshot", b"snapshot", "topic_stored", b"topic_stored", "topic_tombstone", b"topic_tombstone", "topics_seen", b"topics_seen", "written_at_ms", b"written_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "topic_stored", "topic_tombstone", "node_replaced"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["genesis", "claim", "handoff", "snapshot", "generation_started", "assignment_committed", "member_left", "member_replaced", "group_tombstone", "offset_committed", "offset_tombstone", "topics_seen", "topic_stored", "topic_tombstone", "node_replaced", "feature_enabled"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -861,3 +867,31 @@ class NodeReplaced(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeReplaced: _TypeAlias = NodeReplaced  # noqa: Y015
+
+@_typing.final
+class FeatureEnabled(_message.Message):
+    """The cluster uses a feature from here on: what belongs to it is written, and a server that does not know it is
+    refused. Never taken back.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: lower case words joined by hyphens, 1 to 63 characters."""
+    version: _builtins.str
+    """Version of the software that enabled it, for people; empty: unknown."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeatureEnabled: _TypeAlias = FeatureEnabled  # noqa: Y015

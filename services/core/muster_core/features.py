@@ -1,0 +1,58 @@
+"""What a cluster may be told to use: nothing of a feature is written before it is enabled."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+
+class Feature(StrEnum):
+    """Something that older servers would misread in the log, or on the wire between servers.
+
+    A feature is enabled for a whole cluster, once and for good (`muster features enable`); a new cluster
+    begins with all of them. From then on its records are written, always critical, and a server that does not
+    know it gets no lease and no view.
+
+    Attributes:
+        about: what it brings, for operators.
+    """
+
+    TOPIC_INCARNATIONS = (
+        "topic-incarnations",
+        "a topic that was deleted and created again is another one: offsets of the old one are not its own",
+    )
+    UNSURE_BEATS = (
+        "unsure-beats",
+        "members keep their partitions through an outage of the log for as long as their sessions last",
+    )
+    CATALOG_SNAPSHOTS = (
+        "catalog-snapshots",
+        "the catalog's log is snapshotted and trimmed",
+    )
+
+    about: str
+
+    def __new__(cls, value: str, about: str) -> "Feature":
+        """A member: the name that is stored, and what it is for."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.about = about
+        return member
+
+
+ALL_FEATURES = frozenset(Feature)
+"""What this version knows, and a new cluster begins with."""
+
+NO_FEATURES: frozenset[Feature] = frozenset()
+"""A cluster as the version before features made it."""
+
+FEATURE_NAMES = tuple(sorted(ALL_FEATURES))
+"""Their names, in order, as messages carry them."""
+
+
+def lacking(enabled: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Names of enabled features that are not among the known ones, in order."""
+    return tuple(sorted(set(enabled) - set(known)))
+
+
+def known_of(names: Iterable[str]) -> frozenset[Feature]:
+    """The features of these names that this version knows; see `lacking` for the others."""
+    return ALL_FEATURES.intersection(names)
