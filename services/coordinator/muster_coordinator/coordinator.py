@@ -26,6 +26,7 @@ from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView, Watcher
 from muster_runtime.wire import GRPC, Wire
 
+from muster_coordinator.callers import Callers
 from muster_coordinator.calls import Calls
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import LeaseLine, LeaseThread
@@ -289,15 +290,16 @@ class Coordinator:
 
     def _add_servicers(self, late: "_Late", measures: CoordinatorMeasures | None) -> None:
         add = self._server.add
+        callers = Callers(self._settings.trusted_proxies)
         answer = late.answer if measures is None else measures.answering(late.answer)
         add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
-            GroupCoordinatorServicer(answer),
+            GroupCoordinatorServicer(answer, callers),
             method_limits=METHOD_LIMITS,
         )
         add(
             session_pb2_grpc.add_GroupSessionServiceServicer_to_server,
-            GroupSessionServicer(late.serve),
+            GroupSessionServicer(late.serve, callers),
             method_limits=SESSION_LIMITS,
         )
         self._server.on_stop(late.end_sessions)

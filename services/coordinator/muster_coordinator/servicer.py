@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import unquote
 
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
+
+from muster_coordinator.callers import Callers
 
 METHOD_LIMITS = {"JoinGroup": 2 << 20, "SyncGroup": 4 << 20, "OffsetCommit": 4 << 20, "OffsetFetch": 4 << 20}
 """Largest request in bytes of the calls that may exceed the general limit. What a call brings must fit into
@@ -14,27 +15,22 @@ SESSION_LIMITS = {"Session": 8 << 20}
 """Largest message of a session in bytes; its calls have the limits of the unary ones besides."""
 
 
-def host_of(peer: str) -> str:
-    """The address in what grpc calls a peer: `ipv4:10.0.0.7:5123` → `10.0.0.7`; empty for a local socket."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    host, _, _ = unquote(rest).rpartition(":")
-    return host.strip("[]")
-
-
 class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     """Kafka's classic group protocol over gRPC.
 
     Args:
         answer: answers a call from a host.
+        callers: finds the host of a call.
     """
 
-    def __init__(self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]) -> None:
+    def __init__(
+        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]], callers: Callers
+    ) -> None:
         self._answer_call = answer
+        self._callers = callers
 
     async def _answer(self, request: Any, context: Any) -> Any:
-        return await self._answer_call(request, host_of(context.peer()))
+        return await self._answer_call(request, self._callers.host(context))
 
     JoinGroup = _answer
     SyncGroup = _answer
@@ -54,13 +50,15 @@ class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):
 
     Args:
         serve: serves a stream, given the call and the client's host, until it ends.
+        callers: finds the host of a call.
     """
 
-    def __init__(self, serve: Callable[[Any, str], Awaitable[None]]) -> None:
+    def __init__(self, serve: Callable[[Any, str], Awaitable[None]], callers: Callers) -> None:
         self._serve = serve
+        self._callers = callers
 
     async def Session(  # type: ignore[override]
         self, _requests: Any, context: Any
     ) -> None:
         """Serves one stream."""
-        await self._serve(context, host_of(context.peer()))
+        await self._serve(context, self._callers.host(context))

@@ -9,6 +9,7 @@ from muster_runtime.settings import Settings
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from muster_coordinator.callers import NetworkList
 from muster_coordinator.calls import MAX_ANSWER_BYTES
 from muster_coordinator.snapshot_taker import SnapshotPace
 
@@ -45,6 +46,13 @@ class CoordinatorSettings(Settings):
     metadata: AddressList = Field(
         default=(Address("127.0.0.1", 7420),),
         description="Addresses of the metadata instances, 1 to 100.",
+    )
+    trusted_proxies: NetworkList = Field(
+        default=(),
+        description=(
+            "Networks of proxies, as `10.0.0.0/8,192.168.1.7`, whose `x-forwarded-for` says on which host a "
+            "member runs; others' is ignored."
+        ),
     )
     lease_margin_ms: int = Field(
         default=400,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,6 +21,7 @@ _KINDS: dict[Any, str] = {
     Path: "file",
     SecretStr: "secret",
     Address: "host:port",
+    IPv4Network: "network",
 }
 
 
