@@ -8,8 +8,9 @@ import grpc
 import pytest
 from kit.waiting import until, until_equal
 from muster_coordinator.log_client import LogClient, Nonces, Pace
-from muster_coordinator.shard_log import BATCH_MAX_RECORDS, LogStopped, ShardLog
+from muster_coordinator.shard_log import LogStopped, ShardLog, TooLarge
 from muster_core.position import Position
+from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
@@ -115,10 +116,32 @@ async def test_one_append_at_a_time_and_what_waits_goes_together_next(bench: Ben
 @pytest.mark.row("PT-25")
 async def test_a_batch_keeps_the_limit_of_records_and_appends_whole(bench: Bench) -> None:
     log = await bench.claim(0)
-    log.append(0, [b"x"] * (BATCH_MAX_RECORDS - 1))
+    log.append(0, [b"x"] * (APPEND_MAX_RECORDS - 1))
     log.append(1, [b"y"] * 2)
     await until_equal(lambda: len(bench.done), 2)
-    assert bench.store.batches == [BATCH_MAX_RECORDS - 1, 2]
+    assert bench.store.batches == [APPEND_MAX_RECORDS - 1, 2]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [bytes(RECORD_MAX_BYTES + 1)],
+        [bytes(RECORD_MAX_BYTES)] * (APPEND_MAX_BYTES // RECORD_MAX_BYTES),
+        [b"x"] * (APPEND_MAX_RECORDS + 1),
+        [],
+    ],
+    ids=["a record", "bytes", "records", "nothing"],
+)
+async def test_what_the_log_does_not_take_is_not_sent_and_stops_nothing(
+    bench: Bench, records: list[bytes]
+) -> None:
+    log = await bench.claim(0)
+    with pytest.raises(TooLarge):
+        log.append(0, records)
+    log.append(1, [b"x"])
+    await until_equal(lambda: [append_id for append_id, _ in bench.done], [1])
+    assert bench.store.batches == [1]
+    assert bench.stopped == []
 
 
 async def test_an_unknown_outcome_is_repeated_unchanged_and_lands_once(bench: Bench) -> None:

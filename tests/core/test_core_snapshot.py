@@ -88,6 +88,18 @@ def test_a_part_ends_where_it_is_large_enough() -> None:
     assert all(len(part) < 4_096 + 20_000 for part in small)
 
 
+def test_no_part_is_too_large_for_metadata_however_long_the_metadata_of_commits_is() -> None:
+    shard = Shard(3, GroupConfig())
+    for number in range(500):
+        commit = log.OffsetCommitted(group_id="g", generation=-1)
+        commit.offsets.add(topic="t", partition=number, offset=number, metadata="é" * 32_768)
+        shard.replay(Position(1, number + 1), log.Record(written_at_ms=5, offset_committed=commit))
+    found = list(parts(shard.groups.values(), Covered(3, UPTO, bytes(32))))
+    assert len(found) > 2
+    assert max(map(len, found)) < 16 << 20
+    assert pictures(through_snapshot(shard, UPTO, GroupConfig())) == pictures(shard)
+
+
 def test_of_many_milestones_every_second_one_goes_and_the_newest_stays() -> None:
     covered = nothing_of(3)
     for offset in range(1, 3_000):

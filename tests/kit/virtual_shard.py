@@ -22,6 +22,7 @@ from muster_core.events import (
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.group_state import GroupState
 from muster_core.position import Position
+from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -147,6 +148,9 @@ class VirtualShard:
             assert reply.call_id not in self.answered, f"call {reply.call_id} was answered twice"
             self.answered.add(reply.call_id)
             self.answers[reply.call_id] = reply.message
+        for append in effects.appends:
+            assert len(list(in_appends(append.records))) == 1, "the log does not take it at a time"
+            assert max(record.ByteSize() for record in append.records) <= RECORD_MAX_BYTES
         self.appends.extend(effects.appends)
         self.waiting.extend(effects.appends)
         while self.auto_ack and self.waiting:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 from kit.metadata_instances import (
     ContainerNodes,
@@ -15,8 +16,10 @@ from kit.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
+from muster_coordinator.log_client import LogClient
 from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
+from muster_metadata.log_stream import MAX_OPEN_CALLS
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -208,3 +211,18 @@ async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
         assert (await cluster[0].step(0, append=too_many)).outcome == pb.LOG_OUTCOME_INVALID
         assert (await writer.append(cluster[0], bytes(8 << 20))).outcome == pb.LOG_OUTCOME_OK
         assert len(await cluster[0].read(0, writer)) == 3
+
+
+async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_end(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1, shards=1) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        client = LogClient([cluster[0].address], grpc.aio.insecure_channel)
+        client.start()
+        try:
+            check = pb.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
+            results = await asyncio.gather(*(client.submit(0, check) for _ in range(MAX_OPEN_CALLS + 900)))
+        finally:
+            await client.stop()
+        assert {result.outcome for result in results} == {pb.LOG_OUTCOME_OK}
+        assert client.repeats > 0

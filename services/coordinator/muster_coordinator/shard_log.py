@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from muster_core.position import Position
+from muster_core.record_bounds import (
+    APPEND_MAX_BYTES,
+    APPEND_MAX_RECORDS,
+    RECORD_MAX_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_coordinator.log_client import Log, Nonces, Step
 from muster_coordinator.watch import Watch
 
-BATCH_MAX_RECORDS = 10_000
-BATCH_MAX_BYTES = 16 << 20
-_RECORD_OVERHEAD_BYTES = 32
+
+class TooLarge(ValueError):
+    """Records that the log would not take: whoever made them must make less of them."""
 
 
 class LogStopped(Exception):
@@ -108,8 +114,18 @@ class ShardLog:
             append_id: what `on_done` is told.
             records: their bytes.
             ends_step: nothing travels behind them in the same step, so that `end` is their end in `on_done`.
+
+        Raises:
+            TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.
         """
-        size_bytes = sum(len(record) + _RECORD_OVERHEAD_BYTES for record in records)
+        size_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in records)
+        if (
+            size_bytes > APPEND_MAX_BYTES
+            or not 0 < len(records) <= APPEND_MAX_RECORDS
+            or max(map(len, records)) > RECORD_MAX_BYTES
+        ):
+            text = f"shard {self.shard}: {len(records)} records of {size_bytes} bytes are no step of the log"
+            raise TooLarge(text)
         self._queue.append(_Batch(append_id, records, size_bytes, ends_step))
         self._schedule()
 
@@ -183,7 +199,7 @@ class ShardLog:
             batch = self._queue[0]
             count += len(batch.records)
             size_bytes += batch.size_bytes
-            if self._sent and (count > BATCH_MAX_RECORDS or size_bytes > BATCH_MAX_BYTES):
+            if self._sent and (count > APPEND_MAX_RECORDS or size_bytes > APPEND_MAX_BYTES):
                 size_bytes -= batch.size_bytes
                 break
             self._sent.append(self._queue.popleft())

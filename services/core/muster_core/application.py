@@ -14,6 +14,7 @@ from muster_core.history import GenerationEntry, Participant
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import TopicPartition, partitions_in
+from muster_core.record_bounds import PART_BYTES, utf8_bytes
 from muster_core.record_run import RecordRun
 
 
@@ -167,11 +168,13 @@ class Application:
     ) -> None:
         entry.assigned_at_ms = wall_ms
         nobody = ("", None)
+        size_bytes = 0
         for partition in sorted(before.keys() | after.keys()):
             old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
             if old == new:
                 continue
-            if len(entry.moves) == self._config.history_moves:
+            size_bytes += sum(map(utf8_bytes, (partition[0], old, new)))
+            if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
                 entry.moves_truncated = True
                 return
             entry.moves.append(

@@ -18,6 +18,7 @@ from muster_core.group import Group, Step
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.purgatory import DelayedOperation, Purgatory
+from muster_core.record_bounds import in_appends
 from muster_core.responses import Owner, refusal
 
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
@@ -90,18 +91,27 @@ class ShardContext:
     ) -> None:
         """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
 
+        What is more than the log takes at a time is stored in several steps; a crash between them leaves the
+        first ones.
+
         Args:
-            records: what to store, all or nothing.
+            records: what to store, in this order; all or nothing where the log takes it at a time.
             done: what follows.
             holds: the group whose further events wait in line until then (docs/safety.md, "Groups").
             calls: calls that wait for it; they are refused when it takes longer than the limit.
             overdue: runs when it takes longer than the limit, and each time that the limit passes again.
         """
-        self._last_append_id += 1
-        append = _OpenAppend(self, tuple(records), done, holds, tuple(calls), overdue)
-        self._appends[self._last_append_id] = append
+        whole = tuple(records)
+        *first, last = [whole] if len(whole) == 1 else in_appends(whole)
+        for part in first:
+            self._send(_OpenAppend(self, part, _nothing, None, (), None))
         if holds is not None:
             holds.in_flight = True
+        self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))
+
+    def _send(self, append: "_OpenAppend") -> None:
+        self._last_append_id += 1
+        self._appends[self._last_append_id] = append
         self.effects.appends.append(Append(self._last_append_id, append.records))
         self.purgatory.try_complete_else_watch(append, ())
 
@@ -242,6 +252,10 @@ class _OpenAppend(DelayedOperation):
             self._context.refuse_line(self.holds)
         # calls that come now, in line or as retries, must not wait for ever either
         self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
+
+
+def _nothing() -> None:
+    """What follows a part of the records."""
 
 
 def _not_routed(call: Request) -> None:

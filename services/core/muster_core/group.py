@@ -15,6 +15,7 @@ from muster_core.offset_store import OffsetStore
 from muster_core.position import Position
 from muster_core.protocols import Protocols, Supporters
 from muster_core.published import TopicPartition, topics_in
+from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
 from muster_core.timing_wheel import Timer
 
@@ -163,7 +164,7 @@ class Group:
         self.members = {
             (new_member_id if key == old_member_id else key): value for key, value in self.members.items()
         }
-        self._size_bytes += len(new_member_id) - len(old_member_id)
+        self._size_bytes += utf8_bytes(new_member_id) - utf8_bytes(old_member_id)
         member.member_id = new_member_id
         self.static_members[member.group_instance_id] = new_member_id
         if old_member_id in self.pending_sync:

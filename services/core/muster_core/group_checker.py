@@ -13,10 +13,8 @@ from muster_core.group import CONSUMER, Group
 from muster_core.invariants import Findings
 from muster_core.position import NOWHERE, Position
 from muster_core.published import TopicPartition, partitions_in, read_subscription
+from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_core.record_run import COMMIT, RecordRun
-
-RECORD_MAX_BYTES = 8 << 20
-"""What one record may have."""
 
 _TOLERANCE_MS = 100  # between two times of one writer
 _BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")

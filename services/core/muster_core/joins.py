@@ -18,6 +18,7 @@ from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.protocols import Protocols, protocols_of
 from muster_core.rebalance import Rebalancer
+from muster_core.record_bounds import utf8_bytes
 from muster_core.timing_wheel import Timer
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
@@ -127,7 +128,7 @@ class Joins:
         """Whether the record of the group's next generation can take what the member brings."""
         instance_id = join.group_instance_id
         known = group.members.get(member_id or group.static_members.get(instance_id, ""))
-        ids = _ID_BYTES + 2 * len(instance_id) + 2 * len(join.request.client_id)
+        ids = _ID_BYTES + 2 * utf8_bytes(instance_id) + 2 * utf8_bytes(join.request.client_id)
         brings = ids + join.protocols.size_bytes
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes

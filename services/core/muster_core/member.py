@@ -9,6 +9,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
 from muster_core.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
+from muster_core.record_bounds import utf8_bytes
 from muster_core.timing_wheel import Timer
 
 _RECORD_OVERHEAD_BYTES = 64
@@ -113,8 +114,8 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
-        ids = len(self.member_id) + len(self.group_instance_id) + len(self.client_id) + len(self.host)
-        return _RECORD_OVERHEAD_BYTES + ids + self.protocols.size_bytes
+        ids = (self.member_id, self.group_instance_id, self.client_id, self.host)
+        return _RECORD_OVERHEAD_BYTES + sum(map(utf8_bytes, ids)) + self.protocols.size_bytes
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Its metadata for a protocol.

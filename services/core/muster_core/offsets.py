@@ -1,11 +1,10 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -25,6 +24,7 @@ from muster_core.member import Member
 from muster_core.offset_store import CommittedOffset, OffsetStore
 from muster_core.published import TopicPartition
 from muster_core.rebalance import Rebalancer
+from muster_core.record_bounds import APPEND_MAX_BYTES, PART_BYTES, RECORD_MAX_BYTES, in_appends, utf8_bytes
 
 _NO_GROUP = "there is no such group"
 _NOTHING = OffsetStore()
@@ -32,6 +32,12 @@ _NOTHING = OffsetStore()
 PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
+
+_NUMBER_BYTES = 16
+"""What a partition takes in a tombstone, the framing of its topic included."""
+
+_SURELY_SMALL = 100
+"""A commit of so many partitions fits into a record, whatever their names and metadata."""
 
 _RetryKey = tuple[str, str, int]
 """Group, member and number of a commit."""
@@ -129,15 +135,18 @@ class Offsets:
         if not commit.offsets:
             self._context.reply(call.call_id, self._answer(request))
             return
+        records = _in_parts(record)
+        if len(records) > 1 and len(list(in_appends(records))) > 1:
+            text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
         retry_key = _retry_key(request)
         if member is not None and request.member_seq:
             member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key)
         self._open_commits[request.group_id] += 1
-        self._context.append(
-            [record], answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key)
-        )
+        self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
     def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: _RetryKey) -> None:
         answer = self._answer(request)
@@ -234,28 +243,29 @@ class Offsets:
                     removed.append((entry.topic, number))
         answer = partial(self._context.reply, call.call_id, response)
         if removed:
-            record = self.tombstone(group, removed, "deleted")
-            self._context.append([record], answer, holds=group, calls=[call.call_id])
+            records = self.tombstones(group, removed, "deleted")
+            self._context.append(records, answer, holds=group, calls=[call.call_id])
         else:
             answer()
 
-    def tombstone(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> log.Record:
-        """The record that removes offsets."""
-        by_topic: dict[str, list[int]] = defaultdict(list)
+    def tombstones(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> list[log.Record]:
+        """The records that remove offsets; none without any."""
+        records: list[log.Record] = []
+        size_bytes, last = PART_BYTES, ""
         for topic, number in sorted(partitions):
-            by_topic[topic].append(number)
-        record = self._context.record()
-        record.offset_tombstone.CopyFrom(
-            log.OffsetTombstone(
-                group_id=group.group_id,
-                topics=[
-                    common_pb2.TopicPartitions(topic=name, partitions=numbers)
-                    for name, numbers in by_topic.items()
-                ],
-                reason=reason,
-            )
-        )
-        return record
+            if size_bytes >= PART_BYTES:
+                record = self._context.record()
+                record.offset_tombstone.CopyFrom(log.OffsetTombstone(group_id=group.group_id, reason=reason))
+                records.append(record)
+                size_bytes, last = 0, ""
+            topics = records[-1].offset_tombstone.topics
+            if topic != last:
+                topics.add(topic=topic)
+                size_bytes += utf8_bytes(topic)
+                last = topic
+            topics[-1].partitions.append(number)
+            size_bytes += _NUMBER_BYTES
+        return records
 
     def topics_deleted(self, topics: frozenset[str]) -> None:
         """Removes the offsets of deleted topics from all groups (conformance OD-12)."""
@@ -266,7 +276,8 @@ class Offsets:
     def _forget_topics(self, group: Group, topics: frozenset[str]) -> None:
         gone = [partition for partition, _ in group.offsets if partition[0] in topics]
         if gone:
-            self._context.append([self.tombstone(group, gone, "topic_deleted")], lambda: None, holds=group)
+            records = self.tombstones(group, gone, "topic_deleted")
+            self._context.append(records, lambda: None, holds=group)
 
     # --- expiry (KIP-211)
 
@@ -279,7 +290,7 @@ class Offsets:
         if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
             return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
         expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
-        records = [self.tombstone(group, expired, "expired")] if expired else []
+        records = self.tombstones(group, expired, "expired")
         if (
             group.state is GroupState.EMPTY
             and not group.pending_members
@@ -313,6 +324,26 @@ class Offsets:
             log.GroupTombstone(group_id=group.group_id, last_generation=group.generation, reason=reason)
         )
         return record
+
+
+def _in_parts(record: log.Record) -> list[log.Record]:
+    """A commit as the records that hold it; its number stands in the last one, so that it is there once."""
+    if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
+        return [record]
+    empty, parts = log.Record(), list[log.Record]()
+    empty.CopyFrom(record)
+    empty.offset_committed.ClearField("offsets")
+    empty.offset_committed.member_seq = 0
+    size_bytes = PART_BYTES
+    for entry in record.offset_committed.offsets:
+        if size_bytes >= PART_BYTES:
+            part, size_bytes = log.Record(), 0
+            part.CopyFrom(empty)
+            parts.append(part)
+        parts[-1].offset_committed.offsets.append(entry)
+        size_bytes += entry.ByteSize()
+    parts[-1].offset_committed.member_seq = record.offset_committed.member_seq
+    return parts
 
 
 def _retry_key(request: OffsetCommitRequest) -> _RetryKey:

@@ -7,6 +7,8 @@ from typing import Self
 
 from muster_protos.muster.v1 import coordinator_pb2
 
+from muster_core.record_bounds import utf8_bytes
+
 KINDS = 16
 """Of so many lists of protocols is remembered what was made of them: members of a group are mostly alike."""
 
@@ -28,7 +30,7 @@ class Protocols(tuple[tuple[str, bytes], ...]):
         """Takes them over, with what is made of them once."""
         made = super().__new__(cls, protocols)
         made.names = _alike_names(tuple([name for name, _ in made]))
-        made.size_bytes = sum([_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in made])
+        made.size_bytes = sum([_OVERHEAD_BYTES + utf8_bytes(name) + len(metadata) for name, metadata in made])
         return made
 
 

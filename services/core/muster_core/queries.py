@@ -155,7 +155,7 @@ class Queries:
             records: list[log.Record] = []
             if len(group.offsets):
                 partitions = [partition for partition, _ in group.offsets]
-                records.append(self._offsets.tombstone(group, partitions, "group_deleted"))
+                records += self._offsets.tombstones(group, partitions, "group_deleted")
             records.append(self._offsets.group_tombstone(group, "deleted"))
             done = partial(deletion.settle, group.group_id, error_code.NONE)
             self._context.append(records, done, holds=group, calls=[deletion.call_id])

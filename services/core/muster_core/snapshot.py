@@ -4,7 +4,7 @@ Made from a state that was only ever replayed, and read back into the same state
 the records behind it equals a replay of all records (invariant G12).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -20,10 +20,14 @@ from muster_core.history import GenerationEntry
 from muster_core.member import Member
 from muster_core.offset_store import CommittedOffset
 from muster_core.position import NOWHERE, Position
+from muster_core.published import TopicPartition
 
 FORMAT = 1
 PART_BYTES = 256 << 10
-"""A part ends with the item that reaches this size; one item may be as large as a record."""
+"""A part ends with the item that reaches this size."""
+
+ITEM_MAX_BYTES = 15 << 20
+"""No item is larger, so that each part is below the 16 MiB that metadata takes."""
 
 _ROWS_PER_ITEM = 500
 _MILESTONES_MAX = 512
@@ -169,20 +173,32 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
         yield snapshot_pb2.SnapshotItem(generation=entry.to_proto())
     offsets = iter(group.offsets)
     while chunk := list(islice(offsets, _ROWS_PER_ITEM)):
-        states = snapshot_pb2.OffsetStates()
-        for (topic, partition), found in chunk:
-            states.offsets.add(
-                offset=records_pb2.CommittedOffset(
-                    topic=topic,
-                    partition=partition,
-                    offset=found.offset,
-                    leader_epoch=found.leader_epoch,
-                    metadata=found.metadata,
-                ),
-                committed_at_ms=found.committed_at_ms,
-                expire_at_ms=found.expire_at_ms,
-            )
+        yield from _offset_items(chunk)
+
+
+def _offset_items(
+    rows: Sequence[tuple[TopicPartition, CommittedOffset]],
+) -> Iterator[snapshot_pb2.SnapshotItem]:
+    """One item, or several where it would be too large."""
+    states = snapshot_pb2.OffsetStates()
+    for (topic, partition), found in rows:
+        states.offsets.add(
+            offset=records_pb2.CommittedOffset(
+                topic=topic,
+                partition=partition,
+                offset=found.offset,
+                leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+            ),
+            committed_at_ms=found.committed_at_ms,
+            expire_at_ms=found.expire_at_ms,
+        )
+    if states.ByteSize() <= ITEM_MAX_BYTES:
         yield snapshot_pb2.SnapshotItem(offsets=states)
+    else:
+        middle = len(rows) // 2
+        yield from _offset_items(rows[:middle])
+        yield from _offset_items(rows[middle:])
 
 
 # --- reading

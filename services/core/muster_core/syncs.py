@@ -21,6 +21,7 @@ from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.published import partitions_in, read_subscription
 from muster_core.rebalance import Rebalancer
+from muster_core.record_bounds import RECORD_MAX_BYTES
 
 _REBALANCES = "the group rebalances; join again"
 
@@ -76,14 +77,20 @@ class Syncs:
     def _sync_while_completing(
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
     ) -> None:
+        record: log.Record | None = None
+        if group.leader == member.member_id:
+            record = self._context.record()
+            record.assignment_committed.CopyFrom(self._assignment(group, request))
+            if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
+                text = f"the assignment takes {size_bytes} bytes in the log, which takes {RECORD_MAX_BYTES}"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
         if member.sync_call is not None:
             text = "the member has synced again; this call was replaced"
             self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, text)
         member.sync_call = call.call_id
         self._rebalancer.synced(group, member)
-        if group.leader == member.member_id:
-            record = self._context.record()
-            record.assignment_committed.CopyFrom(self._assignment(group, request))
+        if record is not None:
             self._context.append(
                 [record],
                 partial(self._assignment_stored, group),

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MAX_OPEN_CALLS = 4_096
+_FULL = Verdict(
+    pb.LOG_OUTCOME_UNKNOWN,
+    message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
+)
 _WRITING = ("claim", "append")
 
 
@@ -94,10 +98,12 @@ class LogStream:
             problem = f"there is no shard {call.shard}"
         elif kind in _WRITING and call.shard in self._writing:
             problem = "the shard has an open call already"
-        elif len(self._open) >= MAX_OPEN_CALLS:
-            problem = f"a stream has at most {MAX_OPEN_CALLS} open calls"
         if problem:
             self._end(call, Verdict(pb.LOG_OUTCOME_INVALID, message=problem), None, 0)
+            return
+        if len(self._open) >= MAX_OPEN_CALLS:
+            # Nothing is done, and what earlier attempts at the step did is not known.
+            self._end(call, _FULL, None, 0)
             return
         if kind in _WRITING:
             self._writing.add(call.shard)

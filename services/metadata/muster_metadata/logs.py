@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata import steps
@@ -14,9 +15,6 @@ from muster_metadata.reply import Status
 from muster_metadata.steps import Verdict
 from muster_metadata.upkeep import Upkeep
 
-MAX_RECORDS = 10_000
-MAX_RECORD_BYTES = 8 << 20
-MAX_BATCH_BYTES = 16 << 20
 MAX_NAME_BYTES = 255
 
 Claimed = Callable[[int, int, str, str], None]
@@ -132,11 +130,11 @@ def _append_problem(step: pb.AppendStep) -> str:
         return "an append needs the epoch and the 16-byte nonce of a claim"
     if not step.HasField("end") or len(step.end.hash) != 32 or step.end.position.epoch != step.epoch:
         return "an append needs the end of the log: a place of the same epoch and its 32-byte hash"
-    if not 1 <= len(step.records) <= MAX_RECORDS:
-        return f"a batch has 1 to {MAX_RECORDS} records"
+    if not 1 <= len(step.records) <= APPEND_MAX_RECORDS:
+        return f"a batch has 1 to {APPEND_MAX_RECORDS} records"
     if any(len(new.nonce) != 16 or not new.record for new in step.records):
         return "every record needs bytes and a nonce of 16 bytes"
     sizes = [len(new.record) for new in step.records]
-    if max(sizes) > MAX_RECORD_BYTES or sum(sizes) > MAX_BATCH_BYTES:
-        return f"a record has at most {MAX_RECORD_BYTES} bytes, a batch {MAX_BATCH_BYTES}"
+    if max(sizes) > RECORD_MAX_BYTES or sum(sizes) > APPEND_MAX_BYTES:
+        return f"a record has at most {RECORD_MAX_BYTES} bytes, a batch {APPEND_MAX_BYTES}"
     return ""

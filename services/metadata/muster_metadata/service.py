@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster_core.features import FEATURE_NAMES, lacking
 from muster_core.position import Position
+from muster_core.record_bounds import APPEND_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
@@ -16,7 +17,6 @@ from muster_metadata.catalog import MAX_PARTITIONS, name_problem
 from muster_metadata.entries import Entry
 from muster_metadata.lease_stream import lacks
 from muster_metadata.log_stream import LogStream
-from muster_metadata.logs import MAX_BATCH_BYTES
 from muster_metadata.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
@@ -25,7 +25,7 @@ from muster_metadata.topics import CHANGE_ID_BYTES, name_of
 if TYPE_CHECKING:
     from muster_metadata.metadata import Metadata
 
-METHOD_LIMITS = {"Log": 4 * MAX_BATCH_BYTES}
+METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
 """Largest request in bytes, where it is not the server's default."""
 
 _MESSAGE_BYTES = 8 << 20

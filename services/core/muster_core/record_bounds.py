@@ -1,0 +1,40 @@
+"""How large a record may be, and how many of them the log takes at a time (docs/safety.md, "Limits")."""
+
+from collections.abc import Iterable, Iterator
+
+from muster_protos.muster.log.v1 import records_pb2
+
+RECORD_MAX_BYTES = 8 << 20
+"""What one record may have."""
+
+APPEND_MAX_BYTES = 16 << 20
+"""What the records that are stored together, all or nothing, may have."""
+
+APPEND_MAX_RECORDS = 10_000
+"""How many they may be."""
+
+RECORD_OVERHEAD_BYTES = 32
+"""What each record has beside its own bytes: a nonce, and what frames both."""
+
+PART_BYTES = 4 << 20
+"""What is too large for one record goes into several of about this size."""
+
+
+def utf8_bytes(text: str) -> int:
+    """How many bytes a text has in a record."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def in_appends(records: Iterable[records_pb2.Record]) -> Iterator[tuple[records_pb2.Record, ...]]:
+    """Cuts records into runs that the log takes at a time, in order; usually one."""
+    run: list[records_pb2.Record] = []
+    size_bytes = 0
+    for record in records:
+        needs_bytes = record.ByteSize() + RECORD_OVERHEAD_BYTES
+        if run and (len(run) == APPEND_MAX_RECORDS or size_bytes + needs_bytes > APPEND_MAX_BYTES):
+            yield tuple(run)
+            run, size_bytes = [], 0
+        run.append(record)
+        size_bytes += needs_bytes
+    if run:
+        yield tuple(run)

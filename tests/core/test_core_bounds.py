@@ -1,0 +1,207 @@
+"""Records have bounds: what is too large for one goes into several, or is refused to its caller."""
+
+import pytest
+from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from muster_core import error_code
+from muster_core.config import GroupConfig
+from muster_core.events import TopicsChanged
+from muster_core.record_bounds import (
+    APPEND_MAX_BYTES,
+    APPEND_MAX_RECORDS,
+    PART_BYTES,
+    RECORD_MAX_BYTES,
+    in_appends,
+    utf8_bytes,
+)
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+WIDE = "\N{GRINNING FACE}"
+"""A character of four bytes."""
+
+
+def commit_from_outside(topics: list[str], partitions: int = 1, metadata: str = "") -> pb.OffsetCommitRequest:
+    request = pb.OffsetCommitRequest(group_id="g", generation=-1)
+    for name in topics:
+        topic = request.topics.add(name=name)
+        for number in range(partitions):
+            topic.partitions.add(partition=number, offset=7, metadata=metadata)
+    return request
+
+
+def with_many_offsets(commits: int, config: GroupConfig | None = None) -> VirtualShard:
+    """A group whose offsets one record cannot name: each commit is of 10,000 topics with long names."""
+    cluster = VirtualShard(config)
+    for number in range(commits):
+        names = [f"{number}-{index}-".ljust(249, "x") for index in range(10_000)]
+        answer = cluster.ask(commit_from_outside(names))
+        assert isinstance(answer, pb.OffsetCommitResponse)
+        assert {topic.partitions[0].error_code for topic in answer.topics} == {error_code.NONE}
+    return cluster
+
+
+def tombstones(cluster: VirtualShard) -> list[log.OffsetTombstone]:
+    return [record.offset_tombstone for _, record in cluster.log if record.HasField("offset_tombstone")]
+
+
+def test_what_goes_to_the_log_at_a_time_is_bounded_in_bytes_and_records() -> None:
+    small, large = log.Record(written_at_ms=1), log.Record(group_tombstone=log.GroupTombstone())
+    large.group_tombstone.group_id = "g" * (RECORD_MAX_BYTES - 100)
+    assert [len(run) for run in in_appends([small] * (2 * APPEND_MAX_RECORDS + 1))] == [10_000, 10_000, 1]
+    assert [len(run) for run in in_appends([large, large, large, small])] == [2, 2]
+    assert [len(run) for run in in_appends([small, large, large])] == [3]
+    assert list(in_appends([])) == []
+    assert [utf8_bytes(text) for text in ("", "ab", "é", WIDE)] == [0, 2, 2, 4]
+
+
+@pytest.mark.parametrize("commits", [5, 8], ids=["one step of the log", "several steps"])
+def test_a_group_with_more_offsets_than_a_record_can_name_is_deleted(commits: int) -> None:
+    cluster = with_many_offsets(commits)
+    cluster.auto_ack = False
+    call = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    assert (len(cluster.waiting) > 1) == (commits == 8)
+    while len(cluster.waiting) > 1:
+        cluster.acknowledge()
+    assert cluster.is_parked(call)
+    assert cluster.shard.groups, "it goes with the last of its offsets"
+    cluster.acknowledge()
+    answer = cluster.answer(call)
+    assert isinstance(answer, pb.DeleteGroupsResponse)
+    assert answer.results[0].error_code == error_code.NONE
+    found = tombstones(cluster)
+    assert len(found) > 1
+    assert sum(len(tombstone.topics) for tombstone in found) == commits * 10_000
+    assert {tombstone.reason for tombstone in found} == {"group_deleted"}
+    assert cluster.shard.groups == {}
+    assert cluster.reloaded().shard.groups == {}
+
+
+def test_a_crash_between_two_steps_of_a_deletion_leaves_the_rest_to_be_deleted() -> None:
+    cluster = with_many_offsets(8)
+    cluster.auto_ack = False
+    cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    cluster.acknowledge()
+    after = cluster.reloaded()
+    left = len(after.shard.groups["g"].offsets)
+    assert 0 < left < 80_000
+    assert after.log[:-1] == cluster.log
+    answer = after.ask(pb.DeleteGroupsRequest(group_ids=["g"]))
+    assert isinstance(answer, pb.DeleteGroupsResponse)
+    assert answer.results[0].error_code == error_code.NONE
+    assert after.shard.groups == {}
+
+
+def test_more_offsets_than_a_record_can_name_expire() -> None:
+    cluster = with_many_offsets(5, GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=3_000))
+    cluster.advance(3_000)
+    assert len(tombstones(cluster)) > 1
+    assert {tombstone.reason for tombstone in tombstones(cluster)} == {"expired"}
+    assert cluster.shard.groups == {}
+
+
+def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had() -> None:
+    partitions = 3 * PART_BYTES // 16
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["kept"]))
+    store = cluster.shard.groups["g"].offsets
+    _, kept = next(iter(store))
+    for number in range(partitions):
+        store.restore(("t", number), kept)
+    cluster.feed(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
+    assert len(tombstones(cluster)) == 3
+    numbers = [number for one in tombstones(cluster) for number in one.topics[0].partitions]
+    assert numbers == list(range(partitions))
+    assert [partition for partition, _ in store] == [("kept", 0)]
+
+
+def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() -> None:
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    request = commit_from_outside([WIDE * 249], partitions=10_000)
+    request.member_id, request.generation, request.member_seq = member.member_id, member.generation, 5
+    assert request.ByteSize() < 1 << 20
+    before = len(cluster.log)
+    for _ in range(2):  # the second is a retry
+        answer = cluster.ask(request)
+        assert isinstance(answer, pb.OffsetCommitResponse)
+        assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
+    records = [record.offset_committed for _, record in cluster.log[before:]]
+    assert [record.member_seq for record in records] == [0] * (len(records) - 1) + [5]
+    assert len(records) > 1
+    after = cluster.reloaded()
+    for shard in (cluster.shard, after.shard):
+        assert len(shard.groups["g"].offsets) == 10_000
+        assert shard.groups["g"].members[member.member_id].commit_seq == 5
+
+
+def test_a_commit_that_the_log_cannot_take_at_a_time_is_refused() -> None:
+    cluster = VirtualShard()
+    before = len(cluster.log)
+    answer = cluster.ask(commit_from_outside([WIDE * 249], partitions=10_000, metadata="m" * 1_000))
+    assert isinstance(answer, pb.OffsetCommitResponse)
+    assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.INVALID_REQUEST}
+    assert len(cluster.log) == before
+    assert cluster.shard.groups == {}
+
+
+def test_members_are_counted_in_bytes() -> None:
+    cluster = VirtualShard(GroupConfig(max_group_bytes=100_000))
+    names = [(WIDE * 60 + chr(0x61 + index), b"m") for index in range(16)]
+    for number in range(30):
+        member = VirtualMember(cluster, WIDE * 63)
+        member.protocols = names
+        member.join(request_id=str(number))
+    cluster.advance(2 * cluster.config.initial_rebalance_delay_ms)
+    (record,) = [record for _, record in cluster.log if record.HasField("generation_started")]
+    group = cluster.shard.groups["g"]
+    members = record.generation_started.members
+    assert 10 < len(members) < 30
+    assert sum(member.ByteSize() for member in members) <= group.size_bytes <= 100_000
+
+
+def test_a_static_members_new_process_does_not_change_the_size_of_the_group() -> None:
+    cluster = VirtualShard()
+    for name in ("a", "b", "c"):
+        old = VirtualMember(cluster, name, instance="i").join()
+        assert old.is_parked
+    group = cluster.shard.groups["g"]
+    assert group.size_bytes == sum(member.size_bytes for member in group.members.values())
+
+
+def test_an_assignment_that_no_record_can_hold_is_refused_and_a_smaller_one_counts() -> None:
+    cluster = VirtualShard()
+    topic = WIDE * 249
+    partitions = common_pb2.TopicPartitions(topic=topic, partitions=range(9_000))
+    owned = common_pb2.Subscription(
+        version=1, topics=[topic], keeps_owned=True, owned_partitions=[partitions]
+    )
+    plan = common_pb2.Assignment(version=1, partitions=[partitions]).SerializeToString()
+    member = VirtualMember(cluster, "a").join()
+    cluster.advance(3_000)
+    member.joined()
+    assert member.sync({member.member_id: plan}).synced().error_code == error_code.NONE
+    member.protocols = [("range", owned.SerializeToString())]
+    member.join().joined()
+    before = len(cluster.log)
+    answer = member.sync({member.member_id: plan}).synced()
+    assert answer.error_code == error_code.INVALID_REQUEST
+    assert "the assignment takes" in answer.error_message
+    assert len(cluster.log) == before
+    assert member.sync({member.member_id: b"less"}).synced().assignment == b"less"
+    assert fetched(cluster) == -1
+
+
+def test_moves_that_a_history_lists_are_bounded_in_bytes() -> None:
+    cluster = VirtualShard(GroupConfig(history_moves=100_000))
+    topic = WIDE * 249
+    partitions = common_pb2.TopicPartitions(topic=topic, partitions=range(9_000))
+    plan = common_pb2.Assignment(version=1, partitions=[partitions]).SerializeToString()
+    member = VirtualMember(cluster, "a").join()
+    cluster.advance(3_000)
+    member.joined()
+    member.sync({member.member_id: plan}).synced()
+    entry = cluster.shard.groups["g"].history[-1]
+    assert entry.moves_truncated
+    assert 1_000 < len(entry.moves) < 9_000
+    assert sum(move.ByteSize() for move in entry.moves) < APPEND_MAX_BYTES / 2
