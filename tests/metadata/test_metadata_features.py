@@ -1,5 +1,6 @@
 """Features of a cluster at metadata: who knows them, who is refused, and how one is enabled."""
 
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ async def renewed(instance: Instance, **request: Any) -> pb.LeaseResponse:
 
 async def enabled(instance: Instance) -> tuple[str, ...]:
     return tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled)
+
+
+async def rest_of(watch: Any) -> None:
+    """Reads a stream to its end."""
+    while await watch.read() is not grpc.aio.EOF:
+        """What was sent before."""
 
 
 async def test_a_new_cluster_has_every_feature_and_tells_its_servers(tmp_path: Path) -> None:
@@ -85,5 +92,71 @@ async def test_metadata_that_lacks_an_enabled_feature_serves_nobody(tmp_path: Pa
                 with pytest.raises(grpc.aio.AioRpcError, match="of-tomorrow") as refused:
                     await call.read()
                 assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-        while await watch.read() is not grpc.aio.EOF:
-            """What was sent before."""
+        await rest_of(watch)
+
+
+async def enable(instance: Instance, name: str) -> pb.EnableFeatureResponse:
+    response: pb.EnableFeatureResponse = await instance.stub.EnableFeature(pb.EnableFeatureRequest(name=name))
+    return response
+
+
+async def test_a_feature_is_enabled_once_every_server_knows_it(tmp_path: Path) -> None:
+    """An old discovery, an old coordinator and an old metadata instance are named, one after the other."""
+    first, *_ = FEATURE_NAMES
+    async with metadata_cluster(tmp_path, instances=2, features=()) as cluster:
+        here, there = cluster.instances
+
+        async def lacking() -> list[str]:
+            response = await enable(here, first)
+            assert response.outcome == pb.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT, response.message
+            return [f"{server.role} {server.name} {server.version}" for server in response.lacking]
+
+        old = pb.Server(role="discovery", name="d-1", version="0.1.0")
+        watch = there.stub.Watch(pb.WatchRequest(watcher=old))
+        await watch.read()
+        await until(lambda: _is(lacking(), ["discovery d-1 0.1.0"]), "the old discovery is named")
+        watch.cancel()
+        metadata_of_tomorrow = pb.Server(role="metadata", name="m-9", version="0.9.0", features=["x"])
+        with there.server.metadata.servers.watching(metadata_of_tomorrow):
+            await until(lambda: _is(lacking(), ["metadata m-9 0.9.0"]), "only the metadata instance is left")
+            lease = there.stub.Lease()
+            await lease.write(pb.LeaseRequest(**COORDINATOR, version="0.1.0"))
+            assert (await lease.read()).renewed
+            both = ["coordinator c-1 0.1.0", "metadata m-9 0.9.0"]
+            await until(lambda: _is(lacking(), both), "the old coordinator is named")
+            await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": 2}, release=True))
+            assert (await lease.read()).renewed
+
+        async def done() -> bool:
+            return (await enable(here, first)).outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
+
+        await until(done, "nobody lacks it")
+        assert await enabled(here) == (first,)
+
+        async def refused() -> bool:
+            return not (await renewed(there)).renewed
+
+        await until(refused, "the other instance refuses who lacks it")
+        assert (await renewed(there, features=[first])).renewed
+
+
+async def _is(found: Awaitable[list[str]], wanted: list[str]) -> bool:
+    return await found == wanted
+
+
+async def test_what_metadata_does_not_know_is_not_enabled(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        response = await enable(cluster[0], "of-tomorrow")
+        assert response.outcome == pb.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE
+        assert response.message
+        assert (await enable(cluster[0], FEATURE_NAMES[0])).outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
+
+
+async def test_a_watch_ends_when_a_feature_is_enabled_that_the_watcher_lacks(tmp_path: Path) -> None:
+    """Who came while the feature was being enabled gets no more news."""
+    async with metadata_cluster(tmp_path, 1, features=()) as cluster:
+        watch = cluster[0].stub.Watch(pb.WatchRequest())
+        await watch.read()
+        assert await cluster[0].server.metadata.catalog.enable(FEATURE_NAMES[0], "test")
+        with pytest.raises(grpc.aio.AioRpcError, match=FEATURE_NAMES[0]):
+            await rest_of(watch)

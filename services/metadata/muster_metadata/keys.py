@@ -9,6 +9,9 @@ NODE = "muster:node"
 LEASES = "muster:leases"
 """Hash: name of a coordinator → its row as JSON."""
 
+SERVERS = "muster:servers"
+"""Hash: key of a server that has no lease → its row as JSON."""
+
 OWNERS = "muster:owners"
 """Hash: shard → who claimed it last, as JSON."""
 

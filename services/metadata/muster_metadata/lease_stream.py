@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 MAX_NAME_BYTES = 255
 MAX_FEATURES = 1_000
+MAX_FEATURE_LENGTH = 63
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
@@ -33,8 +34,10 @@ def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
         return "session must have 1 to 255 bytes"
     if not 1 <= len(request.host.encode()) <= MAX_NAME_BYTES or not 1 <= request.port <= 65_535:
         return "host must have 1 to 255 bytes and port must be 1 to 65535"
-    if len(request.features) > MAX_FEATURES or any(len(name) > 63 for name in request.features):
-        return f"features must be at most {MAX_FEATURES} names of at most 63 characters"
+    if len(request.features) > MAX_FEATURES or any(
+        len(name) > MAX_FEATURE_LENGTH for name in request.features
+    ):
+        return f"features must be at most {MAX_FEATURES} names of at most {MAX_FEATURE_LENGTH} characters"
     if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
         return f"serving must name shards below {shard_count}, each once"
     return ""

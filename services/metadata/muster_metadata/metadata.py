@@ -1,12 +1,16 @@
 """One instance of the metadata service: its parts, put together, started and stopped."""
 
 import asyncio
+import socket
 import uuid
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 import structlog
+from muster_core.features import FEATURE_NAMES
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_runtime.about import software_version
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
 from muster_runtime.server import RpcServer
@@ -18,6 +22,7 @@ from muster_metadata.catalog import Catalog
 from muster_metadata.claim import Claimer
 from muster_metadata.configuration import UNREACHED, Unusable
 from muster_metadata.durability import weaknesses
+from muster_metadata.features import Features
 from muster_metadata.lease_stream import Leases
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.logs import Logs
@@ -29,6 +34,7 @@ from muster_metadata.owners import OwnerRow
 from muster_metadata.quorum import Quorum
 from muster_metadata.reading import LogReader
 from muster_metadata.repair import Repairer
+from muster_metadata.servers import Servers
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
 from muster_metadata.settings import MetadataSettings
 from muster_metadata.snapshots import Snapshots
@@ -99,6 +105,10 @@ class Metadata:
             self._outdated,
             settings.change_timeout_ms,
         )
+        version = software_version()
+        me = pb.Server(role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES)
+        self.servers = Servers(self.quorum, self.instance, me, boot_ms)
+        self.features = Features(self.catalog, self.servers, self.view.observer, version)
         self._monitor = Monitor(
             self.quorum,
             self.tables,
@@ -155,6 +165,7 @@ class Metadata:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.servers.stop()
         await self._monitor.stop()
         await self.catalog.stop()
         await self.upkeep.stop()
@@ -169,6 +180,7 @@ class Metadata:
         self.view.known(found.cluster_id, found.shard_count)
         self.catalog.known(found.shard_count)
         self._monitor.start()
+        self.servers.start()
         self.problem = "the catalog was not read yet"
         await self.catalog.wait_read()
         # Nobody is served before: a coordinator might lack what the cluster has enabled.
@@ -232,6 +244,11 @@ class Metadata:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _named(settings: MetadataSettings) -> str:
+    """What operators call an instance."""
+    return settings.advertise or f"{socket.gethostname()}:{settings.listen.rpartition(':')[2]}"
 
 
 def _traces(telemetry: Telemetry) -> "MetadataTraces | None":

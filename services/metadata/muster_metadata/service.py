@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from muster_core.features import FEATURE_NAMES, lacking
+from muster_core.features import lacking
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
-from muster_runtime.refusals import FailedPrecondition, InvalidArgument, Unavailable, Unimplemented, Violation
+from muster_runtime.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
 
 from muster_metadata import steps
 from muster_metadata.catalog import MAX_PARTITIONS, name_problem
 from muster_metadata.entries import Entry
-from muster_metadata.lease_stream import lacks
+from muster_metadata.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log_stream import LogStream
+from muster_metadata.logs import MAX_NAME_BYTES
 from muster_metadata.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
@@ -102,10 +103,11 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         metadata = self._metadata
         await metadata.ready.wait()
         self._shard_count()
-        async for message in metadata.view.watch():
-            if missing := lacking(metadata.catalog.features, request.watcher.features):
-                raise FailedPrecondition(lacks(missing, request.watcher.version))
-            yield message
+        with metadata.servers.watching(_watcher(request, context)):
+            async for message in metadata.view.watch():
+                if missing := lacking(metadata.catalog.features, request.watcher.features):
+                    raise FailedPrecondition(lacks(missing, request.watcher.version))
+                yield message
 
     async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
         """Creates, changes or removes a topic."""
@@ -172,11 +174,12 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def ListFeatures(self, request: pb.ListFeaturesRequest, context: Any) -> pb.ListFeaturesResponse:
         """What is enabled, and what this instance knows."""
         self._shard_count()
-        return pb.ListFeaturesResponse(enabled=sorted(self._metadata.catalog.features), known=FEATURE_NAMES)
+        return await self._metadata.features.list()
 
     async def EnableFeature(self, request: pb.EnableFeatureRequest, context: Any) -> pb.EnableFeatureResponse:
         """Enables a feature for good."""
-        raise Unimplemented("features cannot be enabled yet")
+        self._shard_count()
+        return await self._metadata.features.enable(request.name)
 
     def _shard_count(self) -> int:
         if not self._metadata.shard_count:
@@ -187,6 +190,19 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         count = self._shard_count() + catalog
         if shard >= count:
             raise InvalidArgument([Violation("shard", f"must be below {count}")])
+
+
+def _watcher(request: pb.WatchRequest, context: Any) -> pb.Server:
+    """Who watches; one that is older than features does not say."""
+    server = request.watcher
+    problem = (
+        max(len(server.role), len(server.name), len(server.version)) > MAX_NAME_BYTES
+        or len(server.features) > MAX_FEATURES
+        or any(len(name) > MAX_FEATURE_LENGTH for name in server.features)
+    )
+    if problem:
+        raise InvalidArgument([Violation("watcher", "its names are too long, or too many")])
+    return server if server.role else pb.Server(role="older", name=context.peer())
 
 
 def _exported(outcome: "pb.LogOutcome.ValueType", message: str) -> pb.ReportExportedResponse:

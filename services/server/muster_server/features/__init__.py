@@ -1,0 +1,1 @@
+"""`muster features`: what the cluster may use, and enabling more of it."""
