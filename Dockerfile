@@ -30,7 +30,7 @@ COPY --from=packages /wheels /wheels
 RUN uv pip install --quiet --no-deps /wheels/*
 
 FROM ${PYTHON_IMAGE} AS base
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="muster" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"

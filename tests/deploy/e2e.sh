@@ -4,7 +4,7 @@
 #
 #   tests/deploy/e2e.sh [--only PATTERN] [--keep]
 #
-# The cluster must have the images muster-{server,metadata,discovery,coordinator,audit}:0.1.0 and redis:8-trixie.
+# The cluster must have the images muster-{server,metadata,discovery,coordinator,audit}:0.2.0 and redis:8-trixie.
 set -eu
 cd "$(dirname "$0")/../.."
 command -v kubectl >/dev/null || { echo "e2e.sh: kubectl is not on the path" >&2; exit 2; }

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +25,15 @@ from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 ROOT = Path(__file__).parents[2]
 MEMBERS = ROOT / "tests" / "support" / "steady_members.py"
 
-PREVIOUS = "75990a322768c296e19a903b4fcd0b5f6b4cc95d"
+PREVIOUS = "75629b8dda1a33cc47614132a1ee1934a9ba53fa"
 """The version before this one: the tag of the last release; until there is one, a commit."""
 
 _SOURCES = ("protos/src", "clients/python", *(f"services/{part}" for part in (
     "core", "runtime", "discovery", "coordinator", "metadata", "server"
 )))  # fmt: skip
+
+_DISTRIBUTIONS = {"muster-server": "services", "muster-client": "clients/python"}
+"""What tells its version, by where it is made: beside the sources it takes the place of what is installed."""
 
 
 @functools.cache
@@ -54,6 +58,11 @@ def unpack_previous(folder: Path) -> str:
     )
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    for name, project in _DISTRIBUTIONS.items():
+        stated = tomllib.loads((folder / project / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+        told = folder / _SOURCES[0] / f"{name.replace('-', '_')}-{stated}.dist-info"
+        told.mkdir()
+        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {stated}\n")
     return os.pathsep.join(str(folder / source) for source in _SOURCES)
 
 

@@ -161,7 +161,7 @@ async def test_processes_that_do_not_fit_together(tmp_path: Path) -> None:
                 "MUSTER_COORDINATOR_NODE_ID": "skewed",
                 "PYTHONPATH": SKEWED,
                 "SKEWED_CLOCK_MS": "90000",
-                "SKEWED_VERSION": "0.3.0",
+                "SKEWED_VERSION": "0.4.0",
             },
         )
         try:
@@ -174,7 +174,7 @@ async def test_processes_that_do_not_fit_together(tmp_path: Path) -> None:
         assert found.code == 1
         assert "MUSTER_COORDINATOR_ADVERTISE" in found.only(Result.FAILED, "coordinator")["fix"]
         versions = found.only(Result.FAILED, "versions")
-        assert "1 × 0.3.0" in versions["detail"]
+        assert "1 × 0.4.0" in versions["detail"]
         clock = found.only(Result.FAILED, "clocks")
         assert clock["subject"].startswith("skewed ")
         assert "90.0 s ahead" in clock["detail"]
