@@ -5,7 +5,7 @@ reach the open streams in `streams`, newest last, to say something, to part, or 
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
     streams: list[Stream] = field(default_factory=list)
     refuses: grpc.StatusCode | None = None
     mute: bool = False
+    unsure: Callable[[], session.BeatAck] | None = None
 
     def serve(self, server: grpc.aio.Server) -> None:
         super().serve(server)
@@ -135,7 +136,7 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
         await stream.say(attach_result=result)
 
     async def _beat(self, stream: Stream, beat: Any) -> None:
-        default = None if self.mute else session.BeatAck()
+        default = None if self.mute else self.unsure() if self.unsure is not None else session.BeatAck()
         ack = await self._scripted("Beat", beat, default)
         if ack is not None:
             ack.number = beat.number

@@ -11,6 +11,7 @@ from kit.waiting import until_equal
 from muster import TopicPartition
 from muster._backoff import Backoff
 from muster._channels import Channels
+from muster._clock import boot_ms
 from muster._discovery import parse_servers
 from muster._leader import check_assignment
 from muster._messages import (
@@ -136,20 +137,29 @@ def test_life_counts_from_when_the_acknowledged_beat_was_sent() -> None:
     life.renew(5_000)
     life.renew(5_400)
     life.renew(5_200)
-    assert life.remaining_ms(6_399) == 1
-    assert life.remaining_ms(6_400) == 0
+    assert life.remaining_ms(6_398) == 1
+    assert life.remaining_ms(6_399) == 0
     assert life.remaining_ms(9_000) == 0
 
 
 def test_life_on_a_stream_ends_with_the_grace() -> None:
     life = Life(45_000, 3_000)
     life.renew(5_000)
-    assert life.remaining_ms(7_999) == 1
-    assert life.remaining_ms(8_000) == 0
+    assert life.remaining_ms(7_996) == 1
+    assert life.remaining_ms(7_997) == 0
     life.on_stream = False
-    assert life.remaining_ms(8_000) == 42_000
-    assert Life(2_000, 3_000).span_ms == 2_000
-    assert Life(45_000, 0).span_ms == 45_000
+    assert life.remaining_ms(8_000) == 41_955
+    assert Life(2_000, 3_000).span_ms == 1_998
+    assert Life(45_000, 0).span_ms == 44_955
+
+
+def test_a_thousandth_is_taken_off_a_life_for_a_clock_that_runs_slow() -> None:
+    """The server's clock may have come further in what is a life by the client's."""
+    for session_ms, grace_ms in ((45_000, 3_000), (1_800_000, 0), (6_000, 6_000)):
+        life = Life(session_ms, grace_ms)
+        life.renew(0)
+        counted_ms = grace_ms or session_ms
+        assert life.ends_at_ms * 1_001 <= counted_ms * 1_000 + 1_000
 
 
 def test_life_goes_by_what_the_membership_hangs_on() -> None:
@@ -157,11 +167,11 @@ def test_life_goes_by_what_the_membership_hangs_on() -> None:
     standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
     standing.hear(Pulse(Seat("m", 3), CONNECTION_LOST, sent_ms=2_000))
-    assert standing.life.ends_at_ms == 4_000
+    assert standing.life.ends_at_ms == 3_997
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=2_500))
-    assert standing.life.ends_at_ms == 47_500
+    assert standing.life.ends_at_ms == 47_455
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=0, on_stream=True))
-    assert standing.life.ends_at_ms == 5_500
+    assert standing.life.ends_at_ms == 5_497
 
 
 def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
@@ -183,6 +193,31 @@ def test_the_grace_counts_only_with_a_stream() -> None:
     assert muster.MemberConfig(session=False, disconnect_grace_ms=100).grace_ms == 0
     assert muster.MemberConfig(disconnect_grace_ms=1_500).grace_ms == 1_500
     assert muster.MemberConfig(disconnect_grace_ms=0, beat_interval_ms=10_000).grace_ms == 0
+
+
+def test_a_member_that_hears_unsure_lives_for_its_session_until_a_beat_counts_again() -> None:
+    """The session runs from when its last acknowledged beat was sent, too."""
+    began_ms = boot_ms()
+    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True))
+    unsure = Pulse(Seat("m", 3), 15, sent_ms=0, on_stream=True, unsure=True)
+    standing.hear(unsure)
+    standing.hear(unsure)
+    assert standing.life.ends_at_ms == began_ms + 44_955
+    assert standing.take_order() is None
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms + 1, on_stream=True))
+    assert standing.life.ends_at_ms == began_ms + 1 + 2_997
+
+
+def test_a_life_that_is_over_is_not_brought_back_by_unsure() -> None:
+    life = Life(45_000, 3_000)
+    life.renew(10_000)
+    life.extend(12_997)
+    assert life.remaining_ms(12_997) == 0
+    life.renew(13_000)
+    life.extend(13_100)
+    life.restart()
+    assert life.span_ms == 2_997, "what an earlier seat heard does not count"
 
 
 def test_the_more_severe_order_stays() -> None:
@@ -215,9 +250,9 @@ def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
 def test_a_rebalance_in_progress_is_a_sign_of_life_too() -> None:
     standing = Standing(Life(1_000), seat=Seat("m", 3))
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=10))
-    assert standing.life.ends_at_ms == 1_010
+    assert standing.life.ends_at_ms == 1_009
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=0))
-    assert standing.life.ends_at_ms == 1_010
+    assert standing.life.ends_at_ms == 1_009
 
 
 def test_subscriptions_and_assignments_are_the_published_messages() -> None:

@@ -142,6 +142,108 @@ async def test_beats_of_a_new_stream_count_when_the_member_is_on_it_and_not_befo
     await world.told_so("assigned", "lost", "assigned")
 
 
+def not_sure(member: muster.Member, shard_epoch: int = 1) -> session.BeatAck:
+    """A beat did not count, since the coordinator is not sure of its lease."""
+    missed = session.UnheardMember(
+        group_id="g",
+        member_id=member.member_id,
+        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        unsure=True,
+        shard_epoch=shard_epoch,
+    )
+    return session.BeatAck(unheard=[missed])
+
+
+async def test_a_member_keeps_its_partitions_while_its_coordinator_is_not_sure(world: World) -> None:
+    a = world.a
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=60_000)
+    before = len(a.requests("Beat"))
+    a.unsure = lambda: not_sure(member)
+    world.slept_ms += 100
+    await a.until("Beat", before + 10)
+    world.slept_ms += 30_000
+    assert member.partitions == ALL
+    assert len(a.streams) == 1, "it stays on the stream"
+    assert len(a.requests("Attach")) == 1
+    a.unsure = None
+    await a.until("Beat", len(a.requests("Beat")) + 3)
+    assert world.told == ["assigned"]
+    a.mute = True
+    world.slept_ms += 400
+    assert member.partitions == (), "the grace counts again"
+
+
+async def test_it_gives_them_up_when_its_session_ends(world: World) -> None:
+    a = world.a
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=20_000)
+    a.unsure = lambda: not_sure(member)
+    await a.until("Beat", len(a.requests("Beat")) + 3)
+    world.slept_ms += 20_000
+    await world.told_so("assigned", "lost")
+    a.unsure = None
+    await world.told_so("assigned", "lost", "assigned")
+    assert len(a.requests("JoinGroup")) == 2, "with the same id and generation"
+
+
+async def test_it_keeps_them_through_connections_that_break_meanwhile(world: World) -> None:
+    a = world.a
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=60_000)
+    refused = session.AttachResult(
+        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE, shard_epoch=1, unsure=True
+    )
+    a.script["Attach"] += [refused, refused, refused]
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await a.until("Attach", 2)
+    await asyncio.sleep(0.05)
+    world.slept_ms += 30_000
+    assert member.partitions == ALL
+    await a.until("Attach", 5)
+    await until(lambda: len(a.streams[-1].frames("beat")) >= 3)
+    assert world.told == ["assigned"]
+
+
+async def test_unsure_of_an_epoch_before_is_dropped(world: World) -> None:
+    """Who lost the group says so too, and does not know who counts what by now."""
+    a = world.a
+    a.shard_epoch = 7
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=60_000)
+    a.unsure = lambda: not_sure(member, shard_epoch=6)
+    a.script["Attach"] += [None] * 50
+    await world.told_so("assigned", "lost")
+    a.unsure = None
+    a.script["Attach"].clear()
+    a.streams[-1].end(grpc.StatusCode.UNAVAILABLE)
+    await world.told_so("assigned", "lost", "assigned")
+
+
+async def test_it_goes_on_asking_for_somebody_who_is_sure(world: World) -> None:
+    a, b = world.a, StreamingCoordinator("b", shard_epoch=2)
+    await b.start()
+    world.cluster.coordinators.append(b)
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=60_000)
+    a.unsure = lambda: not_sure(member)
+    asked = len(world.cluster.asked)
+    await until(lambda: len(world.cluster.asked) >= asked + 2)
+    world.cluster.owner = 1
+    await b.until("Attach")
+    await until(lambda: len(b.streams[0].frames("beat")) >= 3)
+    assert world.told == ["assigned"]
+
+
+async def test_a_beat_names_the_newest_acknowledgement_that_was_read_on_its_stream(world: World) -> None:
+    a = world.a
+    await world.join()
+    await a.until("Beat", 4)
+    assert a.streams[0].frames("hello")[0].knows_unsure
+    for stream in a.streams:
+        for beat in stream.frames("beat"):
+            assert beat.acknowledged < beat.number
+    await until(lambda: a.streams[0].frames("beat")[-1].acknowledged >= 2)
+    a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
+    await until(lambda: len(a.streams) == 2 and bool(a.streams[1].frames("beat")))
+    assert a.streams[1].frames("beat")[0].acknowledged == 0
+
+
 async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(world: World) -> None:
     a, stored = world.a, asyncio.Event()
     member = await world.join()

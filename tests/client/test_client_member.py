@@ -621,3 +621,16 @@ async def test_groups_are_listed_page_by_page_and_each_once(cluster: ScriptedClu
         assert [group.group_id for group in await connection.list_groups()] == ["a", "b", "c"]
     asked = a.requests("ListGroups")
     assert [(request.limit > 0, request.page_token) for request in asked] == [(True, ""), (True, "3/b")]
+
+
+async def test_a_call_that_waits_for_the_log_says_so_in_the_end(cluster: ScriptedCluster) -> None:
+    away = pb.DescribeGroupsResponse.Group(
+        group_id="g",
+        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        error_message="the coordinator cannot reach the log",
+    )
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"] = deque([pb.DescribeGroupsResponse(groups=[away])] * 1_000)
+    async with muster.Cluster(cluster.address, timeout_ms=300) as connection:
+        with pytest.raises(muster.ClusterUnavailable, match="the coordinator cannot reach the log"):
+            await connection.describe_group("g")

@@ -71,8 +71,8 @@ class Session:
         """Everything of a kind that came so far."""
         return [getattr(frame, kind) for frame in self.frames if frame.WhichOneof("kind") == kind]
 
-    async def hello(self, beat_interval_ms: int = 500) -> "Session":
-        await self.send(hello(beat_interval_ms))
+    async def hello(self, beat_interval_ms: int = 500, *, knows_unsure: bool = False) -> "Session":
+        await self.send(hello(beat_interval_ms, knows_unsure=knows_unsure))
         return self
 
     async def beat(self) -> session_pb2.BeatAck:
@@ -107,9 +107,11 @@ class Session:
             await asyncio.wait([self._reader])
 
 
-def hello(beat_interval_ms: int = 500) -> session_pb2.ClientFrame:
+def hello(beat_interval_ms: int = 500, *, knows_unsure: bool = False) -> session_pb2.ClientFrame:
     return session_pb2.ClientFrame(
-        hello=session_pb2.Hello(client_id="test", beat_interval_ms=beat_interval_ms)
+        hello=session_pb2.Hello(
+            client_id="test", beat_interval_ms=beat_interval_ms, knows_unsure=knows_unsure
+        )
     )
 
 

@@ -558,13 +558,40 @@ async def test_nobody_is_heard_while_the_lease_is_lapsed(cluster: RealCluster) -
         node.pause()
     await until(lambda: all(shard.suspended for shard in coordinator.shards.values()))
     unheard = (await session.beat()).unheard
-    assert [(u.group_id, u.member_id, u.error_code) for u in unheard] == [
-        (group(0), joined.member_id, error_code.COORDINATOR_NOT_AVAILABLE)
+    assert [(u.group_id, u.member_id, u.error_code, u.unsure) for u in unheard] == [
+        (group(0), joined.member_id, error_code.COORDINATOR_NOT_AVAILABLE, False)
     ]
     result = await session.attach(group(0), joined)
-    assert result.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert (result.error_code, result.unsure) == (error_code.COORDINATOR_NOT_AVAILABLE, False)
     for node in cluster.nodes:
         node.resume()
     await until(lambda: not any(shard.suspended for shard in coordinator.shards.values()))
     assert not (await session.beat()).unheard
     await session.close()
+
+
+async def test_who_knows_the_word_is_told_that_the_coordinator_is_not_sure(cluster: RealCluster) -> None:
+    """Its member outlives its grace afterwards, until it says that it heard an acknowledgement."""
+    coordinator, caller = await one(cluster)
+    joined = await stable(caller, group(0), disconnect_grace_ms=GRACE_MS)
+    session = await Session(caller.channel).hello(knows_unsure=True)
+    assert (await session.attach(group(0), joined)).error_code == error_code.NONE
+    for node in cluster.nodes:
+        node.pause()
+    await until(lambda: all(shard.suspended for shard in coordinator.shards.values()))
+    (missed,) = (await session.beat()).unheard
+    epoch = coordinator.shards[0].epoch
+    assert (missed.unsure, missed.shard_epoch) == (True, epoch)
+    result = await session.attach(group(0), joined)
+    assert (result.error_code, result.unsure, result.shard_epoch) == (
+        error_code.COORDINATOR_NOT_AVAILABLE,
+        True,
+        epoch,
+    )
+    for node in cluster.nodes:
+        node.resume()
+    await until(lambda: not any(shard.suspended for shard in coordinator.shards.values()))
+    assert not (await session.beat()).unheard
+    await session.close()
+    await a_grace_later(caller, group(1))
+    assert await members(caller, group(0)) == {joined.member_id}

@@ -16,17 +16,35 @@ from muster_protos.muster.v1 import session_pb2
 class Willing:
     """A shard that hears every beat, as one does whose deadline passes just after."""
 
-    def beat(self, _: Beat) -> int:
+    def __init__(self) -> None:
+        self.epoch = 7
+        self.suspended = False
+        self.heard: list[Beat] = []
+
+    def beat(self, event: Beat) -> int:
+        self.heard.append(event)
         return error_code.NONE
 
+    def suspend(self) -> None:
+        self.suspended = True
 
-def stream(*, sure: bool) -> SessionStream:
+
+def stream(
+    *, sure: bool, knows_unsure: bool = True, says_unsure: bool = True, shard: Willing | None = None
+) -> SessionStream:
     """A stream with one member."""
     around = StreamSurroundings(
-        SessionSettings(), cast(Any, None), {}, lambda _: None, lambda _: sure, lambda: 1_000
+        SessionSettings(),
+        cast(Any, None),
+        {},
+        lambda _: None,
+        lambda _: sure,
+        lambda: 1_000,
+        says_unsure=lambda: says_unsure,
     )
     opened = SessionStream(1, "10.0.0.1", around)
-    opened.members.add(cast(OwnedShard, Willing()), ("g", "m"))
+    opened._hello(session_pb2.Hello(beat_interval_ms=500, knows_unsure=knows_unsure))
+    opened.members.add(cast(OwnedShard, shard or Willing()), ("g", "m"))
     return opened
 
 
@@ -48,6 +66,23 @@ async def test_an_acknowledgement_is_checked_when_it_is_built() -> None:
     assert [(u.group_id, u.member_id, u.error_code) for u in ack.unheard] == [
         ("g", "m", error_code.COORDINATOR_NOT_AVAILABLE)
     ]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("says", [True, False])
+async def test_unsure_is_said_with_the_feature_to_those_who_know_it(knows: bool, says: bool) -> None:
+    """And the shard is suspended first, since a suspension counts whom it may have been said to."""
+    shard = Willing()
+    (missed,) = beaten(stream(sure=False, knows_unsure=knows, says_unsure=says, shard=shard), 1).unheard
+    assert shard.suspended
+    assert (missed.unsure, missed.shard_epoch) == ((True, 7) if knows and says else (False, 0))
+
+
+async def test_a_shard_hears_what_its_members_have_heard() -> None:
+    shard = Willing()
+    opened = stream(sure=True, shard=shard)
+    opened._beat(session_pb2.Beat(number=3, acknowledged=2))
+    assert shard.heard == [Beat(1, 3, 2)]
 
 
 @pytest.mark.parametrize("event", ["beat", "attach"])

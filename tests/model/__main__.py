@@ -12,6 +12,9 @@ import time
 from model.cases import DEEP, DROPPED, SHALLOW, Case
 from model.explore import Walk, explore
 from model.quorum import Model
+from model.session import SessionModel
+from model.session_cases import DROPPED as SESSION_DROPPED
+from model.session_cases import HELD, RIDDEN, SessionCase
 
 LIMIT_S = 120.0
 DEEP_LIMIT_S = 3_600.0
@@ -23,17 +26,26 @@ def run(case: Case, limit_s: float) -> tuple[Walk, bool]:
     return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
 
 
+def run_session(case: SessionCase, limit_s: float) -> tuple[Walk, bool]:
+    """Walks a case of a member's life; whether it ended as it must."""
+    walk = explore(SessionModel(case.rules, case.bounds, riding=case.riding), limit_s)
+    return walk, bool(walk.broken) if case.is_found else walk.complete and not walk.broken
+
+
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="./x model", description="Walks the model of the quorum log.")
+    parser = argparse.ArgumentParser(
+        prog="./x model", description="Walks the models of the quorum log and of a member's life."
+    )
     parser.add_argument("--deep", action="store_true", help="the spaces that take minutes, too")
     parser.add_argument("--traces", action="store_true", help="print how it breaks without each rule")
     options = parser.parse_args()
-    cases = [*SHALLOW, *(DEEP if options.deep else ()), *DROPPED]
+    cases = [*SHALLOW, *(DEEP if options.deep else ()), *HELD, *RIDDEN, *DROPPED, *SESSION_DROPPED]
     began = time.monotonic()
     states = failed = 0
     for case in cases:
-        walk, good = run(case, DEEP_LIMIT_S if case in DEEP else LIMIT_S)
+        limit_s = DEEP_LIMIT_S if case in DEEP else LIMIT_S
+        walk, good = run_session(case, limit_s) if isinstance(case, SessionCase) else run(case, limit_s)
         states += walk.states
         failed += not good
         verdict = "holds" if not walk.broken else f"breaks: {walk.broken}"
@@ -48,8 +60,9 @@ def main() -> int:
             for number, step in enumerate(walk.trace, 1):
                 print(f"       {number:2} {step}")
     spent = time.monotonic() - began
+    dropped = len(DROPPED) + len(SESSION_DROPPED)
     print(
-        f"{len(cases)} walks, {len(DROPPED)} of them without a rule: {states:,} states in {spent:.1f} s; "
+        f"{len(cases)} walks, {dropped} of them without a rule: {states:,} states in {spent:.1f} s; "
         f"{failed or 'none'} ended otherwise than it must"
     )
     return 1 if failed else 0

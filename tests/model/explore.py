@@ -2,10 +2,33 @@
 
 import time
 from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-from model.quorum import Model
 from model.state import State
+
+AnyState = TypeVar("AnyState", bound=Hashable)
+
+
+class Walkable(Protocol[AnyState]):
+    """A model: states, and steps from one to others."""
+
+    def initial(self) -> AnyState:
+        """Where a walk begins."""
+        ...
+
+    def canonical(self, state: AnyState, /) -> AnyState:
+        """The one state that stands for all that are alike."""
+        ...
+
+    def steps(self, state: AnyState, /) -> Iterator[tuple[str, AnyState]]:
+        """Everything that can happen next, with words for it."""
+        ...
+
+    def broken(self, state: AnyState, /) -> str:
+        """Which invariant does not hold; empty: all do."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,18 +50,19 @@ class Walk:
     complete: bool = True
 
 
-def explore(model: Model, limit_s: float, *, progress: bool = False) -> Walk:
+def explore(model: Walkable[AnyState], limit_s: float, *, progress: bool = False) -> Walk:
     """Visits every state that can be reached, up to the first broken one.
 
     Args:
         model: what is walked.
         limit_s: the walk is cut off after this time.
-        progress: also demand that more can be acknowledged from every state in which claims are left.
+        progress: also demand that more can be acknowledged from every state in which claims are left; of the
+            log only.
     """
     began = time.monotonic()
     first = model.initial()
-    parents: dict[State, tuple[State, str] | None] = {first: None}
-    children: dict[State, list[State]] = {}
+    parents: dict[AnyState, tuple[AnyState, str] | None] = {first: None}
+    children: dict[Any, list[Any]] = {}
     queue = deque([first])
     while queue:
         if time.monotonic() - began > limit_s:
@@ -86,7 +110,7 @@ def _stuck(children: dict[State, list[State]]) -> State | None:
     return next((state for state in children if state not in good and state.left[1]), None)
 
 
-def _trace(parents: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+def _trace(parents: Mapping[Any, tuple[Any, str] | None], state: Any) -> tuple[str, ...]:
     steps = []
     while (step := parents[state]) is not None:
         state, label = step

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from model.session import SessionRules
 from model.state import Rules as ModelRules
 from planted.rules import ROOT, Rule
 
@@ -200,7 +201,9 @@ def faults(found: Plants, rules: dict[str, Rule], root: Path = ROOT) -> list[str
             if name not in found.plants
         ]
     if found.model:
-        names = {rule.name for rule in dataclasses.fields(ModelRules)}
+        names = {
+            rule.name for rules_of in (ModelRules, SessionRules) for rule in dataclasses.fields(rules_of)
+        }
         wrong += [
             f"the model has the rule {name}, and nothing says what it is"
             for name in names - found.model.keys()

@@ -24,8 +24,8 @@ Bugs in which other systems of this kind were found wanting, as far as a log on 
 _MODEL_HEAD = """
 ## In the model
 
-`./x model` walks a model of the log in every order, and drops each of its rules in turn: without any of them
-something breaks there.
+`./x model` walks a model of the log, and one of a member's life, in every order, and drops each of their
+rules in turn: without any of them something breaks there.
 
 | rule of the model | rules |
 |---|---|

@@ -51,6 +51,8 @@ class Attachment:
         self._session: Session | None = None
         self._heartbeats: Heartbeats | None = None
         self._seeker: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._unsure = False
         self._forget = False
         self._over = False
         self._unwatch = route.watch(self._follow)
@@ -61,9 +63,10 @@ class Attachment:
         self._over = True
         self._unwatch()
         self._leave()
-        if self._seeker is not None:
-            self._seeker.cancel()
-            await asyncio.wait((self._seeker,))
+        for task in (self._seeker, self._asking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
 
     # Where it is
 
@@ -130,6 +133,18 @@ class Attachment:
         finally:
             self._seeker = None
 
+    async def _ask(self) -> None:
+        """While its coordinator is not sure: asks for another one that is, without giving this one up."""
+        backoff = Backoff()
+        try:
+            while self._unsure and not self._over:
+                await backoff.pause(connection_broken=True)
+                await self._route.ask()
+        except (RequestRefused, GroupError) as error:
+            log.debug("group %r: %s", self._key[0], error)
+        finally:
+            self._asking = None
+
     # What it hears (`muster._session_passengers.Passenger`)
 
     @property
@@ -152,7 +167,12 @@ class Attachment:
         """See `Passenger`."""
         if not self._route.accept(result.shard_epoch):
             self._drop_off(forget=True)
-        elif result.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST:
+            return
+        if result.unsure:
+            self._extend()
+        elif result.error_code == common_pb2.ERROR_CODE_NONE:
+            self._is_sure()
+        if result.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST:
             log.info("group %r: no room on the stream for a member; it makes heartbeats", self._key[0])
             self._alone()
         else:
@@ -160,7 +180,34 @@ class Attachment:
 
     def alive(self, sent_ms: int) -> None:
         """See `Passenger`."""
+        self._is_sure()
         self._deliver(Pulse(self._vitals.seat, common_pb2.ERROR_CODE_NONE, sent_ms, on_stream=True))
+
+    def unsure(self, shard_epoch: int) -> None:
+        """See `Passenger`."""
+        if not self._route.accept(shard_epoch):
+            self._drop_off(forget=True)
+            return
+        self._extend()
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="muster-ask")
+
+    def _is_sure(self) -> None:
+        if self._unsure:
+            self._unsure = False
+            log.info("group %r: its coordinator reaches the log again", self._key[0])
+
+    def _extend(self) -> None:
+        """The coordinator is not sure of its lease: the membership lasts for its session."""
+        if not self._unsure:
+            self._unsure = True
+            log.warning(
+                "group %r: its coordinator cannot reach the log; partitions are kept until the session ends, "
+                "and commits wait",
+                self._key[0],
+            )
+        code = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+        self._deliver(Pulse(self._vitals.seat, code, 0, on_stream=True, unsure=True))
 
     def unheard(self, code: int) -> None:
         """See `Passenger`."""

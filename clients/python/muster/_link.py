@@ -132,6 +132,11 @@ class GroupLink:
                 await backoff.pause(connection_broken=broken)
             return self.address
 
+    async def ask(self) -> None:
+        """Asks discovery once where the coordinator is, and goes there if that is a later owner."""
+        trouble, _ = await self._look_up()
+        self.trouble = trouble or self.trouble
+
     async def _look_up(self) -> tuple[str, bool]:
         try:
             result = await self._discovery.find(self.group_id, self.shard_epoch)
@@ -219,6 +224,8 @@ class GroupLink:
         except Overloaded as error:
             return Outcome(OVERLOADED, None, str(error))
         header = _header(response)
+        if header.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+            self.trouble = header.message or self.trouble
         if not self.accept(header.shard_epoch):
             self.forget(address)
             return Outcome(CONNECTION_LOST, None, "the answer came from a deposed coordinator")

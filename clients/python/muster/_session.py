@@ -67,6 +67,7 @@ class Session:
         # Beats: those without an answer.
         self._beats: deque[tuple[int, int]] = deque()
         self._last_beat = 0
+        self._acknowledged = 0
         self._beat_due = False
         self._beat_timer: asyncio.TimerHandle | None = None
         self._promised_ms = self._beating_ms = DEFAULT_BEAT_MS
@@ -205,12 +206,13 @@ class Session:
         """Everybody and everything goes onto a new stream: members first, then calls, then a beat."""
         low, high = HELLO_INTERVALS_MS
         self._promised_ms = max(low, min(high, self._passengers.beat_interval_ms))
-        hello = session_pb2.Hello(client_id=CLIENT_ID, beat_interval_ms=self._promised_ms)
+        hello = session_pb2.Hello(client_id=CLIENT_ID, beat_interval_ms=self._promised_ms, knows_unsure=True)
         self._opening = session_pb2.ClientFrame(hello=hello)
         self._passengers.begin()
         self._calls.begin()
         self._beats.clear()
         self._last_beat = 0
+        self._acknowledged = 0
         self._beat()
 
     def _beat(self) -> None:
@@ -259,7 +261,8 @@ class Session:
             self._beat_due = False
             self._last_beat += 1
             self._beats.append((self._last_beat, boot_ms()))
-            yield session_pb2.ClientFrame(beat=session_pb2.Beat(number=self._last_beat))
+            beat = session_pb2.Beat(number=self._last_beat, acknowledged=self._acknowledged)
+            yield session_pb2.ClientFrame(beat=beat)
 
     async def _read(self, stream: Any) -> End:
         heard: dict[str, Callable[[Any], None]] = {
@@ -297,4 +300,5 @@ class Session:
             if number < ack.number:
                 sent_ms = 0
         if sent_ms:
+            self._acknowledged = ack.number
             self._passengers.beat_ack(ack, sent_ms)

@@ -36,6 +36,9 @@ class Passenger(Protocol):
     def unheard(self, code: int) -> None:
         """A beat did not count for it."""
 
+    def unsure(self, shard_epoch: int) -> None:
+        """A beat did not count for it, since the coordinator is not sure of its lease; it stays aboard."""
+
     def rebalance(self, news: session_pb2.RebalanceStarted) -> None:
         """It has to rejoin."""
 
@@ -143,12 +146,15 @@ class Passengers:
 
     def beat_ack(self, ack: session_pb2.BeatAck, sent_ms: int) -> None:
         """A beat that was sent then counts for everybody aboard, but for those that it names."""
-        unheard = {(member.group_id, member.member_id): int(member.error_code) for member in ack.unheard}
+        unheard = {(member.group_id, member.member_id): member for member in ack.unheard}
         for key, passenger in tuple(self._aboard.items()):
-            if key in unheard:
-                passenger.unheard(unheard[key])
-            else:
+            missed = unheard.get(key)
+            if missed is None:
                 passenger.alive(sent_ms)
+            elif missed.unsure:
+                passenger.unsure(missed.shard_epoch)
+            else:
+                passenger.unheard(int(missed.error_code))
 
     def rebalance_started(self, news: session_pb2.RebalanceStarted) -> None:
         """A member has to rejoin."""

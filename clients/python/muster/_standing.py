@@ -48,6 +48,7 @@ class Pulse:
         repeat: the beat did not count and is to be repeated.
         hurry: it may be repeated at once.
         on_stream: the membership hangs on a session stream; False: on calls of its own.
+        unsure: the coordinator is not sure of its lease; nobody has the partitions while the session lasts.
     """
 
     seat: Seat
@@ -58,6 +59,11 @@ class Pulse:
     repeat: bool = False
     hurry: bool = False
     on_stream: bool = False
+    unsure: bool = False
+
+
+_RATES = 1_000
+"""The clocks of two machines differ by less than one part in so many."""
 
 
 class Life:
@@ -65,7 +71,10 @@ class Life:
 
     It is a session time-out away; on a stream it is the disconnect grace, where that is set and shorter. The
     server counts the session from when it received that beat and the grace from when the stream broke, and
-    both are later: so the member always stops first.
+    both are later: so the member always stops first. Where its coordinator said that it is not sure of its
+    lease, the session counts until a beat is acknowledged again.
+
+    Clocks run at rates that differ: a thousandth is taken off, for a machine whose clock is the slower one.
 
     Attributes:
         on_stream: whether the grace counts. At first it does: a server may know of a stream before the
@@ -74,14 +83,16 @@ class Life:
 
     def __init__(self, session_timeout_ms: int, disconnect_grace_ms: int = 0) -> None:
         self.on_stream = True
-        self._session_timeout_ms = session_timeout_ms
-        self._on_stream_ms = min(session_timeout_ms, disconnect_grace_ms or session_timeout_ms)
+        self._session_ms = session_timeout_ms - session_timeout_ms // _RATES
+        grace_ms = min(session_timeout_ms, disconnect_grace_ms or session_timeout_ms)
+        self._on_stream_ms = grace_ms - grace_ms // _RATES
         self._acknowledged_ms: int | None = None
+        self._extended = False
 
     @property
     def span_ms(self) -> int:
         """How long a beat counts."""
-        return self._on_stream_ms if self.on_stream else self._session_timeout_ms
+        return self._on_stream_ms if self.on_stream and not self._extended else self._session_ms
 
     @property
     def ends_at_ms(self) -> int:
@@ -90,6 +101,7 @@ class Life:
 
     def renew(self, sent_ms: int) -> None:
         """A beat that was sent then was acknowledged."""
+        self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
 
     def restart(self) -> None:
@@ -98,7 +110,13 @@ class Life:
         Not the answer to JoinGroup, which may have been on its way for long, nor that to SyncGroup: the
         server does not prolong the session for it (conformance SG-18).
         """
+        self._extended = False
         self._acknowledged_ms = None
+
+    def extend(self, now_ms: int) -> None:
+        """The coordinator is not sure: the session counts, unless the life is over."""
+        if self.remaining_ms(now_ms):
+            self._extended = True
 
     def remaining_ms(self, now_ms: int) -> int:
         """Time left, 0 or more."""
@@ -178,6 +196,8 @@ class Standing:
         if (counts or pulse.on_stream) and self.life.on_stream is not pulse.on_stream:
             self.life.on_stream = pulse.on_stream
             self.news.set()
+        if pulse.unsure:
+            self.life.extend(boot_ms())
         if counts and pulse.sent_ms:
             self.life.renew(pulse.sent_ms)
         if pulse.cause is not None:

@@ -110,6 +110,9 @@ class Route(Beats, Protocol):
     async def locate(self) -> str:
         """Address of the coordinator; waits until discovery knows one."""
 
+    async def ask(self) -> None:
+        """Asks discovery once where the coordinator is, and goes there if that is a later owner."""
+
     def follow(self, coordinator: common_pb2.Coordinator) -> bool:
         """Goes to that coordinator unless a later owner is known."""
 

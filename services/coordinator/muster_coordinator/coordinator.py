@@ -9,7 +9,7 @@ import grpc
 import structlog
 from muster_core.clock import Now
 from muster_core.events import GroupRequest, GroupResponse, Push
-from muster_core.features import FEATURE_NAMES
+from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
@@ -206,6 +206,7 @@ class Coordinator:
             clock.boot_ms,
             tally,
             None if traces is None else traces.of_stream,
+            says_unsure=lambda: Feature.UNSURE_BEATS in ownership.features,
         )
         late.sessions = self._sessions
         if self._telemetry is not None and measures is not None:

@@ -7,7 +7,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
-NOT_SURE = "the coordinator is not sure that it still owns the group; try again"
+NOT_SURE = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _LOADING = "the coordinator is loading the group's shard; try again"
 _FAILED = "the log of the group's shard cannot be served; its operator was told"
 _MOVED = "another coordinator owns the group now"

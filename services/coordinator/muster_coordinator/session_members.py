@@ -1,6 +1,7 @@
 """The members on one session stream, as the edge knows them."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import structlog
 from muster_core import error_code
@@ -15,6 +16,20 @@ MemberKey = tuple[str, str]
 """Group and member id."""
 
 
+class Unheard(NamedTuple):
+    """A member that a beat did not count for.
+
+    Attributes:
+        key: who.
+        code: why.
+        shard: its shard.
+    """
+
+    key: MemberKey
+    code: ErrorCode
+    shard: OwnedShard
+
+
 class StreamMembers:
     """Who is on a stream, by the shard that has them.
 
@@ -27,7 +42,6 @@ class StreamMembers:
 
     def __init__(self, stream_id: int) -> None:
         self._stream_id = stream_id
-        self._beat = Beat(stream_id)
         self._shards: dict[OwnedShard, dict[MemberKey, None]] = {}
         self._count = 0
 
@@ -56,13 +70,27 @@ class StreamMembers:
                 return shard
         return None
 
-    def beat(self) -> Iterator[tuple[MemberKey, ErrorCode]]:
-        """Prolongs everybody's session, one core event for each shard; yields those that it could not."""
+    def beat(self, number: int, acknowledged: int) -> list[Unheard]:
+        """Prolongs everybody's session, one core event for each shard; returns those that it could not.
+
+        Args:
+            number: of the beat.
+            acknowledged: number of the newest beat whose acknowledgement the client has read.
+        """
+        unheard: list[Unheard] = []
+        event = Beat(self._stream_id, number, acknowledged)
         for shard, members in tuple(self._shards.items()):
-            code = shard.beat(self._beat)
+            code = shard.beat(event)
             if code != error_code.NONE:
-                for key in tuple(members):
-                    yield key, code
+                unheard += [Unheard(key, code, shard) for key in members]
+        return unheard
+
+    def suspend(self) -> list[Unheard]:
+        """The lease ran out: no shard goes on, and nobody was heard."""
+        code = error_code.COORDINATOR_NOT_AVAILABLE
+        for shard in tuple(self._shards):
+            shard.suspend()
+        return [Unheard(key, code, shard) for shard, members in self._shards.items() for key in members]
 
     def __iter__(self) -> Iterator[MemberKey]:
         """Everybody, as of now."""

@@ -56,6 +56,7 @@ class StreamSurroundings:
         boot_ms: the boot clock.
         tally: counts answers and beats; nobody does if absent.
         traces: gives what makes the spans of a stream's calls; nobody does if absent.
+        says_unsure: whether the cluster has the feature `unsure-beats`.
     """
 
     settings: SessionSettings
@@ -66,6 +67,7 @@ class StreamSurroundings:
     boot_ms: Callable[[], int]
     tally: Tally | None = None
     traces: Callable[[], CallTraces] | None = None
+    says_unsure: Callable[[], bool] = lambda: False
 
 
 class SessionStream:
@@ -99,6 +101,7 @@ class SessionStream:
         )
         self._beat_interval_ms = 0
         self._beat_number = 0
+        self._knows_unsure = False
         self._opened_ms = self._heard_ms = around.boot_ms()
         self._write_began_ms: int | None = None
         spread_ms = settings.max_age_ms // 10
@@ -297,6 +300,7 @@ class SessionStream:
             raise ProtocolBroken(f"hello.client_id: must be at most {ID_MAX_BYTES} bytes long")
         self._beat_interval_ms = hello.beat_interval_ms
         self.client_id = hello.client_id or "client"
+        self._knows_unsure = hello.knows_unsure
 
     def _second_hello(self, _: pb.Hello) -> None:
         raise ProtocolBroken("there was a Hello already")
@@ -317,9 +321,17 @@ class SessionStream:
             elif isinstance(shard, common_pb2.Coordinator):
                 self._not_attached(request, error_code.NOT_COORDINATOR, shard.shard_epoch, shard)
             else:
-                code = shard.attach(Attach(self.stream_id, request))
+                code = shard.attach(Attach(self.stream_id, request, self._knows_unsure))
                 if code != error_code.NONE:
-                    self._not_attached(request, code, shard.epoch, shard.successor)
+                    unsure = self._is_unsure(shard)
+                    self._not_attached(request, code, shard.epoch, shard.successor, unsure=unsure)
+
+    def _is_unsure(self, shard: OwnedShard) -> bool:
+        """Whether to say `unsure` to members of a shard.
+
+        Its core is suspended, so it counts that from now on they may live for their sessions (SES-24).
+        """
+        return self._knows_unsure and shard.suspended and self._around.says_unsure()
 
     def _is_full_for(self, key: MemberKey) -> bool:
         return len(self.members) >= self._settings.max_members and key not in self.members
@@ -330,8 +342,11 @@ class SessionStream:
         code: ErrorCode,
         shard_epoch: int = 0,
         owner: common_pb2.Coordinator | None = None,
+        *,
+        unsure: bool = False,
     ) -> None:
         result = self._frame(_SMALL_BYTES).attach_result
+        result.unsure = unsure
         result.group_id = request.group_id
         result.member_id = request.member_id
         result.error_code = code
@@ -351,13 +366,16 @@ class SessionStream:
         self._beat_number = beat.number
         if self._around.tally is not None:
             self._around.tally.beat()
-        unheard = list(self.members.beat())
+        unheard = self.members.beat(beat.number, beat.acknowledged)
         if not self._around.may_answer(self._around.boot_ms()):
-            unheard = [(key, error_code.COORDINATOR_NOT_AVAILABLE) for key in self.members]
+            unheard = self.members.suspend()
         ack = self._frame(_SMALL_BYTES * (1 + len(unheard))).beat_ack
         ack.number = beat.number
-        for (group_id, member_id), code in unheard:
-            ack.unheard.add(group_id=group_id, member_id=member_id, error_code=code)
+        for (group_id, member_id), code, shard in unheard:
+            missed = ack.unheard.add(group_id=group_id, member_id=member_id, error_code=code)
+            if self._is_unsure(shard):
+                missed.unsure = True
+                missed.shard_epoch = shard.epoch
 
     # --- what the server says
 

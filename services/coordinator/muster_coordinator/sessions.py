@@ -34,6 +34,7 @@ class Sessions:
         boot_ms: the boot clock.
         tally: counts answers and beats; nobody does if absent.
         traces: gives what makes the spans of a stream's calls; nobody does if absent.
+        says_unsure: whether the cluster has the feature `unsure-beats`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Sessions:
         boot_ms: Callable[[], int],
         tally: Tally | None = None,
         traces: Callable[[], CallTraces] | None = None,
+        says_unsure: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._boot_ms = boot_ms
@@ -54,7 +56,7 @@ class Sessions:
             self._streams.values(), settings.break_window_ms, settings.break_hold_ms, boot_ms
         )
         self._around = StreamSurroundings(
-            settings, calls, {}, self._broke, may_answer, boot_ms, tally, traces
+            settings, calls, {}, self._broke, may_answer, boot_ms, tally, traces, says_unsure
         )
         self._checker: asyncio.TimerHandle | None = None
         self._stopping = False

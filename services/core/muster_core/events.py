@@ -141,10 +141,12 @@ class Attach:
     Attributes:
         stream_id: chosen by the driver, never used again for another stream.
         request: who.
+        knows_unsure: the client of the stream lives on when it hears that its coordinator is not sure.
     """
 
     stream_id: int
     request: session_pb2.Attach
+    knows_unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,17 @@ class Detach:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """All members of the shard that are on the stream are alive."""
+    """All members of the shard that are on the stream are alive.
+
+    Attributes:
+        stream_id: which.
+        number: of the beat on its stream, from 1.
+        acknowledged: number of the newest beat whose acknowledgement the client has read; 0: none.
+    """
 
     stream_id: int
+    number: int = 0
+    acknowledged: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ class Member:
         promised_until_ms: boot time until which it may work by its last Heartbeat, which is a session away,
             whatever becomes of a stream; 0: it made none.
         stream_id: the session stream it is on; None: it is on none.
+        extended_until_ms: boot time until which it may work because it heard `unsure`; 0: it cannot have, or
+            a beat of it named a later acknowledgement.
+        sure_beat: number of the first beat on its stream that was acknowledged since; 0: none was.
         suspect: whether its stream broke and it was not heard of since.
     """
 
@@ -54,6 +57,7 @@ class Member:
         "commit_seq",
         "confirmed",
         "disconnect_grace_ms",
+        "extended_until_ms",
         "group_instance_id",
         "heartbeat",
         "host",
@@ -69,6 +73,7 @@ class Member:
         "recorded_join_seq",
         "session_timeout_ms",
         "stream_id",
+        "sure_beat",
         "suspect",
         "sync_call",
         "token",
@@ -99,6 +104,8 @@ class Member:
         self.heartbeat: Timer | None = None
         self.promised_until_ms = 0
         self.stream_id: int | None = None
+        self.extended_until_ms = 0
+        self.sure_beat = 0
         self.suspect = False
 
     @property
@@ -116,6 +123,22 @@ class Member:
         """About what it takes in a record of its generation."""
         ids = (self.member_id, self.group_instance_id, self.client_id, self.host)
         return _RECORD_OVERHEAD_BYTES + sum(map(utf8_bytes, ids)) + self.protocols.size_bytes
+
+    def may_extend(self, now_ms: int) -> None:
+        """From now on it may hear `unsure`, or it may have heard it from an owner before.
+
+        It lives for its session then, from when its last acknowledged beat was sent, which was before. One
+        without a grace always does.
+        """
+        self.extended_until_ms = now_ms + self.session_timeout_ms if self.disconnect_grace_ms else 0
+        self.sure_beat = 0
+
+    def confirm(self, beat: int, acknowledged: int) -> None:
+        """A beat of it counts. If it names an acknowledgement that was sent since, it lives for its grace."""
+        if not self.sure_beat:
+            self.sure_beat = beat
+        elif acknowledged >= self.sure_beat:
+            self.extended_until_ms = 0
 
     def metadata_for(self, protocol_name: str) -> bytes:
         """Its metadata for a protocol.

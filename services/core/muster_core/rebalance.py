@@ -129,6 +129,13 @@ class Rebalancer:
     def _complete_join(self, group: Group) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
+        now_ms = self._context.now.boot_ms
+        absent = (member for member in group.members.values() if member.join_call is None)
+        extended_ms = max((member.extended_until_ms for member in absent), default=0)
+        if extended_ms > now_ms:
+            # Cut off since it heard `unsure`, a member works on, and nobody may have its partitions yet.
+            self.watch_join(DelayedJoin(self, group, extended_ms - now_ms))
+            return
         staying = [
             member for member in group.members.values() if member.join_call is not None or member.is_static
         ]

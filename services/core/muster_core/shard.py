@@ -48,7 +48,7 @@ from muster_core.streams import Streams
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
 
-_SUSPENDED = "the coordinator is not sure that it still owns the group; try again"
+_SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
 
@@ -174,6 +174,7 @@ class Shard:
             for member in group.members.values():
                 self._rebalancer.touch(group, member)
                 member.confirmed = False
+                member.may_extend(now.boot_ms)
             self._finish_what_was_begun(group)
         return self._end()
 
@@ -262,6 +263,8 @@ class Shard:
         self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
         for group in self._context.groups.values():
             group.drop_deadlines()
+            for member in group.members.values():
+                member.may_extend(self._context.now.boot_ms)
 
     def _resume(self, _: Resume) -> None:
         """Deadlines start again as after a load: nobody could be heard of meanwhile."""

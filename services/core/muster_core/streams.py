@@ -29,12 +29,13 @@ class Streams:
         result = session_pb2.AttachResult(
             group_id=request.group_id,
             member_id=request.member_id,
-            error_code=self._attached(event.stream_id, request),
+            error_code=self._attached(event),
             shard_epoch=self._context.epoch,
         )
         self._context.effects.pushes.append(Push(event.stream_id, result))
 
-    def _attached(self, stream_id: int, request: session_pb2.Attach) -> ErrorCode:
+    def _attached(self, event: Attach) -> ErrorCode:
+        stream_id, request = event.stream_id, event.request
         group = self._context.groups.get(request.group_id)
         if group is None:
             return error_code.UNKNOWN_MEMBER_ID
@@ -47,6 +48,9 @@ class Streams:
             self._context.fence(group, member, error_code.UNKNOWN_MEMBER_ID)
         self._context.detach(member)
         member.stream_id = stream_id
+        member.sure_beat = 0
+        if not event.knows_unsure:
+            member.extended_until_ms = 0
         self._context.streams.setdefault(stream_id, {})[member] = group
         self._rebalancer.touch(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -64,6 +68,8 @@ class Streams:
         """Everybody on the stream is alive: about a microsecond for each, and nothing is allocated."""
         now_ms = self._context.now.boot_ms
         for member, group in self._context.streams.get(event.stream_id, {}).items():
+            if member.extended_until_ms:
+                member.confirm(event.number, event.acknowledged)
             timer = member.heartbeat
             deadline_ms = now_ms + member.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
@@ -85,6 +91,7 @@ class Streams:
         if timer is None or not timer.armed:
             return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
         grace_ends_ms = self._context.now.boot_ms + member.disconnect_grace_ms
-        ends_ms = min(timer.deadline_ms, max(grace_ends_ms, member.promised_until_ms))
+        promised_ms = max(member.promised_until_ms, member.extended_until_ms)
+        ends_ms = min(timer.deadline_ms, max(grace_ends_ms, promised_ms))
         self._context.purgatory.wheel.arm(timer, ends_ms)
         member.suspect = True

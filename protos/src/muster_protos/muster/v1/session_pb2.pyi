@@ -133,19 +133,23 @@ class Hello(_message.Message):
 
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     BEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    KNOWS_UNSURE_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """Name of the client program, at most 255 bytes. Default `client`."""
     beat_interval_ms: _builtins.int
     """Interval at which the client will beat, ms, 100 to 60,000. Default of the Python client: 500."""
+    knows_unsure: _builtins.bool
+    """The client knows what `unsure` means, and says in each beat what it has heard. Default: it does not."""
     def __init__(
         self,
         *,
         client_id: _builtins.str = ...,
         beat_interval_ms: _builtins.int = ...,
+        knows_unsure: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_interval_ms", b"beat_interval_ms", "client_id", b"client_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_interval_ms", b"beat_interval_ms", "client_id", b"client_id", "knows_unsure", b"knows_unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,16 +222,20 @@ class Beat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows by one with each beat of the stream, from 1."""
+    acknowledged: _builtins.int
+    """Number of the newest beat of the stream whose `BeatAck` the client has read, 0: none. Default 0."""
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
+        acknowledged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,6 +404,7 @@ class AttachResult(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     COORDINATOR_FIELD_NUMBER: _builtins.int
+    UNSURE_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
@@ -406,6 +415,8 @@ class AttachResult(_message.Message):
     """
     shard_epoch: _builtins.int
     """Epoch of the ownership."""
+    unsure: _builtins.bool
+    """As in `UnheardMember`. Default false."""
     @_builtins.property
     def coordinator(self) -> _common_pb2.Coordinator:
         """With NOT_COORDINATOR: the owner, if known."""
@@ -418,10 +429,11 @@ class AttachResult(_message.Message):
         error_code: _common_pb2.ErrorCode.ValueType = ...,
         shard_epoch: _builtins.int = ...,
         coordinator: _common_pb2.Coordinator | None = ...,
+        unsure: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "shard_epoch", b"shard_epoch", "unsure", b"unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,22 +476,33 @@ class UnheardMember(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     ERROR_CODE_FIELD_NUMBER: _builtins.int
+    UNSURE_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     member_id: _builtins.str
     """The member."""
     error_code: _common_pb2.ErrorCode.ValueType
     """Why."""
+    unsure: _builtins.bool
+    """The coordinator owns the group as far as it knows, and is not sure of its lease: nobody else gives the
+    member's partitions away before its session ends, counted from when its last acknowledged beat was sent.
+    It stays on the stream. Said only to clients that know it. Default false.
+    """
+    shard_epoch: _builtins.int
+    """With `unsure`: epoch of the ownership; a client drops what is below the highest that it has seen."""
     def __init__(
         self,
         *,
         group_id: _builtins.str = ...,
         member_id: _builtins.str = ...,
         error_code: _common_pb2.ErrorCode.ValueType = ...,
+        unsure: _builtins.bool = ...,
+        shard_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "group_id", b"group_id", "member_id", b"member_id", "shard_epoch", b"shard_epoch", "unsure", b"unsure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,281 @@
+"""An explicit-state model of a member's life, also while its coordinator is not sure of its lease.
+
+A member on a stream lives for its grace; one that hears `unsure` lives for its session. The coordinator that
+has the group counts what may be longer, until a beat says that the member heard an acknowledgement later. The
+coordinator loses its lease and has it again, hands the group over or loses it to another one, and one that
+lost it may go on saying `unsure`; connections break, answers are lost and late, the member's clock runs slow.
+
+It is a model of docs/safety.md, "Session and disconnect grace", and shares no code with what it models:
+`explore.py` walks it, `session_cases.py` names the spaces.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+ACK: Final = "ack"
+UNSURE: Final = "unsure"
+_CONFIRMED = -1
+
+
+@dataclass(frozen=True)
+class SessionRules:
+    """The rules; each may be dropped.
+
+    Attributes:
+        extend: a member that hears `unsure` lives for a session, from its last acknowledged beat on.
+        server_too: the coordinator counts a session, from when it may have begun to say `unsure`.
+        confirmed: ... until a beat of it names an acknowledgement that was sent after that.
+        after_load: a coordinator that loads the group begins like that with every member.
+        only_live: what was heard on an older connection is dropped.
+        epochs: so is an `unsure` of an epoch below the highest that was heard of.
+        margin: the member takes what its clock may lose off its life.
+    """
+
+    extend: bool = True
+    server_too: bool = True
+    confirmed: bool = True
+    after_load: bool = True
+    only_live: bool = True
+    epochs: bool = True
+    margin: bool = True
+
+
+@dataclass(frozen=True)
+class SessionBounds:
+    """How long things last, in ticks, and how often they happen.
+
+    Attributes:
+        grace: of the member; as long as the session for a static one.
+        session: of the member.
+        end: when time stops.
+        loads: how often another coordinator loads the group.
+        handed: it is handed over in order, too.
+        stale: one that lost the group goes on, and the member may come back to it.
+        drift: ticks that the member's clock may lose.
+        connections: of the member.
+        acks: how many acknowledgements are sent before a lease ends.
+    """
+
+    grace: int = 1
+    session: int = 3
+    end: int = 5
+    loads: int = 1
+    handed: bool = False
+    stale: bool = False
+    drift: int = 0
+    connections: int = 3
+    acks: int = 4
+
+
+class Beat(NamedTuple):
+    """A beat on its way, or the Attach that begins a connection."""
+
+    connection: int
+    epoch: int  # of the coordinator that the connection leads to
+    sent: int  # by the member's clock
+    seen: int  # number of the newest acknowledgement that the member has heard
+
+
+class Answer(NamedTuple):
+    """An answer on its way."""
+
+    connection: int
+    epoch: int
+    kind: Literal["ack", "unsure"]
+    sent: int  # of the beat that it acknowledges
+    number: int
+
+
+class SessionState(NamedTuple):
+    """Everything there is."""
+
+    now: int
+    lost: int  # ticks that the member's clock has lost
+    connection: int
+    leads_to: int  # epoch of the coordinator at its end
+    until: int  # the member runs before this, by its clock
+    acked_sent: int
+    seen: int
+    heard_of: int  # highest epoch
+    beat_at: int
+    up: tuple[Beat, ...]
+    down: tuple[Answer, ...]
+    # the coordinator that has the group
+    epoch: int
+    sure: bool
+    attached: int  # connection; 0: it broke, -1: nobody was since the load
+    touched: int  # when the session was prolonged last
+    broken_at: int
+    acks: int  # their numbers go on over coordinators
+    told: int  # acknowledgements sent before it last may have said `unsure`; -1: confirmed
+    told_at: int  # when that began
+    given: bool
+    outage: int  # ticks since somebody was sure
+    stale: bool  # the one before is still there
+
+
+_Step = tuple[str, SessionState]
+
+
+class SessionModel:
+    """The rules, as steps from state to state.
+
+    Args:
+        rules: which hold.
+        bounds: how often things happen.
+        riding: look for a history in which an outage longer than the grace stops no work, instead of two
+            owners.
+    """
+
+    def __init__(self, rules: SessionRules, bounds: SessionBounds, *, riding: bool = False) -> None:
+        self.rules = rules
+        self.bounds = bounds
+        self._riding = riding
+        margin = bounds.drift if rules.margin else 0
+        self._grace = bounds.grace - margin
+        self._session = bounds.session - margin
+
+    def initial(self) -> SessionState:
+        """A confirmed member on its first connection, which has just been acknowledged."""
+        return SessionState(
+            0, 0, 1, 1, self._grace, 0, 0, 1, -1, (), (), 1, True, 1, 0, -1, 0, _CONFIRMED, 0, False, 0, False
+        )
+
+    def canonical(self, state: SessionState) -> SessionState:
+        """States differ in nothing that does not matter."""
+        return state
+
+    def broken(self, state: SessionState) -> str:
+        """What must not be."""
+        runs = state.now - state.lost < state.until
+        if self._riding:
+            rides = not state.sure and runs and state.outage > self.bounds.grace
+            return "an outage longer than the grace is ridden out" if rides else ""
+        return "two owners" if state.given and runs else ""
+
+    def steps(self, state: SessionState) -> Iterator[_Step]:
+        """Everything that can happen next."""
+        if state.given:
+            return
+        for label, after in self._all_steps(state):
+            if len(after.up) <= 1 and len(after.down) <= 2:
+                yield label, after
+
+    def _all_steps(self, s: SessionState) -> Iterator[_Step]:
+        yield from self._time(s)
+        yield from self._lease(s)
+        yield from self._connection(s)
+        yield from self._beat_arrives(s)
+        yield from self._answer_arrives(s)
+        if s.sure and s.now >= self._deadline(s):
+            yield "given away", s._replace(given=True)
+
+    def _deadline(self, s: SessionState) -> int:
+        session = s.touched + self.bounds.session
+        if s.attached:
+            return session
+        grace = s.broken_at + self.bounds.grace
+        if s.told != _CONFIRMED and self.rules.server_too:
+            grace = max(grace, s.told_at + self.bounds.session)
+        return min(session, grace)
+
+    def _time(self, s: SessionState) -> Iterator[_Step]:
+        if s.now >= self.bounds.end:
+            return
+        later = s._replace(now=s.now + 1, outage=s.outage + (not s.sure))
+        yield "tick", later
+        if s.lost < self.bounds.drift:
+            yield "a tick that the member's clock loses", later._replace(lost=s.lost + 1)
+        if s.now > s.beat_at:
+            beat = Beat(s.connection, s.leads_to, s.now - s.lost, s.seen)
+            yield "a beat is sent", s._replace(beat_at=s.now, up=(*s.up, beat))
+
+    def _lease(self, s: SessionState) -> Iterator[_Step]:
+        more = s.epoch <= self.bounds.loads
+        loaded = s._replace(
+            epoch=s.epoch + 1,
+            sure=True,
+            attached=-1,
+            broken_at=-1,
+            touched=s.now,
+            outage=0,
+            told=s.acks if self.rules.after_load else _CONFIRMED,
+            told_at=s.now if self.rules.after_load else 0,
+            up=(),
+        )
+        if s.sure:
+            if more and s.acks < self.bounds.acks:
+                # From here on it may say `unsure`: what it counts does not depend on whether it did.
+                yield "the lease ends", s._replace(sure=False, told=s.acks, told_at=s.now)
+            if more and self.bounds.handed:
+                yield "it is handed over", loaded
+        else:
+            yield "the lease is renewed", s._replace(sure=True, outage=0, touched=s.now)
+            if more:
+                yield "another one loads", loaded._replace(stale=self.bounds.stale)
+
+    def _connection(self, s: SessionState) -> Iterator[_Step]:
+        if s.attached > 0:
+            kept = tuple(beat for beat in s.up if beat.connection != s.attached)
+            yield "it breaks", s._replace(attached=0, broken_at=s.now, up=kept)
+        elif s.connection < self.bounds.connections:
+            for epoch in (s.epoch, s.epoch - 1) if s.stale else (s.epoch,):
+                new = s.connection + 1
+                attach = Beat(new, epoch, s.now - s.lost, s.seen)
+                where = "" if epoch == s.epoch else " to the one before"
+                yield (
+                    f"it connects{where}",
+                    s._replace(connection=new, leads_to=epoch, up=(attach,), beat_at=s.now),
+                )
+
+    def _beat_arrives(self, s: SessionState) -> Iterator[_Step]:
+        if not s.up:
+            return
+        beat, rest = s.up[0], s.up[1:]
+        if beat.epoch != s.epoch:
+            if s.stale:
+                answer = Answer(beat.connection, beat.epoch, UNSURE, 0, 0)
+                yield "the one before is unsure", s._replace(up=rest, down=(*s.down, answer))
+            return
+        got = s._replace(up=rest, attached=beat.connection)
+        if not s.sure:
+            answer = Answer(beat.connection, s.epoch, UNSURE, 0, 0)
+            yield "unsure", got._replace(down=(*s.down, answer))
+            return
+        told = s.told
+        if told != _CONFIRMED and (beat.seen > told or not self.rules.confirmed):
+            told = _CONFIRMED
+        answer = Answer(beat.connection, s.epoch, ACK, beat.sent, s.acks + 1)
+        told_at = s.told_at if told != _CONFIRMED else 0
+        after = got._replace(
+            touched=s.now, acks=s.acks + 1, told=told, told_at=told_at, down=(*s.down, answer)
+        )
+        yield "acknowledged", after
+
+    def _answer_arrives(self, s: SessionState) -> Iterator[_Step]:
+        """An answer arrives or is lost with its connection; those of one connection stay in order."""
+        for place, answer in enumerate(s.down):
+            if any(other.connection == answer.connection for other in s.down[:place]):
+                continue
+            got = s._replace(down=s.down[:place] + s.down[place + 1 :])
+            yield "an answer is lost", got
+            if answer.connection != s.connection and self.rules.only_live:
+                continue
+            if answer.kind == ACK:
+                sent = max(answer.sent, s.acked_sent)
+                yield (
+                    "it hears an acknowledgement",
+                    got._replace(
+                        acked_sent=sent,
+                        seen=max(answer.number, s.seen),
+                        until=sent + self._grace,
+                        heard_of=max(answer.epoch, s.heard_of),
+                    ),
+                )
+            elif (
+                self.rules.extend
+                and s.now - s.lost < s.until
+                and (answer.epoch >= s.heard_of or not self.rules.epochs)
+            ):
+                yield "it hears unsure", got._replace(until=s.acked_sent + self._session)
