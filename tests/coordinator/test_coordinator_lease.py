@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +11,6 @@ from kit.waiting import stand_still, until, until_equal
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
 from structlog.testing import capture_logs
@@ -116,19 +115,19 @@ async def test_goes_on_with_the_next_instance_when_one_does_not_answer(bench: Be
     assert bench.held
 
 
-class Willing:
-    """Renews every lease, on threads of its own."""
-
-    def Lease(self, requests: Iterator[pb.LeaseRequest], context: Any) -> Iterator[pb.LeaseResponse]:
-        for request in requests:
-            yield pb.LeaseResponse(number=request.number, renewed=True)
-
-    Log = ReadLog = Watch = ChangeTopic = ReportExported = DescribeLog = Lease
+def willing(requests: Iterator[pb.LeaseRequest], _context: Any) -> Iterator[pb.LeaseResponse]:
+    """Renews every lease, on a thread of its own."""
+    for request in requests:
+        yield pb.LeaseResponse(number=request.number, renewed=True)
 
 
 async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not() -> None:
     server = grpc.server(ThreadPoolExecutor(4))
-    rpc.add_MetadataServiceServicer_to_server(cast(Any, Willing()), server)
+    lease = grpc.stream_stream_rpc_method_handler(
+        willing, pb.LeaseRequest.FromString, pb.LeaseResponse.SerializeToString
+    )
+    service = pb.DESCRIPTOR.services_by_name["MetadataService"].full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Lease": lease}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     told: list[str] = []

@@ -105,7 +105,7 @@ async def test_bad_input(cluster: DevCluster) -> None:
     assert all(process.process.running for process in cluster.roles)
     report = verify(cluster.redis_url)
     assert report.clean
-    assert report.kinds.keys() <= {"genesis", "claim"}
+    assert report.kinds.keys() <= {"genesis", "claim", "feature_enabled"}
 
 
 async def test_a_member_with_a_wrong_generation_or_a_foreign_leader(cluster: DevCluster) -> None:
