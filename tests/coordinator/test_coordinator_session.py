@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from abuse.caller import connection
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, attach, call, detach, stable
@@ -520,9 +521,12 @@ async def test_a_silent_stream_is_ended_and_its_members_live_on(cluster: RealClu
     assert len(await members(caller, group(0))) == 1
 
 
-@pytest.mark.parametrize("limit", ["max_queued_bytes", "write_timeout_ms"])
-async def test_a_client_that_does_not_read_is_cut_off(cluster: RealCluster, limit: str) -> None:
-    limits = {"max_queued_bytes": 1 << 20} if limit == "max_queued_bytes" else {"write_timeout_ms": 500}
+@pytest.mark.parametrize(
+    "limits", [{"max_queued_bytes": 1 << 20}, {"write_timeout_ms": 500}, {"max_total_queued_bytes": 1 << 20}]
+)
+async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
+    cluster: RealCluster, limits: dict[str, int]
+) -> None:
     coordinator, caller = await one(cluster, **limits)
     topics = [
         pb.OffsetCommitRequest.Topic(
@@ -534,17 +538,23 @@ async def test_a_client_that_does_not_read_is_cut_off(cluster: RealCluster, limi
         )
     ]
     await caller.stub.OffsetCommit(pb.OffsetCommitRequest(group_id=group(0), generation=-1, topics=topics))
-    session = await Session(caller.channel, read=False).hello()
-    fetch = fetch_of(group(0))
-    with capture_logs() as logs:
-        await session.send(*(call(number, offset_fetch=fetch) for number in range(1, 41)))
-        await until(lambda: any(entry["event"] == "session_refused" for entry in logs))
-        sessions = coordinator._sessions
-        await until(lambda: sessions is not None and len(sessions) == 0)
-    refusal = next(entry for entry in logs if entry["event"] == "session_refused")
-    assert "read" in refusal["reason"]
-    assert refusal["client_id"] == "test"
-    await session.close()
+    async with connection(str(coordinator.address)) as channel:
+        other = await Session(channel).hello()
+        session = await Session(caller.channel, read=False).hello()
+        fetch = fetch_of(group(0))
+        with capture_logs() as logs:
+            await session.send(*(call(number, offset_fetch=fetch) for number in range(1, 41)))
+            await until(lambda: any(entry["event"] == "session_refused" for entry in logs))
+            sessions = coordinator._sessions
+            assert sessions is not None
+            await until(lambda: len(sessions) == 1)
+        refusal = next(entry for entry in logs if entry["event"] == "session_refused")
+        assert "read" in refusal["reason"]
+        assert refusal["client_id"] == "test"
+        assert not (await other.beat()).unheard
+        assert sessions.queued_bytes == 0
+        await session.close()
+        await other.close()
 
 
 # --- what is not certain

@@ -192,6 +192,9 @@ class ServerCall:
         handler = self._handler
         try:
             if handler.request_streaming:
+                if request is not None:
+                    self.came(request)
+                    self.came(None)
                 what: Any = self._requests()
             else:
                 assert request is not None

@@ -26,7 +26,7 @@ class SimulatedWire:
         assert credentials is None
         return cast(grpc.aio.Channel, Channel(self._process, self._process.loop, target, options))
 
-    def server(self, options: Any, max_concurrent_calls: int) -> grpc.aio.Server:
+    def server(self, options: Any) -> grpc.aio.Server:
         """A server on it."""
         return cast(grpc.aio.Server, Server(self._process, options))
 

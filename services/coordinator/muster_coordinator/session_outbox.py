@@ -11,18 +11,32 @@ MESSAGE_MAX_BYTES = 1 << 20
 _FRAME_OVERHEAD_BYTES = 128
 
 
+class Queued:
+    """What waits on all streams of a process.
+
+    Attributes:
+        bytes: how much.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class Outbox:
     """Gathers frames into messages: what is put in before the writer comes round goes out together.
 
     Args:
-        max_bytes: how much may wait.
+        max_bytes: how much may wait, with the message that is on its way.
+        queued: counts it together with that of other streams.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, queued: Queued) -> None:
         self._max_bytes = max_bytes
+        self._queued = queued
         self._messages: deque[pb.SessionResponse] = deque()
         self._sizes: deque[int] = deque()
-        self._total_bytes = 0
+        self._taken_bytes = 0
+        self.bytes = 0
         self._waiter: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
@@ -32,7 +46,7 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether more waits than may. Asked before a frame is added, so that one of any size is taken."""
-        return self._total_bytes > self._max_bytes
+        return self.bytes > self._max_bytes
 
     def frame(self, size_bytes: int) -> pb.ServerFrame:
         """A new frame at the end, to be filled in before the loop's turn ends.
@@ -46,19 +60,28 @@ class Outbox:
             self._sizes.append(0)
             self.wake()
         self._sizes[-1] += size_bytes
-        self._total_bytes += size_bytes
+        self._count(size_bytes)
         return self._messages[-1].frames.add()
 
     def take(self) -> pb.SessionResponse:
-        """The oldest message; nothing is added to it any more."""
-        self._total_bytes -= self._sizes.popleft()
+        """The oldest message; nothing is added to it any more. It waits until `written`."""
+        self._taken_bytes = self._sizes.popleft()
         return self._messages.popleft()
 
+    def written(self) -> None:
+        """The message that was taken is with the client, or nobody's any more."""
+        self._count(-self._taken_bytes)
+        self._taken_bytes = 0
+
     def clear(self) -> None:
-        """Drops everything."""
+        """Drops everything that was not taken yet."""
+        self._count(-sum(self._sizes))
         self._messages.clear()
         self._sizes.clear()
-        self._total_bytes = 0
+
+    def _count(self, size_bytes: int) -> None:
+        self.bytes += size_bytes
+        self._queued.bytes += size_bytes
 
     def wake(self) -> None:
         """Lets the writer look again."""

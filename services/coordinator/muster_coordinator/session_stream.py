@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -14,12 +14,13 @@ from muster_core.events import Attach, Detach, Push
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import session_pb2 as pb
 from muster_runtime.refusals import Refused
+from muster_runtime.unread import cut
 
 from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.session_calls import CallTraces, ProtocolBroken, StreamCalls, Tally
 from muster_coordinator.session_members import MemberKey, StreamMembers
-from muster_coordinator.session_outbox import Outbox
+from muster_coordinator.session_outbox import Outbox, Queued
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.validation import ID_MAX_BYTES
 
@@ -57,6 +58,8 @@ class StreamSurroundings:
         tally: counts answers and beats; nobody does if absent.
         traces: gives what makes the spans of a stream's calls; nobody does if absent.
         says_unsure: whether the cluster has the feature `unsure-beats`.
+        queued: counts what waits on all streams.
+        crowded: told when that is too much.
     """
 
     settings: SessionSettings
@@ -68,6 +71,8 @@ class StreamSurroundings:
     tally: Tally | None = None
     traces: Callable[[], CallTraces] | None = None
     says_unsure: Callable[[], bool] = lambda: False
+    queued: Queued = field(default_factory=Queued)
+    crowded: Callable[[], None] = lambda: None
 
 
 class SessionStream:
@@ -89,7 +94,8 @@ class SessionStream:
         self.members = StreamMembers(stream_id)
         self._around = around
         self._settings = settings
-        self._outbox = Outbox(settings.max_queued_bytes)
+        self._outbox = Outbox(settings.max_queued_bytes, around.queued)
+        self._peer = ""
         self._calls = StreamCalls(
             around.calls,
             host,
@@ -130,6 +136,7 @@ class SessionStream:
             context: the call, as grpc gives it to a servicer.
         """
         self._task = asyncio.current_task()
+        self._peer = context.peer()
         reader = asyncio.get_running_loop().create_task(self._read(context))
         try:
             await self._write(context)
@@ -143,6 +150,8 @@ class SessionStream:
                 self._cutting.cancel()
             reader.cancel()
             self._leave()
+            self._outbox.clear()
+            self._outbox.written()
 
     async def _write(self, context: Any) -> None:
         outbox = self._outbox
@@ -150,6 +159,7 @@ class SessionStream:
             while outbox:
                 self._write_began_ms = self._around.boot_ms()
                 await context.write(outbox.take())
+                outbox.written()
             self._write_began_ms = None
             if self._ended or (self._half_closed and not self._calls):
                 return
@@ -256,8 +266,7 @@ class SessionStream:
         if self._beat_interval_ms == 0 and now_ms - self._opened_ms > settings.hello_timeout_ms:
             self.refuse(f"no Hello came within {settings.hello_timeout_ms:,} ms")
         elif write_began_ms is not None and now_ms - write_began_ms > settings.write_timeout_ms:
-            self._outbox.clear()
-            self.refuse(f"the client did not read for {settings.write_timeout_ms:,} ms")
+            self.cut_off(f"the client did not read for {settings.write_timeout_ms:,} ms")
         elif silent_ms > max(settings.max_silence_ms, MISSED_BEATS * self._beat_interval_ms):
             self.refuse(f"the client was silent for {silent_ms:,} ms")
         elif now_ms - self._opened_ms > self._oldest_ms:
@@ -404,11 +413,25 @@ class SessionStream:
             asyncio.get_running_loop().call_soon(self._overflow)
         if self._ended or self._overflowed:
             return pb.ServerFrame()  # nobody will read it
-        return self._outbox.frame(size_bytes)
+        frame = self._outbox.frame(size_bytes)
+        if self._around.queued.bytes > self._settings.max_total_queued_bytes:
+            self._around.crowded()
+        return frame
 
     def _overflow(self) -> None:
+        self.cut_off(f"the client left {self._settings.max_queued_bytes:,} bytes unread")
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client has not taken."""
+        return self._outbox.bytes
+
+    def cut_off(self, reason: str) -> None:
+        """Ends the stream of a client that does not read, and its connection, which holds what is written."""
         self._outbox.clear()
-        self.refuse(f"the client left {self._settings.max_queued_bytes:,} bytes unread")
+        self.refuse(reason)
+        if self._write_began_ms is not None:
+            cut(self._peer)
 
 
 def _short(text: str) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.session_breaks import Breaks
 from muster_coordinator.session_calls import CallTraces, Tally
+from muster_coordinator.session_outbox import Queued
 from muster_coordinator.session_stream import SessionStream, StreamSurroundings
 from muster_coordinator.settings import SessionSettings
 
@@ -55,8 +57,20 @@ class Sessions:
         self._breaks = Breaks(
             self._streams.values(), settings.break_window_ms, settings.break_hold_ms, boot_ms
         )
+        self._queued = Queued()
+        self._relieving = False
         self._around = StreamSurroundings(
-            settings, calls, {}, self._broke, may_answer, boot_ms, tally, traces, says_unsure
+            settings,
+            calls,
+            {},
+            self._broke,
+            may_answer,
+            boot_ms,
+            tally,
+            traces,
+            says_unsure,
+            self._queued,
+            self._crowded,
         )
         self._checker: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -69,6 +83,11 @@ class Sessions:
     def members(self) -> int:
         """Number of attached members."""
         return len(self._around.places)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits for the clients of all streams."""
+        return self._queued.bytes
 
     async def serve(self, context: Any, host: str) -> None:
         """Serves a stream until it ends.
@@ -128,6 +147,25 @@ class Sessions:
         self._streams.pop(stream.stream_id, None)
         if not self._stopping:
             self._breaks.broke(stream)
+
+    def _crowded(self) -> None:
+        if not self._relieving:
+            # Not now: this may be in the midst of a turn of a shard.
+            self._relieving = True
+            asyncio.get_running_loop().call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        """Cuts off those who left most unread, until what the others left may wait."""
+        self._relieving = False
+        limit = self._settings.max_total_queued_bytes
+        excess = self._queued.bytes - limit
+        for stream in sorted(self._streams.values(), key=attrgetter("unread_bytes"), reverse=True):
+            if excess <= 0:
+                return
+            excess -= stream.unread_bytes
+            stream.cut_off(
+                f"clients of this coordinator left {limit:,} bytes unread, and this one most of them"
+            )
 
     def _check(self) -> None:
         self._checker = None

@@ -304,6 +304,14 @@ class SessionSettings(Settings):
         le=1 << 30,
         description=("What may wait for a client that does not read before its stream is cut off."),
     )
+    max_total_queued_bytes: int = Field(
+        default=256 << 20,
+        ge=1_024,
+        le=64 << 30,
+        description=(
+            "What may wait on all streams of the process; above it those are cut off who left most unread."
+        ),
+    )
     hello_timeout_ms: int = Field(
         default=10_000,
         ge=50,

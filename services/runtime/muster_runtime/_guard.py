@@ -12,6 +12,7 @@ import structlog
 
 from muster_runtime.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.telemetry.rpcs import RpcMetrics
+from muster_runtime.unread import Unread
 
 if TYPE_CHECKING:
     from muster_runtime.telemetry.tracing import Tracing
@@ -45,6 +46,23 @@ class CallTracker:
             task.cancel()
 
 
+class OpenCalls:
+    """How many calls a process has open, from their headers on.
+
+    Args:
+        most: further ones are refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.number = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many as may be."""
+        return self.number >= self.most
+
+
 class Recorder:
     """Stands in for a server while generated code registers a servicer, to get at its handlers."""
 
@@ -64,7 +82,9 @@ class Guard:
     Args:
         max_request_bytes: largest request of a method that `method_limits` does not name.
         method_limits: largest request in bytes by name of the method.
-        max_deadline_ms: time that a unary call gets at most, also when the client set none.
+        max_deadline_ms: time that a unary call gets at most, from its headers on.
+        unread: writes the answers of unary calls.
+        open_calls: counts the calls and bounds them; absent for health, which is never refused.
         tracker: given for streams that the server ends by itself when it stops.
         metrics: counts unary calls.
         tracing: makes their spans.
@@ -76,6 +96,8 @@ class Guard:
         max_request_bytes: int,
         method_limits: Mapping[str, int],
         max_deadline_ms: int,
+        unread: Unread,
+        open_calls: OpenCalls | None = None,
         tracker: CallTracker | None = None,
         metrics: RpcMetrics | None = None,
         tracing: "Tracing | None" = None,
@@ -83,6 +105,8 @@ class Guard:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
         self._max_deadline_s = max_deadline_ms / 1000
+        self._unread = unread
+        self._open_calls = open_calls
         self._tracker = tracker
         self._metrics = metrics
         self._tracing = tracing
@@ -91,51 +115,80 @@ class Guard:
         """The handler of one method, guarded."""
         method = f"{service}/{name}"
         limit = self._method_limits.get(name, self._max_request_bytes)
-        serialize = handler.response_serializer
-        if not handler.request_streaming and not handler.response_streaming:
-            decode = _decoder(handler.request_deserializer, limit, by_value=True)
-            unary = self._unary(method, handler.unary_unary)
-            if self._tracing is not None:
-                from muster_runtime.telemetry.rpc_traces import traced
-
-                unary = traced(self._tracing, method, unary)
-            if self._metrics is not None:
-                unary = self._metrics.counted(method, unary)
-            return grpc.unary_unary_rpc_method_handler(unary, decode, serialize)
-        if not handler.request_streaming:
-            decode = _decoder(handler.request_deserializer, limit, by_value=True)
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream(method, handler.unary_stream), decode, serialize
-            )
-        decode = _decoder(handler.request_deserializer, limit, by_value=False)
-        if not handler.response_streaming:
-            return grpc.stream_unary_rpc_method_handler(
-                self._plain(method, handler.stream_unary), decode, serialize
-            )
+        serve = self._behaviour(method, handler)
+        decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
+        # A call with one request is served as a stream too, which is the same on the wire: else gRPC reads
+        # the request by itself, and nobody ends the call of a caller who never sends it.
         return grpc.stream_stream_rpc_method_handler(
-            self._stream(method, handler.stream_stream), decode, serialize
+            serve if self._open_calls is None else _counted(serve, self._open_calls),
+            decode,
+            handler.response_serializer,
         )
 
-    def _unary(self, method: str, behaviour: Behaviour) -> Handler:
+    def _behaviour(self, method: str, handler: Any) -> Handler:
+        if handler.request_streaming:
+            if not handler.response_streaming:
+                raise ValueError(f"{method}: a stream with one answer has no use yet")
+            return self._stream(method, handler.stream_stream)
+        if handler.response_streaming:
+            return self._with_request(method, self._stream(method, handler.unary_stream))
+        unary = self._unary(method, handler.unary_unary)
+        if self._tracing is not None:
+            from muster_runtime.telemetry.rpc_traces import traced
+
+            unary = traced(self._tracing, method, unary)
+        if self._metrics is not None:
+            unary = self._metrics.counted(method, unary)
+        return self._one_to_one(method, unary)
+
+    def _one_to_one(self, method: str, unary: Handler) -> Handler:
+        """Reads the request, answers, and waits until the caller has the answer."""
+        longest_s = self._max_deadline_s
+        unread = self._unread
+
+        async def exchange(context: Any) -> None:
+            request = await context.read()
+            if request is grpc.aio.EOF:
+                request = undecodable()
+            answer = await unary(request, context)
+            if not context.done():
+                await unread.write(context, answer)
+
+        async def call(_: Any, context: Any) -> None:
+            remaining_s = context.time_remaining()
+            try:
+                if remaining_s is not None and remaining_s <= longest_s:
+                    await exchange(context)
+                else:
+                    await _capped(exchange, context, longest_s)
+            except Exception as error:
+                await _answer(method, error, context)
+
+        return call
+
+    def _with_request(self, method: str, stream: Handler) -> Handler:
+        """Reads the one request of a stream of answers."""
         longest_s = self._max_deadline_s
 
+        async def read(context: Any) -> Any:
+            return await context.read()
+
+        async def call(_: Any, context: Any) -> None:
+            try:
+                request = await _capped(read, context, longest_s)
+            except Exception as error:
+                await _answer(method, error, context)
+                return
+            await stream(undecodable() if request is grpc.aio.EOF else request, context)
+
+        return call
+
+    def _unary(self, method: str, behaviour: Behaviour) -> Handler:
         async def call(request: Any, context: Any) -> Any:
             if isinstance(request, Refused):
                 return await _answer(method, request, context)
             try:
-                remaining_s = context.time_remaining()
-                if remaining_s is not None and remaining_s <= longest_s:
-                    return await behaviour(request, context)
-                return await _capped(behaviour, request, context, longest_s)
-            except Exception as error:
-                return await _answer(method, error, context)
-
-        return call
-
-    def _plain(self, method: str, behaviour: Behaviour) -> Handler:
-        async def call(requests: Any, context: Any) -> Any:
-            try:
-                return await behaviour(requests, context)
+                return await behaviour(request, context)
             except Exception as error:
                 return await _answer(method, error, context)
 
@@ -204,11 +257,27 @@ def _written(behaviour: Callable[..., AsyncIterator[Any]]) -> Handler:
     return write
 
 
-async def _capped(behaviour: Behaviour, request: Any, context: Any, longest_s: float) -> Any:
+def _counted(serve: Handler, open_calls: OpenCalls) -> Handler:
+    async def call(request: Any, context: Any) -> None:
+        if open_calls.full:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this server has {open_calls.most:,} open calls; try again",
+            )
+        open_calls.number += 1
+        try:
+            await serve(request, context)
+        finally:
+            open_calls.number -= 1
+
+    return call
+
+
+async def _capped(work: Callable[[Any], Awaitable[Any]], context: Any, longest_s: float) -> Any:
     limit = asyncio.timeout(longest_s)
     try:
         async with limit:
-            return await behaviour(request, context)
+            return await work(context)
     except TimeoutError:
         if not limit.expired():
             raise

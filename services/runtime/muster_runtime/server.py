@@ -13,12 +13,13 @@ from muster_protos.muster.internal.v1 import process_pb2_grpc
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from muster_runtime._guard import CallTracker, Guard, Recorder
+from muster_runtime._guard import CallTracker, Guard, OpenCalls, Recorder
 from muster_runtime.about import ProcessServicer
 from muster_runtime.errors import StartupError
 from muster_runtime.settings import Settings
 from muster_runtime.telemetry import Telemetry
 from muster_runtime.tls import TlsSettings
+from muster_runtime.unread import Unread
 from muster_runtime.wire import GRPC, Wire
 
 log = structlog.get_logger()
@@ -86,7 +87,7 @@ class ServerSettings(Settings):
         le=1_000_000,
         description=(
             "Open calls of the process, parked ones included; more are answered "
-            "RESOURCE_EXHAUSTED. A parked JoinGroup takes about 20 KB."
+            "RESOURCE_EXHAUSTED; health never is. A parked JoinGroup takes about 20 KB."
         ),
     )
     max_concurrent_streams: int = Field(
@@ -99,7 +100,24 @@ class ServerSettings(Settings):
         default=600_000,
         ge=1_000,
         le=86_400_000,
-        description=("Longest time that a unary call gets, also without a deadline of its own."),
+        description=(
+            "Longest time that a unary call gets, from its headers on, also without a deadline of its own."
+        ),
+    )
+    max_unread_bytes: int = Field(
+        default=128 * MIB,
+        ge=MIB,
+        le=64 << 30,
+        description=(
+            "Unary answers of the process that callers have not read yet; more are answered "
+            "RESOURCE_EXHAUSTED, and who reads slowest is cut off. Above MUSTER_SERVER_MAX_RESPONSE_BYTES."
+        ),
+    )
+    read_timeout_ms: int = Field(
+        default=30_000,
+        ge=100,
+        le=3_600_000,
+        description="Time for a caller to read a unary answer before its connection is cut.",
     )
     keepalive_ms: int = Field(
         default=10_000, ge=100, le=3_600_000, description="Time after which a silent client is pinged."
@@ -179,6 +197,8 @@ class RpcServer:
         self._handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._health = health.aio.HealthServicer()
         self._tracker = CallTracker()
+        self._unread = Unread(self._settings.max_unread_bytes, self._settings.read_timeout_ms)
+        self._open_calls = OpenCalls(self._settings.max_concurrent_calls)
         self._stop_hooks: list[StopHook] = []
         self._server: grpc.aio.Server | None = None
         self._port = 0
@@ -225,7 +245,9 @@ class RpcServer:
         """
         self.add(process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer())
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
-        self._register(health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker)
+        self._register(
+            health_pb2_grpc.add_HealthServicer_to_server, self._health, {}, self._tracker, refuses=False
+        )
         self._register(
             reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
             reflection.aio.ReflectionServicer(services),
@@ -236,8 +258,7 @@ class RpcServer:
         await self._health.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
         # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
         server = self._wire.server(
-            self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes),
-            self._settings.max_concurrent_calls,
+            self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes)
         )
         server.add_generic_rpc_handlers(
             tuple(
@@ -285,6 +306,7 @@ class RpcServer:
         if self._server is not None:
             # gRPC does not always notice that its last call has ended.
             await _within(grace_ms / 1000 + _OVERDUE_S, "grpc", self._server.stop(grace_ms / 1000))
+        self._unread.close()
 
     def _register(
         self,
@@ -292,6 +314,8 @@ class RpcServer:
         servicer: Any,
         limits: Mapping[str, int],
         tracker: CallTracker | None,
+        *,
+        refuses: bool = True,
     ) -> None:
         recorder = Recorder()
         add_servicer(servicer, recorder)
@@ -299,6 +323,8 @@ class RpcServer:
             max_request_bytes=self._settings.max_request_bytes,
             method_limits=limits,
             max_deadline_ms=self._settings.max_deadline_ms,
+            unread=self._unread,
+            open_calls=self._open_calls if refuses else None,
             tracker=tracker,
             metrics=None if self._telemetry is None else self._telemetry.rpcs,
             tracing=None if self._telemetry is None else self._telemetry.tracing,

@@ -16,8 +16,8 @@ class Wire(Protocol):
     ) -> grpc.aio.Channel:
         """A channel to `host:port`; plain text without credentials."""
 
-    def server(self, options: Options, max_concurrent_calls: int) -> grpc.aio.Server:
-        """A server that answers more calls than that with RESOURCE_EXHAUSTED."""
+    def server(self, options: Options) -> grpc.aio.Server:
+        """A server, which is not started yet."""
 
 
 class GrpcWire:
@@ -31,9 +31,9 @@ class GrpcWire:
             return grpc.aio.insecure_channel(target, options=options)
         return grpc.aio.secure_channel(target, credentials, options=options)
 
-    def server(self, options: Options, max_concurrent_calls: int) -> grpc.aio.Server:
+    def server(self, options: Options) -> grpc.aio.Server:
         """See `Wire`."""
-        return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_concurrent_calls)
+        return grpc.aio.server(options=options)
 
 
 GRPC: Wire = GrpcWire()

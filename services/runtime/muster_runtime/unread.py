@@ -1,0 +1,141 @@
+"""Answers that their callers have not read yet.
+
+What was written waits in gRPC until the caller takes it, and gRPC lets go of it only with the connection: a
+caller who does not read loses that.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+from google.protobuf.message import Message
+
+from muster_runtime.clock import boot_ms
+from muster_runtime.refusals import ResourceExhausted
+
+log = structlog.get_logger()
+
+_OPEN_FILES = "/dev/fd"
+_MAPPED = "::ffff:"
+_SMALL_BYTES = 4_096
+_PATIENCE_MS = 1_000
+_RETRY_MS = 500
+_CHECK_S = 0.5
+
+
+def cut(peer: str) -> bool:
+    """Ends the connection of a peer, at once and for all its calls; says whether there was one.
+
+    Args:
+        peer: as grpc names it, for example `ipv4:10.0.0.7:5123`.
+    """
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return False
+    wanted = (host.strip("[]"), int(port))
+    found = False
+    for name in os.listdir(_OPEN_FILES):
+        connection = _connection(int(name))
+        if connection is None:
+            continue
+        with connection, suppress(OSError):  # it is not connected
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            address = connection.getpeername()
+            if (str(address[0]).removeprefix(_MAPPED), address[1]) == wanted:
+                connection.shutdown(socket.SHUT_RDWR)
+                found = True
+    return found
+
+
+def _connection(number: int) -> socket.socket | None:
+    """A duplicate of an open socket, which stays that socket where the number becomes another's."""
+    try:
+        duplicate = os.dup(number)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return None
+
+
+class _Write:
+    """An answer on its way."""
+
+    __slots__ = ("began_ms", "peer", "size_bytes")
+
+    def __init__(self, peer: str, size_bytes: int, began_ms: int) -> None:
+        self.peer = peer
+        self.size_bytes = size_bytes
+        self.began_ms = began_ms
+
+
+class Unread:
+    """The unary answers of a process that their callers have not read.
+
+    Args:
+        max_bytes: how much they may be together.
+        timeout_ms: how long a caller may take to read one before it loses its connection.
+        cut_off: ends the connection of a peer.
+    """
+
+    def __init__(self, max_bytes: int, timeout_ms: int, cut_off: Callable[[str], bool] = cut) -> None:
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._cut_off = cut_off
+        self._writes: dict[_Write, None] = {}  # the oldest first
+        self._checker: asyncio.TimerHandle | None = None
+
+    async def write(self, context: Any, message: Message) -> None:
+        """Writes the answer of a call; returns when the caller has it.
+
+        Raises:
+            ResourceExhausted: too much is unread by others.
+        """
+        size_bytes = message.ByteSize()
+        if size_bytes > _SMALL_BYTES and self.bytes + size_bytes > self._max_bytes:
+            self._cut_off_older(_PATIENCE_MS)
+            raise ResourceExhausted(
+                f"callers have left {self.bytes:,} bytes of answers unread; try again", _RETRY_MS
+            )
+        write = _Write(context.peer(), size_bytes, boot_ms())
+        self._writes[write] = None
+        self.bytes += size_bytes
+        if self._checker is None:
+            self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+        try:
+            await context.write(message)
+        finally:
+            self.bytes -= size_bytes
+            del self._writes[write]
+
+    def close(self) -> None:
+        """Watches no longer."""
+        if self._checker is not None:
+            self._checker.cancel()
+
+    def _check(self) -> None:
+        self._checker = None
+        self._cut_off_older(self._timeout_ms)
+        if self._writes:
+            self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+
+    def _cut_off_older(self, age_ms: int) -> None:
+        now_ms = boot_ms()
+        peers: dict[str, int] = {}
+        for write in self._writes:
+            if now_ms - write.began_ms < age_ms:
+                break
+            peers[write.peer] = peers.get(write.peer, 0) + write.size_bytes
+        for peer, size_bytes in peers.items():
+            if self._cut_off(peer):
+                log.warning("caller_cut_off", peer=peer, unread_bytes=size_bytes)

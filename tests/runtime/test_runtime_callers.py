@@ -1,0 +1,155 @@
+"""Callers who send no request, or read no answer: the server ends that, and health is never refused."""
+
+# mypy: disable-error-code="abstract"
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import grpc
+import pytest
+from abuse.http2 import HEADERS, Connection
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kit.waiting import until
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.server import ALIVE, RpcServer, ServerSettings
+from muster_runtime.unread import cut
+
+SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
+FIND = SERVICE + "FindCoordinator"
+LIST = SERVICE + "ListTopics"
+WATCH = SERVICE + "WatchCluster"
+LARGE_BYTES = 900_000
+
+
+class Servicer(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
+    async def FindCoordinator(self, request: Any, context: Any) -> Any:
+        return discovery_pb2.FindCoordinatorResponse()
+
+    async def ListTopics(self, request: Any, context: Any) -> Any:
+        return discovery_pb2.ListTopicsResponse(topics=[discovery_pb2.Topic(name="x" * LARGE_BYTES)])
+
+    async def WatchCluster(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        yield discovery_pb2.WatchClusterResponse()
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[tuple[str, Any]]:
+    """A server with these settings: its address, and a channel to it."""
+    server = RpcServer(ServerSettings(**settings))
+    server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Servicer())
+    address = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield address, channel
+    await server.stop(0)
+
+
+async def connect(address: str, window: int = 65_535) -> Connection:
+    return await asyncio.to_thread(Connection, address, window)
+
+
+async def outcome(channel: Any, method: str) -> str:
+    """`OK`, or the status and what it says."""
+    try:
+        await channel.unary_unary(method)(b"", timeout=20)
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name} {error.details()}"
+    return "OK"
+
+
+@pytest.mark.parametrize("method", [FIND, WATCH])
+async def test_the_deadline_runs_from_the_headers_on(method: str) -> None:
+    async with serving(max_deadline_ms=1_000) as (address, _):
+        with closing(await connect(address)) as caller:
+            caller.open(method, None)
+
+            def answered() -> bool:
+                caller.poll()
+                return caller.frames.get(HEADERS, 0) > 0
+
+            await until(answered, "a status for the call without a request")
+
+
+async def test_health_is_never_refused() -> None:
+    async with serving(max_concurrent_calls=100) as (address, channel):
+        with closing(await connect(address)) as caller:
+            for _ in range(100):
+                caller.open(FIND, None)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+
+            async def full() -> bool:
+                return "RESOURCE_EXHAUSTED this server has 100 open calls" in await outcome(channel, FIND)
+
+            await until(full, "as many open calls as there may be")
+            for service, status in (
+                (ALIVE, health_pb2.HealthCheckResponse.SERVING),
+                ("", health_pb2.HealthCheckResponse.NOT_SERVING),
+            ):
+                answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
+                assert answer.status == status
+
+        async def free() -> bool:
+            return await outcome(channel, FIND) == "OK"
+
+        await until(free, "room again after the caller has gone")
+
+
+async def test_who_does_not_read_loses_the_connection_and_nobody_else_does() -> None:
+    async with serving(read_timeout_ms=500) as (address, channel):
+        with closing(await connect(address, 0)) as caller, closing(await connect(address)) as other:
+            caller.open(LIST, b"")
+
+            def gone() -> bool:
+                caller.poll()
+                other.poll()
+                return caller.dead
+
+            await until(gone, "the end of the connection")
+            assert not other.dead
+            assert await channel.unary_unary(FIND)(b"", timeout=20) == b""
+
+
+async def test_what_is_unread_is_bounded_and_small_answers_go_on() -> None:
+    async with serving(max_unread_bytes=1 << 20) as (address, channel):
+        with closing(await connect(address, 0)) as caller:
+            caller.open(LIST, b"")
+
+            async def full() -> bool:
+                caller.poll()
+                said = await outcome(channel, LIST)
+                return said.startswith("RESOURCE_EXHAUSTED") and "bytes of answers unread" in said
+
+            await until(full, "a refusal")
+            assert await channel.unary_unary(FIND)(b"", timeout=20) == b""
+
+        async def room() -> bool:
+            return await outcome(channel, LIST) == "OK"
+
+        await until(room, "room again after the caller has gone")
+
+
+async def test_the_slowest_reader_makes_room() -> None:
+    async with serving(max_unread_bytes=1 << 20) as (address, channel):
+        with closing(await connect(address, 0)) as caller:
+            caller.open(LIST, b"")
+
+            async def room() -> bool:
+                caller.poll()
+                return await outcome(channel, LIST) == "OK" and caller.dead
+
+            await until(room, "room, at the cost of who does not read")
+
+
+async def test_a_call_that_ends_without_a_request_is_answered() -> None:
+    async with serving() as (_, channel):
+        call = channel.stream_unary(FIND)(iter(()), timeout=20)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "peer", ["", "unix:", "ipv4:127.0.0.1:nothing", "ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"]
+)
+def test_nothing_is_cut_for_a_peer_that_is_not_there(peer: str) -> None:
+    assert cut(peer) is False
