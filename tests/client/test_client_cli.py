@@ -181,3 +181,30 @@ def test_importing_the_client_imports_no_command_line_and_no_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+async def test_what_others_wrote_does_nothing_to_the_terminal(cluster: ScriptedCluster) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\nforged \x9b31m\u202e\u200b"
+    shown = "\\x1b]0;title\\x07\\x1b[2J\\nforged \\x9b31m\\u202e\\u200b"
+    member = pb.DescribeGroupsResponse.Member(member_id=evil, host=evil)
+    group = pb.DescribeGroupsResponse.Group(
+        group_id="g", state=pb.GROUP_STATE_STABLE, leader=evil, members=[member]
+    )
+    group.cause.sentence = evil
+    a = cluster.coordinators[0]
+    a.script["DescribeGroups"].append(pb.DescribeGroupsResponse(groups=[group]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert (code, out.count(shown)) == (0, 4)
+    assert all(line.isprintable() for line in out.splitlines())
+    partition = pb.OffsetFetchResponse.Partition(offset=1, metadata=evil)
+    topic = pb.OffsetFetchResponse.Topic(name=evil, partitions=[partition])
+    fetched = pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group(group_id="g", topics=[topic])])
+    a.script["OffsetFetch"].append(fetched)
+    code, out, _ = await cli(cluster, "offsets", "g")
+    assert (code, out.count(shown)) == (0, 2)
+    a.script["GroupHistory"].append(
+        pb.GroupHistoryResponse(error_code=common.ERROR_CODE_INVALID_REQUEST, error_message=evil)
+    )
+    code, _, err = await cli(cluster, "groups", "history", "g")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "\x1b" not in err

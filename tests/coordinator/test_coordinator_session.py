@@ -522,10 +522,15 @@ async def test_a_silent_stream_is_ended_and_its_members_live_on(cluster: RealClu
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_queued_bytes": 1 << 20}, {"write_timeout_ms": 500}, {"max_total_queued_bytes": 1 << 20}]
+    ("calls", "limits"),
+    [
+        (40, {"max_queued_bytes": 1 << 20}),
+        (40, {"write_timeout_ms": 500}),
+        (8, {"max_total_queued_bytes": 1 << 20, "write_timeout_ms": 600_000}),
+    ],
 )
 async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
-    cluster: RealCluster, limits: dict[str, int]
+    cluster: RealCluster, calls: int, limits: dict[str, int]
 ) -> None:
     coordinator, caller = await one(cluster, **limits)
     topics = [
@@ -543,7 +548,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
         session = await Session(caller.channel, read=False).hello()
         fetch = fetch_of(group(0))
         with capture_logs() as logs:
-            await session.send(*(call(number, offset_fetch=fetch) for number in range(1, 41)))
+            await session.send(*(call(number, offset_fetch=fetch) for number in range(1, calls + 1)))
             await until(lambda: any(entry["event"] == "session_refused" for entry in logs))
             sessions = coordinator._sessions
             assert sessions is not None

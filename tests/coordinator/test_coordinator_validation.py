@@ -88,6 +88,19 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (join(rebalance_timeout_ms=1_800_001), "rebalance_timeout_ms", "1,800,000"),
         (join(disconnect_grace_ms=-1), "disconnect_grace_ms", "0"),
         (join(reason="x" * 256), "reason", "255"),
+        (join(reason="\x1b[2Jgone"), "reason", "control"),
+        (join(reason="a\nb"), "reason", "control"),
+        (
+            pb.LeaveGroupRequest(
+                group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m", reason="a\x9b31m")]
+            ),
+            "members[0].reason",
+            "control",
+        ),
+        *(
+            (join(group_id=f"a{character}b"), "group_id", "without width")
+            for character in "\u200b\u2060\ufeff\xad\u3164\u180e\U000e0041"
+        ),
         (join(client_id=LONG), "client_id", "255"),
         (join(request_id="x" * 65), "request_id", "64"),
         (join(protocols=[pb.GroupProtocol(name=f"p{n}") for n in range(17)]), "protocols", "16"),

@@ -148,6 +148,7 @@ def test_dev_starts_stops_and_is_alone_on_its_folder(tmp_path: Path) -> None:
     assert process.returncode == 0, rest
     assert "the state is kept" in rest
     described = json.loads((tmp_path / "cluster.json").read_text())
+    assert (tmp_path / "cluster.json").stat().st_mode & 0o777 == 0o600
     host, _, port = described["servers"].partition(":")
     with pytest.raises(OSError), socket.create_connection((host, int(port)), 1):
         pass

@@ -262,8 +262,8 @@ async def test_a_trimmed_log_without_its_snapshot_is_told(nodes: RedisNodes) -> 
 @pytest.mark.parametrize(
     ("url", "split"),
     [
-        ("redis://a:1,b:2", ["redis://a:1", "redis://b:2"]),
-        ("rediss://u:p@a:1,b:2/3", ["rediss://u:p@a:1/3", "rediss://u:p@b:2/3"]),
+        ("redis://a:1,b:2,c:3", ["redis://a:1", "redis://b:2", "redis://c:3"]),
+        ("rediss://u:p@a:1/3", ["rediss://u:p@a:1/3"]),
     ],
 )
 def test_urls(url: str, split: list[str]) -> None:
@@ -295,7 +295,8 @@ class TestCommand:
 
     def test_clear_errors(self, tmp_path: Path) -> None:
         for arguments, message in (
-            (["nonsense"], "is no address of a log"),
+            (["nonsense"], "must begin with redis:// or rediss://"),
+            (["redis://u:se#cret@a:1"], "percent-encoded"),
             (["redis://127.0.0.1:1"], "0 of 1 nodes answer"),
             (["--data", str(tmp_path)], "no cluster was started"),
             (["redis://x", "--nodes", "two"], "use all or one"),

@@ -14,6 +14,7 @@ from muster._link import GroupLink
 from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
 from muster._reactions import Call, Reaction, reaction_to
 from muster._standing import Seat, Standing
+from muster._text import harmless
 from muster._transport import KeepAlive, Vitals
 from muster._values import TopicPartition
 from muster._waits import Waits
@@ -109,7 +110,7 @@ class Entry:
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
             protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
-            reason=reason[:REASON_LENGTH],
+            reason=harmless(reason)[:REASON_LENGTH],
             client_id=config.client_id,
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,

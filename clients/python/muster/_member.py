@@ -28,6 +28,7 @@ from muster._fetching import fetch_committed
 from muster._leader import Leader
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life, MemberState, Order, Seat, Standing
+from muster._text import harmless
 from muster._values import Committed, Topic, TopicPartition
 from muster._waits import Closing, Waits
 from muster.assignors import Assignor
@@ -351,7 +352,7 @@ class Member:
         if self.config.group_instance_id or not seat.member_id:
             return
         member = pb.LeaveGroupRequest.Member(
-            member_id=seat.member_id, reason=(self._standing.closing or "")[:REASON_LENGTH]
+            member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_LENGTH]
         )
         request = pb.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()

@@ -33,12 +33,17 @@ HISTORY_MAX = 100
 COMMIT_METADATA_MAX_BYTES = 65_536
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, line separators, and what turns the direction of text: with one of them an id can look
-like another on a terminal and in a log."""
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Control characters, line separators, what turns the direction of text, what has no width, and tags: with
+one of them an id can look like another on a terminal and in a log, or change what the terminal shows."""
 
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+_NO_CONTROL = "must not contain control characters, or characters without width"
 
 Report = Callable[[str, str], None]
 
@@ -63,7 +68,7 @@ def _text(
     if len(value) > limit or len(value.encode("utf-8", "surrogatepass")) > limit:
         report(field, f"must be at most {limit} bytes long")
     elif _CONTROL.search(value):
-        report(field, "must not contain control characters")
+        report(field, _NO_CONTROL)
 
 
 def _instance_id(report: Report, field: str, value: str) -> None:
@@ -79,6 +84,8 @@ def _instance_id(report: Report, field: str, value: str) -> None:
 def _reason(report: Report, field: str, value: str) -> None:
     if len(value) > REASON_MAX_CHARACTERS:
         report(field, f"must be at most {REASON_MAX_CHARACTERS} characters long")
+    elif _CONTROL.search(value):
+        report(field, _NO_CONTROL)
 
 
 def _range(report: Report, field: str, value: int, low: int, high: int) -> None:

@@ -53,7 +53,24 @@ def split_urls(urls: str) -> list[str]:
     for place in named:
         if named.count(place) > 1:
             raise BadUrlsError(f"the address of the log names one node twice: {place}")
-    return [f"{scheme}://{user}{at_sign}{place}{tail}" for place in places]
+    found = [f"{scheme}://{user}{at_sign}{place}{tail}" for place in places]
+    for url in found:
+        _check_reading(url)
+    return found
+
+
+def _check_reading(url: str) -> None:
+    """What is not encoded ends user and password early for whoever reads the address, and shows them."""
+    try:
+        parts = urlsplit(url)
+        readable = parts.port is None or bool(parts.hostname)
+    except ValueError:
+        readable = False
+    if not readable or parts.fragment:
+        raise BadUrlsError(
+            "the address of the log cannot be read: user and password must be percent-encoded where they "
+            "have one of : / ? # [ ] @"
+        )
 
 
 def _check_options(scheme: str, query: str) -> None:
@@ -61,7 +78,9 @@ def _check_options(scheme: str, query: str) -> None:
     for name in options:
         if name not in _TLS_OPTIONS:
             known = ", ".join(_TLS_OPTIONS)
-            raise BadUrlsError(f"the address of the log has no option {name!r}; the options are {known}")
+            # What is no word may be the rest of a password that is not encoded.
+            shown = f" {name!r}" if name.isidentifier() else " like the one that is given"
+            raise BadUrlsError(f"the address of the log has no option{shown}; the options are {known}")
         if scheme != "rediss":
             raise BadUrlsError(f"{name} in the address of the log needs rediss://, not {scheme}://")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from muster._errors import MusterError
+from muster._text import harmless
 from muster.cli import _groups, _topics
 
 PLUGINS = "muster.commands"
@@ -55,7 +56,7 @@ def invoke(app: typer.Typer) -> None:
     try:
         app()
     except MusterError as error:
-        sys.exit(f"muster: {error}")
+        sys.exit(harmless(f"muster: {error}"))
     except KeyboardInterrupt:
         sys.exit(130)
 

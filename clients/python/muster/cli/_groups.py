@@ -6,7 +6,7 @@ import typer
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._messages import decode_assignment, group_by_topic
-from muster.cli._output import Format, Output, Servers, as_dict, ask, show_json, show_table, when
+from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table, when
 
 app = typer.Typer(help="List, describe and delete groups; show why they rebalanced.", no_args_is_help=True)
 
@@ -38,14 +38,12 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
         show_json(as_dict(group))
         return
     if group.state == pb.GROUP_STATE_DEAD:
-        typer.echo(f"there is no group {group_id}")
+        say(f"there is no group {group_id}")
         raise typer.Exit(1)
-    typer.echo(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
-    typer.echo(
-        f"generation {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}"
-    )
+    say(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
+    say(f"generation {group.generation}, assignor {group.protocol_name or '-'}, leader {group.leader or '-'}")
     if group.HasField("cause"):
-        typer.echo(f"because: {group.cause.sentence or group.cause.reason}")
+        say(f"because: {group.cause.sentence or group.cause.reason}")
     typer.echo("")
     rows = [(m.group_instance_id or m.member_id, m.host, _owned(m), m.token) for m in group.members]
     show_table(("MEMBER", "HOST", "OWNS", "TOKEN"), rows, "it has no members")
@@ -83,7 +81,7 @@ def history(
 def delete(group_id: GroupId, servers: Servers = None) -> None:
     """Delete an empty group with its offsets."""
     ask(servers, lambda cluster: cluster.delete_group(group_id))
-    typer.echo(f"group {group_id} is deleted")
+    say(f"group {group_id} is deleted")
 
 
 def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:

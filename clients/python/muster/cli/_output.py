@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster._cluster import Cluster
+from muster._text import harmless
 
 _T = TypeVar("_T")
 
@@ -54,6 +55,11 @@ def as_dict(message: Message) -> dict[str, object]:
     return fields
 
 
+def say(text: str) -> None:
+    """Prints one line."""
+    typer.echo(harmless(text))
+
+
 def show_json(data: object) -> None:
     """Prints JSON."""
     typer.echo(json.dumps(data, indent=2))
@@ -64,7 +70,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         # User strings are values, not markup.
-        table.add_row(*(Text(str(cell), overflow="fold") for cell in row))
+        table.add_row(*(Text(harmless(str(cell)), overflow="fold") for cell in row))
     if table.row_count:
         Console().print(table)
     else:

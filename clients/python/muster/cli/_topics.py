@@ -6,7 +6,7 @@ import typer
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster._values import Topic
-from muster.cli._output import Format, Output, Servers, as_dict, ask, show_json, show_table
+from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table
 
 app = typer.Typer(help="List, create, alter and delete topics.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def alter(name: Name, partitions: Partitions, servers: Servers = None, output: F
 def delete(name: Name, servers: Servers = None) -> None:
     """Delete a topic."""
     ask(servers, lambda cluster: cluster.delete_topic(name))
-    typer.echo(f"topic {name} is deleted")
+    say(f"topic {name} is deleted")
 
 
 def cluster(servers: Servers = None, output: Format = Output.TABLE) -> None:

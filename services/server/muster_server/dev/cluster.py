@@ -187,7 +187,14 @@ class DevCluster:
             raise
         metadata = ",".join(process.address for process in self.metadata)
         description = Description(self.servers, self.redis_url, os.getpid(), metadata)
-        (self.folder / DESCRIPTION).write_text(json.dumps(asdict(description)))
+        self._describe(description)
+
+    def _describe(self, description: Description) -> None:
+        """Writes the description; it may name a password, so nobody else reads it."""
+        path = self.folder / DESCRIPTION
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(json.dumps(asdict(description)))
 
     async def stop(self) -> None:
         """Stops everything in good order; nothing is left running."""

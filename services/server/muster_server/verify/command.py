@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from muster_core.invariants import INVARIANTS
+from muster_runtime.logs import clean_text
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,8 @@ from muster_server.dev.cluster import Description
 from muster_server.verify.reader import LogUnreadableError
 from muster_server.verify.verifier import Evidence, Report
 from muster_server.verify.verifier import verify as verify_log
+
+_LINE_MAX_CHARACTERS = 100_000
 
 EXIT_BROKEN = 1
 EXIT_UNREADABLE = 2
@@ -47,7 +50,7 @@ def verify(
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"muster verify: {message}", err=True)
+    typer.echo(_harmless(f"muster verify: {message}"), err=True)
     raise typer.Exit(EXIT_UNREADABLE)
 
 
@@ -74,15 +77,17 @@ def show(report: Report, console: Console) -> None:
         table.add_row(row.id, row.promise, f"{looked} {row.counted}", verdict)
     console.print(table)
     for index, problem in sorted(report.problems.items()):
-        console.print(f"node {index} was not read: {problem}", style="yellow", markup=False)
+        console.print(_harmless(f"node {index} was not read: {problem}"), style="yellow", markup=False)
     for evidence in _first_of_each(report.evidence):
         violation = evidence.violation
         where = f"{evidence.log} at {violation.position.stream_id}"
         console.print(
-            f"{violation.invariant} is broken in {where}: {violation.detail}", style="red", markup=False
+            _harmless(f"{violation.invariant} is broken in {where}: {violation.detail}"),
+            style="red",
+            markup=False,
         )
         for line in evidence.around:
-            console.print(f"  {line}", markup=False, highlight=False)
+            console.print(f"  {_harmless(line)}", markup=False, highlight=False)
     summary = "clean" if report.clean else f"{sum(report.broken.values())} violations"
     console.print(
         f"{report.logs} logs, {report.entries} entries, {report.groups} groups, "
@@ -90,6 +95,11 @@ def show(report: Report, console: Console) -> None:
         style="green" if report.clean else "bold red",
         highlight=False,
     )
+
+
+def _harmless(text: str) -> str:
+    """Text with strings of users in it, for a terminal."""
+    return clean_text(text, _LINE_MAX_CHARACTERS)
 
 
 def _first_of_each(evidence: list[Evidence]) -> list[Evidence]:

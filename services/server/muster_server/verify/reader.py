@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from google.protobuf.message import DecodeError
@@ -13,6 +12,7 @@ from muster_core.page import Page
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.record_text import surroundings
 from muster_core.replay import Entry
+from muster_metadata.addresses import BadUrlsError, split_urls
 from muster_metadata.keys import LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
@@ -42,14 +42,10 @@ def split_url(url: str) -> list[str]:
     Raises:
         LogUnreadableError: it is no such URL.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss") or not parts.netloc:
-        raise LogUnreadableError(f"{url!r} is no address of a log: redis://host:port,host:port,…")
-    login, at, hosts = parts.netloc.rpartition("@")
-    return [
-        urlunsplit((parts.scheme, f"{login}{at}{host}", parts.path, parts.query, ""))
-        for host in hosts.split(",")
-    ]
+    try:
+        return split_urls(url)
+    except BadUrlsError as error:
+        raise LogUnreadableError(str(error)) from None
 
 
 class LogTrimmedError(LogUnreadableError):
