@@ -8,6 +8,7 @@ a held link is accepted and stays silent.
 import asyncio
 import json
 import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class Links:
         await self._tell(name, release=True)
 
     async def delay(self, name: str, delay_ms: int) -> None:
-        """What passes takes so long, each way; 0: as fast as it can."""
+        """What passes takes so long, each way; 0: as fast as it can. Nothing is overtaken."""
         await self._tell(name, delay_ms=delay_ms)
 
     async def _tell(self, name: str, **command: object) -> None:
@@ -162,7 +163,7 @@ class _Pair:
                 out.write(waiting)
             if end.transport is not None and not end.over and not end.transport.is_closing():
                 end.transport.resume_reading()
-            if end.over:
+            if end.over and not end.on_the_way:
                 out.close()
 
 
@@ -175,6 +176,8 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.waiting = bytearray()
         self.over = False
+        self.on_the_way: deque[tuple[float, bytes]] = deque()
+        self._arrival: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
@@ -182,22 +185,38 @@ class _End(asyncio.Protocol):
             self.pair.opened()
 
     def data_received(self, data: bytes) -> None:
-        link = self.pair.link
-        out = self.pair.other(self).transport
-        if self.direction in link.held or out is None or self.waiting:
-            self.waiting += data
-            if len(self.waiting) > _MOST_HELD_BYTES and self.transport is not None:
-                self.transport.pause_reading()
-        elif link.delay_ms:
-            asyncio.get_running_loop().call_later(link.delay_ms / 1000, self._pass, data)
-        elif not out.is_closing():
-            out.write(data)
+        """Passes bytes on in their order: after what waits and what is on the way."""
+        delay_s = self.pair.link.delay_ms / 1000
+        if not delay_s and not self.on_the_way:
+            self._pass(data)
+            return
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + delay_s
+        if self.on_the_way:
+            due_s = max(due_s, self.on_the_way[-1][0])
+        self.on_the_way.append((due_s, data))
+        if self._arrival is None:
+            self._arrival = loop.call_at(due_s, self._arrive)
+
+    def _arrive(self) -> None:
+        """Passes on what has been on its way for long enough."""
+        loop = asyncio.get_running_loop()
+        self._arrival = None
+        now_s = loop.time()
+        while self.on_the_way and self.on_the_way[0][0] <= now_s:
+            self._pass(self.on_the_way.popleft()[1])
+        if self.on_the_way:
+            self._arrival = loop.call_at(self.on_the_way[0][0], self._arrive)
+        elif self.over:
+            self._end()
 
     def _pass(self, data: bytes) -> None:
         out = self.pair.other(self).transport
-        if self.direction in self.pair.link.held:
+        if self.direction in self.pair.link.held or out is None or self.waiting:
             self.waiting += data
-        elif out is not None and not out.is_closing():
+            if len(self.waiting) > _MOST_HELD_BYTES and self.transport is not None and not self.over:
+                self.transport.pause_reading()
+        elif not out.is_closing():
             out.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -206,10 +225,16 @@ class _End(asyncio.Protocol):
         out = pair.other(self).transport
         if out is None and self is pair.source and pair.connecting is not None:
             pair.connecting.cancel()
-        elif out is not None and self.direction not in pair.link.held:
-            out.close()
+        elif not self.on_the_way:
+            self._end()
         if pair.source.over and pair.target.over:
             pair.link.pairs.discard(pair)
+
+    def _end(self) -> None:
+        """The other connection ends after all that was sent before; a held one when it is released."""
+        out = self.pair.other(self).transport
+        if out is not None and self.direction not in self.pair.link.held:
+            out.close()
 
 
 async def _obey(links: dict[str, _Link], command: dict[str, object]) -> None:
