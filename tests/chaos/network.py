@@ -24,6 +24,21 @@ async def cut_from_store(arena: Arena) -> str:
     return f"it suspended; {len(mine)} shards went on elsewhere"
 
 
+@scenario("21b", "one metadata instance cut off from the log, a coordinator killed", SILENT_MS)
+async def frozen_view(arena: Arena) -> str:
+    owner = await arena.busiest()
+    watchers = [process.name for process in (*arena.cluster.discovery, *arena.cluster.coordinators)]
+    await arena.cluster.watch("metadata-1", watchers)
+    arena.note("everybody watches metadata-1")
+    await arena.cut("metadata-1", [f"redis-{index}" for index in range(1, len(arena.cluster.nodes) + 1)])
+    await arena.kill(owner.name)
+    await arena.all_commit()
+    left = sum(len(arena.said(name, "metadata_watch_ended")) > 0 for name in watchers if name != owner.name)
+    arena.expect(left == len(watchers) - 1, "everybody went on with metadata-2")
+    await arena.mend("metadata-1", [f"redis-{index}" for index in range(1, len(arena.cluster.nodes) + 1)])
+    return f"all watched metadata-1; its watches ended, and the shards of {owner.name} went on"
+
+
 @scenario("36", "discovery down; restarted; answers from an old map", SILENT_MS)
 async def discovery_down(arena: Arena) -> str:
     names = [process.name for process in arena.cluster.discovery]

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import muster
 from muster import _clock
+from muster._discovery import Found
 from muster._link import GroupLink
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -16,13 +17,15 @@ class Discovery:
         self.owners = list(owners)
         self.seen_epochs: list[int] = []
 
-    async def find(self, group_id: str, seen_epoch: int) -> discovery_pb2.FindCoordinatorResponse.Result:
+    async def find(self, group_id: str, seen_epoch: int) -> Found:
         self.seen_epochs.append(seen_epoch)
         port, epoch = self.owners.pop(0)
-        return discovery_pb2.FindCoordinatorResponse.Result(
-            group_id=group_id,
-            coordinator=common_pb2.Coordinator(node_id="c", host="10.0.0.1", port=port, shard_epoch=epoch),
-        )
+        coordinator = common_pb2.Coordinator(node_id="c", host="10.0.0.1", port=port, shard_epoch=epoch)
+        result = discovery_pb2.FindCoordinatorResponse.Result(group_id=group_id, coordinator=coordinator)
+        return Found(result, "discovery:1")
+
+    def doubt(self, server: str) -> None:
+        assert server == "discovery:1"
 
 
 def link_with(discovery: Discovery) -> GroupLink:

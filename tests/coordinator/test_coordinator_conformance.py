@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from kit.waiting import until, until_equal
-from muster._discovery import Discovery
+from muster._discovery import Discovery, Found
 from muster._transport import ConnectionLost
 from muster_coordinator.phase import Phase
 from muster_core import error_code
@@ -215,7 +215,7 @@ async def test_a_client_needs_an_entry_for_what_it_asked(
         return discovery_pb2.FindCoordinatorResponse(results=found)
 
     discovery = Discovery(("127.0.0.1:1",), None)  # type: ignore[arg-type]
-    monkeypatch.setattr(discovery, "ask_once", answer)
+    monkeypatch.setattr(discovery, "_ask", answer)
     answers = await asyncio.gather(discovery.find("g", 0), discovery.find("h", 0), return_exceptions=True)
-    assert list(answers[:good]) == found[:good]
+    assert [answer.result for answer in answers[:good] if isinstance(answer, Found)] == found[:good]
     assert all(isinstance(answer, ConnectionLost) for answer in answers[good:])

@@ -21,6 +21,7 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from support.metadata_in_memory import MemoryMetadata
 
 PACE = LeasePace(lease_ms=2_000, margin_ms=400, interval_ms=400, limit_ms=300)
 
@@ -132,3 +133,25 @@ async def test_a_log_that_ends_with_a_foreign_claim_is_not_served(cluster: Memor
         store.promises[1] = (1, nonces[1])
         with pytest.raises(LoadFailed, match="not with this owner's claim"):
             await loader.load(loader.image(1), 1, nonces[1], store.end(1))
+
+
+async def test_loads_that_fail_together_go_on_with_the_next_instance(cluster: MemoryCluster) -> None:
+    """Each of them would go one further, and all of them come back to where they were."""
+    cut_off = await MemoryMetadata(cluster.store).start()
+    cut_off.cut_off = True
+    targets = [cut_off.target, cluster.instances[0].target]
+    asked: list[str] = []
+    async with (
+        grpc.aio.insecure_channel(targets[0]) as first,
+        grpc.aio.insecure_channel(targets[1]) as second,
+    ):
+
+        def channel(number: int) -> grpc.aio.Channel:
+            asked.append(targets[number % 2])
+            return (first, second)[number % 2]
+
+        loader = Loader(channel, 2, GroupConfig())
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(loader.preload(loader.image(shard)) for shard in range(SHARDS)))
+    assert (asked.count(targets[0]), asked.count(targets[1])) == (SHARDS, SHARDS)
+    await cut_off.stop()

@@ -1,12 +1,14 @@
 """A cluster of real processes in which every link that a fault may hit can be cut."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kit.links import Links
+from kit.waiting import until
 from muster_server.child_process import ChildProcess
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
@@ -58,6 +60,7 @@ class LinkedCluster:
         self.links = Links()
         self._counts = {METADATA: metadata, DISCOVERY: discovery, COORDINATOR: coordinators}
         self._settings = dict(settings or {})
+        self._instances: dict[str, str] = {}
         self.metadata: list[RoleProcess] = []
         self.discovery: list[RoleProcess] = []
         self.coordinators: list[RoleProcess] = []
@@ -117,10 +120,11 @@ class LinkedCluster:
             )
         for role, processes in ((DISCOVERY, self.discovery), (COORDINATOR, self.coordinators)):
             for name in names[role]:
-                hosts = [
-                    f"{LOOPBACK}:{await self.links.add(link_name(name, instance), port[instance])}"
-                    for instance in names[METADATA]
-                ]
+                hosts = []
+                for instance in names[METADATA]:
+                    host = f"{LOOPBACK}:{await self.links.add(link_name(name, instance), port[instance])}"
+                    self._instances[host] = instance
+                    hosts.append(host)
                 own = {"NODE_ID": name} if role == COORDINATOR else {}
                 processes.append(self._process(role, name, port[name], "", METADATA=",".join(hosts), **own))
         await start_all(list(self.roles))
@@ -131,6 +135,33 @@ class LinkedCluster:
         settings[f"{prefix}LISTEN"] = f"{LOOPBACK}:{port}"
         settings |= {"PYTHONPATH": str(INSIDE), "LINKED_ROUTES": routes}
         return RoleProcess(name, role, port, self.folder / "logs", {**self._settings, **settings})
+
+    async def watch(self, instance: str, watchers: Sequence[str]) -> None:
+        """Brings processes to watch that metadata instance, and the others no more.
+
+        Args:
+            instance: name of a metadata instance.
+            watchers: names of discovery instances and coordinators.
+        """
+        others = [process.name for process in self.metadata if process.name != instance]
+        cuts = [link_name(watcher, other) for watcher in watchers for other in others]
+        await asyncio.gather(*(self.links.hold(cut) for cut in cuts))
+        try:
+            await until(
+                lambda: all(self._watched(watcher) == instance for watcher in watchers),
+                f"{', '.join(watchers)} watch {instance}",
+            )
+        finally:
+            await asyncio.gather(*(self.links.release(cut) for cut in cuts))
+
+    def _watched(self, watcher: str) -> str:
+        """The metadata instance that a process said last that it watches; empty while it watches none."""
+        path = self.folder / "logs" / f"{watcher}.log"
+        said = [line for line in path.read_text().splitlines() if '"metadata_watch_' in line]
+        last = json.loads(said[-1]) if said else {}
+        if last.get("event") != "metadata_watch_began":
+            return ""
+        return self._instances[last["address"]]
 
     async def stop(self) -> None:
         """Stops everything; nothing is left running."""

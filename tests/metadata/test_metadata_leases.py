@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from structlog.testing import capture_logs
 
+LAST_KNOWN = pb.WatchRequest(watcher=WATCH.watcher, last_known=True)
 ROW = LeaseRow("c-1", "s-1", run=1, counter=5, host="127.0.0.1", port=1)
 
 
@@ -29,7 +31,7 @@ def states(observer: LeaseObserver) -> dict[str, int]:
 
 def observed(observer: LeaseObserver, row: LeaseRow, *times_ms: int) -> dict[str, int]:
     for now_ms in times_ms:
-        observer.observe({row.node_id: row}, now_ms)
+        observer.observe({row.node_id: row}, now_ms, now_ms)
     return states(observer)
 
 
@@ -38,6 +40,39 @@ def test_silence_for_the_lease_time_is_death() -> None:
     assert observed(observer, ROW, *range(0, 1_000, 100)) == {"c-1": LIVE}
     assert observed(observer, ROW, 1_000) == {"c-1": DEAD}
     assert observed(observer, replace(ROW, counter=6), 1_100) == {"c-1": LIVE}
+
+
+@pytest.mark.parametrize("late_ms", [0, 300, 900])
+def test_silence_counts_to_when_the_reads_were_sent(late_ms: int) -> None:
+    """A read that came late says nothing about the time since it was sent."""
+    observer = LeaseObserver(1_000)
+    observer.observe({"c-1": ROW}, 0, 0)
+    for now_ms in range(100, 1_000 + late_ms, 100):
+        observer.observe({"c-1": ROW}, now_ms - late_ms, now_ms)
+        assert states(observer) == {"c-1": LIVE}
+    observer.observe({"c-1": ROW}, 1_000, 1_000 + late_ms)
+    assert states(observer) == {"c-1": DEAD}
+
+
+def test_a_change_counts_from_when_it_was_seen() -> None:
+    """The read was sent before the renewal and answered after it."""
+    observer = LeaseObserver(1_000)
+    observer.observe({"c-1": ROW}, 0, 0)
+    observer.observe({"c-1": replace(ROW, counter=6)}, 100, 400)
+    for now_ms in range(500, 1_400, 100):
+        observer.observe({"c-1": replace(ROW, counter=6)}, now_ms, now_ms)
+        assert states(observer) == {"c-1": LIVE}
+    observer.observe({"c-1": replace(ROW, counter=6)}, 1_400, 1_400)
+    assert states(observer) == {"c-1": DEAD}
+
+
+def test_a_holder_that_counts_with_a_longer_lease_has_it() -> None:
+    """While the setting is being changed, holders and observers differ in it."""
+    observer, row = LeaseObserver(1_000), replace(ROW, lease_ms=2_000)
+    assert observed(observer, row, *range(0, 2_000, 100)) == {"c-1": LIVE}
+    assert observed(observer, row, 2_000) == {"c-1": DEAD}
+    observer = LeaseObserver(1_000)
+    assert observed(observer, replace(ROW, lease_ms=300), *range(0, 1_000, 100)) == {"c-1": LIVE}
 
 
 def test_failed_read_starts_a_new_lease_time_for_every_row() -> None:
@@ -118,12 +153,12 @@ def test_owner_is_the_highest_epoch_of_a_process_that_lives() -> None:
 
 def test_a_read_that_began_before_a_row_was_written_does_not_remove_it() -> None:
     observer = LeaseObserver(2_000)
-    observer.observe({}, 0)
+    observer.observe({}, 0, 0)
     observer.put(ROW, 10)
-    observer.observe({}, 60)
+    observer.observe({}, 60, 60)
     assert states(observer) == {"c-1": LIVE}
     for now_ms in range(1_000, 6_000, 1_000):
-        observer.observe({}, now_ms)
+        observer.observe({}, now_ms, now_ms)
     assert states(observer) == {}, "a row that stays away was removed"
 
 
@@ -169,11 +204,17 @@ class Watcher:
 
     def __init__(self, instance: Instance) -> None:
         self.messages: list[pb.WatchResponse] = []
+        self.ended = 0
         self._task = asyncio.create_task(self._follow(instance))
 
     async def _follow(self, instance: Instance) -> None:
-        async for message in instance.stub.Watch(WATCH):
-            self.messages.append(message)
+        while True:
+            with suppress(grpc.aio.AioRpcError):  # an instance without a majority ends its watches
+                async for message in instance.stub.Watch(LAST_KNOWN):
+                    if message.HasField("cluster"):
+                        self.messages.append(message)
+            self.ended += 1
+            await asyncio.sleep(0.02)
 
     def state(self, name: str) -> int | None:
         nodes = self.messages[-1].cluster.coordinators if self.messages else []
@@ -404,6 +445,52 @@ async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:
         await asyncio.gather(keeping, return_exceptions=True)
         await watcher.stop()
         holder.close()
+
+
+async def test_a_watch_ends_with_the_majority_behind_it(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        holder, stub = Holder(cluster[0], "c-1"), cluster[0].stub
+        await holder.renew()
+        watch = stub.Watch(WATCH)
+        message = await watch.read()
+        assert message.beat_ms
+        while not message.cluster.coordinators:
+            message = await watch.read()
+        for index in (0, 1):
+            cluster.nodes[index].pause()
+        ages = [message.majority_age_ms]
+
+        async def read_on() -> None:
+            while (message := await watch.read()) is not grpc.aio.EOF:
+                ages.append(message.majority_age_ms)
+
+        with pytest.raises(grpc.aio.AioRpcError, match="no majority of the log's nodes") as ended:
+            await asyncio.wait_for(read_on(), 30)
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert ages[-1] > 0, "it said beforehand how old it was"
+        with pytest.raises(grpc.aio.AioRpcError, match="no majority of the log's nodes"):
+            await stub.Watch(WATCH).read()
+        last = await stub.Watch(LAST_KNOWN).read()
+        assert [node.node_id for node in last.cluster.coordinators] == ["c-1"]
+        assert last.majority_age_ms >= last.lease_ms
+        for index in (0, 1):
+            cluster.nodes[index].resume()
+
+        async def watched() -> bool:
+            with suppress(grpc.aio.AioRpcError):
+                return bool((await stub.Watch(WATCH).read()).cluster.coordinators)
+            return False
+
+        await until(watched, "a majority stands behind it again")
+        holder.close()
+
+
+async def test_a_watch_without_news_beats(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        watch = cluster[0].stub.Watch(WATCH)
+        while (await watch.read()).HasField("cluster"):
+            pass
+        watch.cancel()
 
 
 async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCluster) -> None:

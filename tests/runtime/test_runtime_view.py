@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kit.waiting import until, until_equal
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.channels import Address, Channels
 from muster_runtime.view import ClusterView, Watcher
@@ -202,6 +203,74 @@ async def test_stops_while_nobody_answers() -> None:
             await view.stop()
             await channels.close()
         assert view.cluster is None
+
+
+def beat(lease_ms: int = 200, **more: Any) -> metadata_pb2.WatchResponse:
+    return metadata_pb2.WatchResponse(lease_ms=lease_ms, beat_ms=50, **more)
+
+
+async def test_leaves_an_instance_that_promised_beats_and_fell_silent(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    first, second = pair
+    first.send(beat(cluster=cluster({0: (1, "a")})))
+    second.push(cluster({0: (2, "b")}))
+    async with Watching(first, second) as view:
+        await until_equal(lambda: view.changes, 2)
+        owner = view.owner(0)
+        assert owner is not None
+        assert owner.node_id == "b"
+
+
+async def test_a_view_is_as_old_as_the_majority_behind_it(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    first, _ = pair
+    async with Watching(first) as view:
+        first.send(beat(60_000, cluster=cluster({0: (1, "a")}), majority_age_ms=30_000))
+        await until(lambda: view.connected)
+        age_ms = view.age_ms()
+        assert age_ms is not None
+        assert 30_000 <= age_ms < 60_000
+        first.send(beat(60_000))
+        await until(lambda: (view.age_ms() or 0) < 30_000, "a beat says that it is up to date")
+        assert view.changes == 1
+
+
+async def test_a_picture_without_a_majority_behind_it_is_taken_by_who_has_none(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    first, second = pair
+    second.refuses = True
+    first.send(beat(cluster=cluster({0: (1, "a")}), majority_age_ms=90_000))
+    async with Watching(first, second) as view:
+        await until_equal(lambda: view.changes, 1)
+        assert not view.connected
+        assert (view.age_ms() or 0) >= 90_000
+        first.send(beat(cluster=cluster({0: (2, "b")}), majority_age_ms=90_000))
+        asked = first.watches
+        await until(lambda: first.watches > asked + 1, "it is asked again and again")
+        assert view.changes == 1, "who has a picture does not change it for one that nobody stands behind"
+
+
+async def test_the_only_instance_without_a_majority_is_left_once_and_asked_seldom(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    first, _ = pair
+    first.push(cluster({0: (1, "a")}))
+    with capture_logs() as logs:
+        async with Watching(first) as view:
+            await until(lambda: view.connected)
+            first.refuses = True
+            first.end_watches()
+            await until(lambda: first.watches > 4, "it is asked again")
+            assert view.cluster is not None, "what is known stays known"
+            assert not view.connected
+            first.refuses = False
+            await until(lambda: view.connected, "the same instance again")
+    told = [entry["event"] for entry in logs]
+    assert told.count("metadata_watch_began") == 2
+    assert told.count("metadata_watch_ended") == 1, "its end is told; that it refuses again and again is not"
 
 
 def test_merge_keeps_rows_that_the_news_lacks_and_takes_equal_epochs() -> None:

@@ -279,7 +279,7 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
                 self.store.dead(last.node_id)
 
     async def ReadLog(self, request: pb.ReadLogRequest, context: Any) -> AsyncIterator[pb.ReadLogResponse]:
-        if self.store.stopped:
+        if self.store.stopped or self.cut_off:
             yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_UNKNOWN, message="no majority")
             return
         if request.epoch and self.store.promises[request.shard] != (request.epoch, request.claim_nonce):

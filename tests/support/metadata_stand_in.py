@@ -59,17 +59,21 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
         self.watchers = 0
         self.watches = 0
         self.silent = False
+        self.refuses = False
         self.changes: list[metadata_pb2.ChangeTopicRequest] = []
         self.on_change: (
             Callable[[metadata_pb2.ChangeTopicRequest], metadata_pb2.ChangeTopicResponse] | None
         ) = None
         self._message: metadata_pb2.WatchResponse | None = None
         self._number = 0
+        self._generation = 0
         self._news = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0) -> "MetadataStandIn":
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        # A server that minds its clients' pings would end a stream on which nothing else is sent.
+        options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)]
+        self._server = grpc.aio.server(options=options)
         metadata_pb2_grpc.add_MetadataServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
@@ -82,8 +86,19 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
     def push(
         self, new_cluster: discovery_pb2.Cluster, new_catalog: metadata_pb2.TopicCatalog | None = None
     ) -> None:
-        self._message = metadata_pb2.WatchResponse(cluster=new_cluster, catalog=new_catalog, lease_ms=2_000)
+        message = metadata_pb2.WatchResponse(cluster=new_cluster, catalog=new_catalog, lease_ms=2_000)
+        self.send(message)
+
+    def send(self, message: metadata_pb2.WatchResponse) -> None:
+        """The next message of every watcher."""
+        self._message = message
         self._number += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def end_watches(self) -> None:
+        """Ends every watch that stands."""
+        self._generation += 1
         self._news.set()
         self._news = asyncio.Event()
 
@@ -91,10 +106,12 @@ class MetadataStandIn(metadata_pb2_grpc.MetadataServiceServicer):
         self, request: metadata_pb2.WatchRequest, context: Any
     ) -> AsyncIterator[metadata_pb2.WatchResponse]:
         self.watches += 1
+        if self.refuses:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no majority stands behind it")
         self.watchers += 1
         try:
-            sent = 0
-            while True:
+            sent, generation = 0, self._generation
+            while generation == self._generation:
                 if self._message is not None and self._number > sent and not self.silent:
                     sent = self._number
                     yield self._message

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc.aio
@@ -23,6 +24,8 @@ DEFAULT_SERVERS = "localhost:7400"
 DEFAULT_PORT = 7400
 ATTEMPT_TIMEOUT_MS = 5_000
 """How long one address may take before the next one is asked."""
+OLD_VIEW_MS = 5_000
+"""What a server answers from an older view is not asked for again while there are other servers."""
 MOST_LOOKUPS = 1_000
 """Groups that one FindCoordinator asks for."""
 
@@ -37,8 +40,21 @@ Response = TypeVar(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the coordinator of a group is.
+
+    Attributes:
+        result: what was answered.
+        server: address of the discovery server that said so.
+    """
+
+    result: pb.FindCoordinatorResponse.Result
+    server: str
+
+
 _Lookup: TypeAlias = tuple[str, int]
-_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[pb.FindCoordinatorResponse.Result]]"
+_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[Found]]"
 
 
 def _fail(lookups: _Lookups, error: Exception) -> None:
@@ -74,16 +90,16 @@ def _address(source: str, text: str) -> str:
 
 
 class Discovery:
-    """Asks one address after the other, starting with the one that answered last."""
+    """Asks one address after the other, first the one that answered last and was not doubted since."""
 
     def __init__(self, servers: tuple[str, ...], channels: Channels) -> None:
         self.servers = servers
         self._channels = channels
         self._first = 0
-        self._lookups: dict[_Lookup, asyncio.Future[pb.FindCoordinatorResponse.Result]] = {}
+        self._lookups: _Lookups = {}
         self._finding: set[asyncio.Task[None]] = set()
 
-    async def find(self, group_id: str, seen_epoch: int) -> pb.FindCoordinatorResponse.Result:
+    async def find(self, group_id: str, seen_epoch: int) -> Found:
         """Where the coordinator of a group is. Lookups of one turn of the loop travel together.
 
         Raises:
@@ -111,7 +127,7 @@ class Discovery:
             group_ids=[group_id for group_id, _ in lookups], seen_epochs=[epoch for _, epoch in lookups]
         )
         try:
-            answer = await self.ask_once("FindCoordinator", request, pb.FindCoordinatorResponse)
+            server, answer = await self._ask_in_turn("FindCoordinator", request, pb.FindCoordinatorResponse)
         except RequestRefused as error:
             if len(lookups) == 1:
                 _fail(lookups, error)
@@ -126,7 +142,7 @@ class Discovery:
         else:
             for ((group_id, _), found), result in zip(lookups.items(), answer.results, strict=False):
                 if not found.done() and result.group_id == group_id:
-                    found.set_result(result)
+                    found.set_result(Found(result, server))
             _fail(lookups, ConnectionLost("the answer does not name the group that was asked for"))
 
     async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
@@ -136,6 +152,16 @@ class Discovery:
             ConnectionLost: none of them answered; the outcome is not known.
             RequestRefused: one of them refused the request.
         """
+        return (await self._ask_in_turn(method, request, response_type))[1]
+
+    def doubt(self, server: str) -> None:
+        """What that server answered leads nowhere: the next one is asked first from now on."""
+        if self.servers[self._first] == server:
+            self._first = (self._first + 1) % len(self.servers)
+
+    async def _ask_in_turn(
+        self, method: str, request: Any, response_type: type[Response]
+    ) -> tuple[str, Response]:
         trouble = ""
         for step in range(len(self.servers)):
             index = (self._first + step) % len(self.servers)
@@ -147,7 +173,9 @@ class Discovery:
             self._first = index
             if not isinstance(response, response_type):
                 raise TypeError(f"{method} gave {type(response).__name__}")
-            return response
+            if getattr(response, "view_age_ms", 0) > OLD_VIEW_MS:
+                self.doubt(self.servers[index])
+            return self.servers[index], response
         self._first = (self._first + 1) % len(self.servers)
         raise ConnectionLost(trouble)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._backoff import Backoff
@@ -108,6 +108,7 @@ class GroupLink:
         self.trouble = "the coordinator did not answer"
         self._discovery = discovery
         self._transport = transport
+        self._left: tuple[str | None, int] | None = None
         self._locating = asyncio.Lock()
         self._moved = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
@@ -139,17 +140,26 @@ class GroupLink:
 
     async def _look_up(self) -> tuple[str, bool]:
         try:
-            result = await self._discovery.find(self.group_id, self.shard_epoch)
+            found = await self._discovery.find(self.group_id, self.shard_epoch)
         except ConnectionLost as error:
             return str(error), True
+        before = self._left
+        trouble = self._take(found.result)
+        if trouble or before == (self.address, self.shard_epoch):
+            # Another discovery server may know more. Where nobody can, each is asked in turn.
+            self._discovery.doubt(found.server)
+        return trouble, False
+
+    def _take(self, result: discovery_pb2.FindCoordinatorResponse.Result) -> str:
+        """Follows what discovery found; says why not, or nothing."""
         if result.error_code == common_pb2.ERROR_CODE_NONE:
             found = result.coordinator
             if found.shard_epoch == self.shard_epoch and self._transport.shuns(_address_of(found)):
-                return "discovery still names a coordinator that does not answer", False
-            return "" if self.follow(found) else "discovery still names an earlier owner", False
+                return "discovery still names a coordinator that does not answer"
+            return "" if self.follow(found) else "discovery still names an earlier owner"
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
             raise group_error(self.group_id, int(result.error_code), result.error_message)
-        return result.error_message or common_pb2.ErrorCode.Name(result.error_code), False
+        return result.error_message or common_pb2.ErrorCode.Name(result.error_code)
 
     def follow(self, coordinator: common_pb2.Coordinator) -> bool:
         """Goes to that coordinator unless a later owner is known."""
@@ -162,6 +172,7 @@ class GroupLink:
     def forget(self, address: str) -> None:
         """The coordinator at `address` is not, or no longer, the one."""
         if self.address == address:
+            self._left = (address, self.shard_epoch)
             self._go_to(None)
 
     def _go_to(self, address: str | None) -> None:

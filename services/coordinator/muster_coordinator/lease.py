@@ -263,6 +263,7 @@ class LeaseKeeper:
             self._number += 1
             self._sent_ms = sent_ms
             number, serving, state = self._number, self._serving, self._state
+        lease_ms = self._pace.lease_ms
         request = pb.LeaseRequest(
             node_id=self._holder.node_id,
             session=self._holder.session,
@@ -274,8 +275,8 @@ class LeaseKeeper:
             serving=[pb.ServedShard(shard=shard, epoch=epoch) for shard, epoch in serving],
             release=release,
             features=self._holder.features,
+            lease_ms=lease_ms,
         )
-        lease_ms = self._pace.lease_ms
         if not release:
             self._ping()
         if self._stream is None:

@@ -80,9 +80,9 @@ class Loader:
         pause_s, short_reads = _PAUSE_FIRST_S, 0
         careful = False
         while True:
-            before = image.chain.end
+            before, instance = image.chain.end, self._current
             try:
-                problem = await self._read_once(image, epoch, nonce, careful=careful)
+                problem = await self._read_once(image, epoch, nonce, instance, careful=careful)
             except LogDamaged as error:
                 if careful:
                     raise LoadFailed(str(error)) from error
@@ -100,7 +100,8 @@ class Loader:
                 if short_reads >= SHORT_READS_MAX:
                     break
             log.warning("log_read_repeated", shard=image.shard, reason=problem)
-            self._current = (self._current + 1) % self._instances
+            if self._current == instance:  # else another load has gone on already
+                self._current = (instance + 1) % self._instances
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         if image.base.upto.offset and image.base_marker is None:
@@ -109,11 +110,13 @@ class Loader:
                 "log says that it is the one"
             )
 
-    async def _read_once(self, image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> str:
+    async def _read_once(
+        self, image: LogImage, epoch: int, nonce: bytes, instance: int, *, careful: bool
+    ) -> str:
         """Reads as far as one instance gives; returns why it ended early, empty if it did not."""
         if image.fresh is False and image.chain.end.offset == 0:
             image.restart()  # a snapshot that was not read to its end
-        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(
+        call = rpc.MetadataServiceStub(self._channels(instance)).ReadLog(
             _request(image, epoch, nonce, careful=careful)
         )
         try:

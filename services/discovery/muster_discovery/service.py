@@ -55,7 +55,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.FindCoordinatorResponse:
         """Names the coordinator of each group (KIP-699)."""
         check_find(request)
-        response = discovery_pb2.FindCoordinatorResponse()
+        response = discovery_pb2.FindCoordinatorResponse(view_age_ms=self._view.age_ms() or 0)
         seen = request.seen_epochs
         for index, group_id in enumerate(request.group_ids):
             self._find(response.results.add(), group_id, seen[index] if index < len(seen) else 0)
@@ -67,7 +67,9 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """The cluster as this instance sees it now."""
         if self._view.cluster is None:
             raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
-        return discovery_pb2.DescribeClusterResponse(cluster=self._view.cluster)
+        return discovery_pb2.DescribeClusterResponse(
+            cluster=self._view.cluster, view_age_ms=self._view.age_ms() or 0
+        )
 
     async def WatchCluster(
         self, request: discovery_pb2.WatchClusterRequest, context: Any

@@ -21,6 +21,7 @@ log = structlog.get_logger()
 MAX_NAME_BYTES = 255
 MAX_FEATURES = 1_000
 MAX_FEATURE_LENGTH = 63
+MAX_LEASE_MS = 60_000
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
@@ -38,6 +39,8 @@ def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
         len(name) > MAX_FEATURE_LENGTH for name in request.features
     ):
         return f"features must be at most {MAX_FEATURES} names of at most {MAX_FEATURE_LENGTH} characters"
+    if request.lease_ms > MAX_LEASE_MS:
+        return f"lease_ms must be at most {MAX_LEASE_MS}"
     if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
         return f"serving must name shards below {shard_count}, each once"
     return ""
@@ -152,6 +155,7 @@ class Leases:
             released=request.release,
             serving=tuple((served.shard, served.epoch) for served in request.serving),
             features=tuple(sorted(set(request.features))),
+            lease_ms=request.lease_ms,
         )
         if known is None or known.session != row.session:
             try:

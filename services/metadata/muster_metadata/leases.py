@@ -31,6 +31,7 @@ class LeaseRow:
         dead: its process was seen dead after the renewal with this counter.
         serving: pairs of shard and epoch that it has loaded.
         features: names of the features that it knows.
+        lease_ms: the lease time that it counts its own deadline with; 0: it does not say.
     """
 
     node_id: str
@@ -45,6 +46,7 @@ class LeaseRow:
     dead: bool = False
     serving: tuple[tuple[int, int], ...] = ()
     features: tuple[str, ...] = ()
+    lease_ms: int = 0
 
     def to_json(self) -> str:
         """As the table stores it."""
@@ -68,7 +70,13 @@ class LeaseRow:
                 serving=tuple((int(shard), int(epoch)) for shard, epoch in serving),
                 features=tuple(map(str, features)),
             )
-            return replace(row, run=int(row.run), counter=int(row.counter), port=int(row.port))
+            return replace(
+                row,
+                run=int(row.run),
+                counter=int(row.counter),
+                port=int(row.port),
+                lease_ms=int(row.lease_ms),
+            )
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("not a lease row") from error
 
@@ -99,9 +107,14 @@ class _Observed:
 class LeaseObserver:
     """Times the counters on its own clock and says who lives.
 
-    A coordinator is dead after `lease_ms` without a change of its counter, or when it is marked. After a
+    A coordinator is dead after a lease time without a change of its counter, or when it is marked. After a
     read that failed, or a pause of this process, every row starts a new lease time: an outage of the log
     must not cost every coordinator its shards.
+
+    A change is dated to when it was seen, which is after its renewal was sent, and silence to when the
+    reads were *sent* that show it. So the verdict falls a lease time after the last good renewal was sent at
+    the earliest, however slow the reads are; the holder's own deadline is a margin before that. The lease
+    time is this instance's or the one that the holder counts with, whichever is longer.
 
     Attributes:
         lease_ms: time for which a lease is good.
@@ -116,16 +129,22 @@ class LeaseObserver:
         """No majority of the nodes answered."""
         self._failed = True
 
-    def observe(self, rows: Mapping[str, LeaseRow], now_ms: int) -> None:
-        """Takes in what a majority of the nodes says."""
+    def observe(self, rows: Mapping[str, LeaseRow], as_of_ms: int, now_ms: int) -> None:
+        """Takes in what a majority of the nodes says.
+
+        Args:
+            rows: the highest row of each coordinator.
+            as_of_ms: when the reads were sent: what a majority stored before that is in the rows.
+            now_ms: the time now.
+        """
         restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
         self._failed, self._last_ms = False, now_ms
         # A read that was under way when a row was written does not have it: that is no removal.
         for name, seen in tuple(self._rows.items()):
-            if name not in rows and now_ms - max(seen.changed_ms, seen.written_ms) >= _READ_MS:
+            if name not in rows and as_of_ms - max(seen.changed_ms, seen.written_ms) >= _READ_MS:
                 del self._rows[name]
         for name, row in rows.items():
-            self._see(name, row, now_ms, restart=restart)
+            self._see(name, row, as_of_ms, now_ms, restart=restart)
 
     def put(self, row: LeaseRow, now_ms: int) -> None:
         """Takes in a row that this instance wrote itself, ahead of the next read."""
@@ -133,10 +152,10 @@ class LeaseObserver:
         if known is None or (row.run, row.counter, row.dead) >= (
             known.row.run, known.row.counter, known.row.dead,
         ):  # fmt: skip
-            self._see(row.node_id, row, now_ms, restart=False)
+            self._see(row.node_id, row, now_ms, now_ms, restart=False)
             self._rows[row.node_id].written_ms = now_ms
 
-    def _see(self, name: str, row: LeaseRow, now_ms: int, *, restart: bool) -> None:
+    def _see(self, name: str, row: LeaseRow, as_of_ms: int, now_ms: int, *, restart: bool) -> None:
         known = self._rows.get(name)
         if known is None or (row.session, row.run, row.counter) != (
             known.row.session, known.row.run, known.row.counter,
@@ -146,7 +165,7 @@ class LeaseObserver:
             if (
                 known is not None
                 and (row.run, row.counter) < (known.row.run, known.row.counter)
-                and now_ms - known.written_ms < _READ_MS
+                and as_of_ms - known.written_ms < _READ_MS
             ):
                 return
             self._rows[name] = _Observed(row, now_ms)
@@ -156,7 +175,7 @@ class LeaseObserver:
             return
         if restart:
             known.changed_ms = now_ms
-        elif now_ms - known.changed_ms >= self.lease_ms:
+        elif as_of_ms - known.changed_ms >= max(self.lease_ms, row.lease_ms):
             known.silent = True
 
     def rows(self) -> Sequence[tuple[LeaseRow, "discovery_pb2.CoordinatorState.ValueType"]]:

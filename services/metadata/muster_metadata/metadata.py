@@ -78,7 +78,7 @@ class Metadata:
         ]
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum)
-        self.view = ClusterView(LeaseObserver(settings.lease_ms))
+        self.view = ClusterView(LeaseObserver(settings.lease_ms), boot_ms)
         repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)

@@ -140,8 +140,10 @@ class Monitor:
             self._view.refresh()
             return
         rows = merged(tables.leases or {} for _, tables in fresh.values())
-        # As of when the oldest of these reads was sent: what came later may not be in it.
-        self._view.observer.observe(rows, min(sent_ms for sent_ms, _ in fresh.values()))
+        # A majority was read by what was sent from then on: whatever another majority stored before is in it.
+        as_of_ms = sorted((sent_ms for sent_ms, _ in fresh.values()), reverse=True)[self._quorum.majority - 1]
+        self._view.confirmed(as_of_ms)
+        self._view.observer.observe(rows, as_of_ms, now_ms)
         claims: dict[int, OwnerRow] = highest(tables.owners or {} for _, tables in fresh.values())
         self._view.read(claims)
         self._view.refresh()

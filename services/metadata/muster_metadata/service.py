@@ -99,12 +99,15 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 yield message
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
-        """The view, now and after every change, for a watcher that knows every enabled feature."""
+        """The view, now and after every change, for a watcher that knows every enabled feature.
+
+        It ends when no majority of the nodes stands behind the view any more.
+        """
         metadata = self._metadata
         await metadata.ready.wait()
         self._shard_count()
         with metadata.servers.watching(_watcher(request, context)):
-            async for message in metadata.view.watch():
+            async for message in metadata.view.watch(last_known=request.last_known):
                 if missing := lacking(metadata.catalog.features, request.watcher.features):
                     raise FailedPrecondition(lacks(missing, request.watcher.version))
                 yield message

@@ -5,6 +5,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from muster_metadata.addresses import split_urls
+from muster_metadata.lease_stream import MAX_LEASE_MS
 
 
 class MetadataSettings(Settings):
@@ -34,7 +35,7 @@ class MetadataSettings(Settings):
     lease_ms: int = Field(
         2_000,
         ge=300,
-        le=60_000,
+        le=MAX_LEASE_MS,
         description=("Silence after which a coordinator is dead and others may take its shards."),
     )
     poll_ms: int = Field(

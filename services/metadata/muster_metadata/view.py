@@ -1,10 +1,12 @@
 """The cluster as this instance sees it, and who is told of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.refusals import Unavailable
 
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.owners import OwnerRow, highest, owners
@@ -13,12 +15,18 @@ from muster_metadata.owners import OwnerRow, highest, owners
 class ClusterView:
     """Assembles the pushed view; every change wakes the watchers.
 
+    The view has an age: the time since a majority of the nodes was read. When that reaches a lease time the
+    watches end, so that whoever watches goes on with an instance that knows more.
+
     Args:
         observer: times the leases.
+        now_ms: boot clock.
     """
 
-    def __init__(self, observer: LeaseObserver) -> None:
+    def __init__(self, observer: LeaseObserver, now_ms: Callable[[], int]) -> None:
         self.observer = observer
+        self._now_ms = now_ms
+        self._confirmed_ms = now_ms()
         self._claims: dict[int, OwnerRow] = {}
         self._problems: Sequence[str] = ()
         self._cluster_id = ""
@@ -35,8 +43,18 @@ class ClusterView:
         return self._cluster
 
     def known(self, cluster_id: str, shard_count: int) -> None:
-        """The nodes said which cluster this is."""
+        """A majority of the nodes said which cluster this is."""
         self._cluster_id, self._shard_count = cluster_id, shard_count
+        self.confirmed(self._now_ms())
+
+    def confirmed(self, as_of_ms: int) -> None:
+        """A majority of the nodes was read by questions that were sent at that time or later."""
+        self._confirmed_ms = max(self._confirmed_ms, as_of_ms)
+
+    @property
+    def majority_age_ms(self) -> int:
+        """How long ago a majority of the nodes was read."""
+        return self._now_ms() - self._confirmed_ms
 
     def claimed(self, shard: int, row: OwnerRow) -> None:
         """Somebody claimed a shard through this instance."""
@@ -93,19 +111,39 @@ class ClusterView:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def watch(self) -> AsyncIterator[metadata_pb2.WatchResponse]:
-        """The view now and after every change; what changes while a message is sent is merged.
+    async def watch(self, *, last_known: bool = False) -> AsyncIterator[metadata_pb2.WatchResponse]:
+        """The view now, after every change, and every quarter of a lease time without one.
 
-        There is no catalog in it before this instance read one: an empty one would say that no topic exists.
+        What changes while a message is sent is merged. There is no catalog in it before this instance read
+        one: an empty one would say that no topic exists.
+
+        Args:
+            last_known: begin with the last view even if no majority stands behind it.
+
+        Raises:
+            Unavailable: no majority of the nodes was read for a lease time.
         """
-        sent_cluster, sent_catalog = discovery_pb2.Cluster(), None
+        beat_ms = max(1, self.observer.lease_ms // 4)
+        sent_cluster, sent_catalog, beat_due_ms = discovery_pb2.Cluster(), None, 0
         while not self._ended:
+            age_ms = self.majority_age_ms
+            outdated = age_ms >= self.observer.lease_ms
+            if outdated and not last_known:
+                raise Unavailable(f"no majority of the log's nodes answered for {age_ms} ms", 200)
+            last_known = False
             changed, cluster, catalog = self._changed, self._cluster, self._catalog
-            if cluster.version and (cluster is not sent_cluster or catalog is not sent_catalog):
-                message = metadata_pb2.WatchResponse(cluster=cluster, lease_ms=self.observer.lease_ms)
+            news = cluster.version and (cluster is not sent_cluster or catalog is not sent_catalog)
+            if news or (cluster.version and self._now_ms() >= beat_due_ms):
+                message = metadata_pb2.WatchResponse(
+                    lease_ms=self.observer.lease_ms, majority_age_ms=max(0, age_ms), beat_ms=beat_ms
+                )
+                if news:
+                    message.cluster.CopyFrom(cluster)
                 if catalog is not None and catalog is not sent_catalog:
                     message.catalog.CopyFrom(catalog)
-                sent_cluster, sent_catalog = cluster, catalog
+                sent_cluster, sent_catalog, beat_due_ms = cluster, catalog, self._now_ms() + beat_ms
                 yield message
                 continue
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(beat_ms / 1000):
+                    await changed.wait()

@@ -50,10 +50,11 @@ class Watcher:
 class ClusterView:
     """The newest `Cluster` and topic catalog that metadata pushed.
 
-    It watches one instance of metadata and goes on with the next as soon as that one fails; once all have
-    failed in a row it pauses for 50 ms to 1 s between attempts. What is known stays known meanwhile. The
-    owner of a shard never goes back to a lower epoch, the catalog never to an older version, and another
-    cluster's picture is refused. All of it belongs to one event loop.
+    It watches one instance of metadata and goes on with the next as soon as that one fails, has no majority
+    of the log's nodes behind it any more, or says nothing for a lease time; once all have failed in a row it
+    pauses for 50 ms to 1 s between attempts. What is known stays known meanwhile, and grows old: see
+    `age_ms`. The owner of a shard never goes back to a lower epoch, the catalog never to an older version,
+    and another cluster's picture is refused. All of it belongs to one event loop.
 
     Args:
         channels: to the instances of metadata; the caller closes them.
@@ -81,7 +82,8 @@ class ClusterView:
         self._lease_ms = 0
         self._features: frozenset[str] = frozenset()
         self._connected = False
-        self._heard_at_ms: int | None = None
+        self._beats = False
+        self._true_at_ms: int | None = None
         self._changes = 0
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
@@ -123,10 +125,13 @@ class ClusterView:
         return self._changes
 
     def age_ms(self) -> int | None:
-        """How old the view is: 0 while connected, else ms since the last message; None before the first."""
-        if self._connected:
-            return 0
-        return None if self._heard_at_ms is None else clock.boot_ms() - self._heard_at_ms
+        """How long ago a majority of the log's nodes stood behind the view for the last time, ms.
+
+        None before the first message. The standing stream of an instance that does not say it means now.
+        """
+        if self._true_at_ms is None:
+            return None
+        return 0 if self._connected and not self._beats else max(0, clock.boot_ms() - self._true_at_ms)
 
     def owner(self, shard: int) -> discovery_pb2.ShardOwner | None:
         """The owner row of a shard; None if there is none."""
@@ -188,18 +193,20 @@ class ClusterView:
         stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
             self._channels.channel(self._instance)
         )
+        self._request.last_known = self._cluster is None
         stream = stub.Watch(self._request, wait_for_ready=False)
         heard = False
+        patience_s: float | None = self._first_view_timeout_s
         try:
-            message = await asyncio.wait_for(stream.read(), self._first_view_timeout_s)
+            message = await asyncio.wait_for(stream.read(), patience_s)
             while isinstance(message, metadata_pb2.WatchResponse):
-                self._apply(message)
-                heard = True
-                message = await stream.read()
+                heard = self._apply(message) or heard
+                patience_s = message.lease_ms / 1000 if message.beat_ms else None
+                message = await asyncio.wait_for(stream.read(), patience_s)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}", heard
         except TimeoutError:
-            return "it sent nothing", heard
+            return f"it sent nothing for {patience_s:g} s", heard
         except ForeignClusterError as error:
             return str(error), heard
         except Exception as error:  # a watch that ended for good would leave a view that silently grows old
@@ -209,29 +216,34 @@ class ClusterView:
             stream.cancel()
         return "it ended the stream", heard
 
-    def _apply(self, message: metadata_pb2.WatchResponse) -> None:
-        if not message.cluster.shard_count:
-            return  # the cluster is not initialised yet
-        cluster = merge_cluster(self._cluster, message.cluster)
-        catalog = (
-            merge_catalog(self._catalog, message.catalog) if message.HasField("catalog") else self._catalog
-        )
-        self._heard_at_ms = clock.boot_ms()
-        if not self._connected:
+    def _apply(self, message: metadata_pb2.WatchResponse) -> bool:
+        """Takes a message over; False: no majority of the log's nodes stands behind it, or it is empty."""
+        outdated = message.lease_ms > 0 and message.majority_age_ms >= message.lease_ms
+        if outdated and self._cluster is not None:
+            return False
+        cluster, catalog = self._cluster, self._catalog
+        if message.cluster.shard_count:
+            cluster = merge_cluster(cluster, message.cluster)
+            catalog = merge_catalog(catalog, message.catalog) if message.HasField("catalog") else catalog
+        elif not message.beat_ms or cluster is None:
+            return False  # the cluster is not initialised yet
+        self._true_at_ms = clock.boot_ms() - message.majority_age_ms
+        self._beats = message.beat_ms > 0
+        self._lease_ms = message.lease_ms or self._lease_ms
+        if not outdated and not self._connected:
             self._connected = True
             log.info(
                 "metadata_watch_began",
                 address=str(self._channels.addresses[self._instance % len(self._channels)]),
             )
-        self._lease_ms = message.lease_ms or self._lease_ms
-        if cluster == self._cluster and catalog == self._catalog:
-            return
-        self._cluster, self._catalog = cluster, catalog
-        if catalog is not None:
-            self._features |= set(catalog.features)
-        self._owners = {owner.shard: owner for owner in cluster.shards}
-        self._nodes = {node.node_id: node for node in cluster.coordinators}
-        self._tell()
+        if cluster != self._cluster or catalog != self._catalog:
+            self._cluster, self._catalog = cluster, catalog
+            if catalog is not None:
+                self._features |= set(catalog.features)
+            self._owners = {owner.shard: owner for owner in cluster.shards}
+            self._nodes = {node.node_id: node for node in cluster.coordinators}
+            self._tell()
+        return not outdated
 
     def _tell(self) -> None:
         self._changes += 1

@@ -121,6 +121,11 @@ class FindCoordinatorResponse(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    VIEW_AGE_MS_FIELD_NUMBER: _builtins.int
+    view_age_ms: _builtins.int
+    """How long ago this instance knew for the last time that its view was up to date, ms. Small while it hears
+    from metadata; a client that has other addresses asks them when it exceeds some seconds. 0: now.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___FindCoordinatorResponse.Result]:
         """One per asked group."""
@@ -129,10 +134,11 @@ class FindCoordinatorResponse(_message.Message):
         self,
         *,
         results: _abc.Iterable[Global___FindCoordinatorResponse.Result] | None = ...,
+        view_age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "view_age_ms", b"view_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -312,6 +318,9 @@ class DescribeClusterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_FIELD_NUMBER: _builtins.int
+    VIEW_AGE_MS_FIELD_NUMBER: _builtins.int
+    view_age_ms: _builtins.int
+    """How long ago this instance knew for the last time that this was up to date, ms. 0: now."""
     @_builtins.property
     def cluster(self) -> Global___Cluster:
         """As seen now."""
@@ -320,10 +329,11 @@ class DescribeClusterResponse(_message.Message):
         self,
         *,
         cluster: Global___Cluster | None = ...,
+        view_age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "view_age_ms", b"view_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -574,6 +574,7 @@ class LeaseRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Name of the process, 1 to 255 bytes."""
     session: _builtins.str
@@ -593,6 +594,10 @@ class LeaseRequest(_message.Message):
     catalog_offset: _builtins.int
     """Offset in the catalog's log up to which this process has carried the catalog's changes out; absent: it does not
     say.
+    """
+    lease_ms: _builtins.int
+    """The lease time that the holder counts its own deadline with, ms, at most 60,000: nobody declares it dead
+    by silence before that has passed. 0: that of the observer.
     """
     @_builtins.property
     def serving(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedShard]:
@@ -618,10 +623,11 @@ class LeaseRequest(_message.Message):
         release: _builtins.bool = ...,
         catalog_offset: _builtins.int | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
@@ -985,6 +991,11 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATCHER_FIELD_NUMBER: _builtins.int
+    LAST_KNOWN_FIELD_NUMBER: _builtins.int
+    last_known: _builtins.bool
+    """True: the caller has no picture yet and takes the last one that the instance had, though no majority of
+    the log's nodes stands behind it now. Default: such an instance answers UNAVAILABLE at once.
+    """
     @_builtins.property
     def watcher(self) -> Global___Server:
         """The watcher; absent: it is older than features. One that lacks an enabled feature is refused."""
@@ -993,10 +1004,11 @@ class WatchRequest(_message.Message):
         self,
         *,
         watcher: Global___Server | None = ...,
+        last_known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["watcher", b"watcher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["watcher", b"watcher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_known", b"last_known", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1047,8 +1059,18 @@ class WatchResponse(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     CATALOG_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    MAJORITY_AGE_MS_FIELD_NUMBER: _builtins.int
+    BEAT_MS_FIELD_NUMBER: _builtins.int
     lease_ms: _builtins.int
     """Time for which a coordinator's lease is good, ms."""
+    majority_age_ms: _builtins.int
+    """How long ago the nodes were read the last time that a majority of them answered, ms. A stream ends with
+    UNAVAILABLE when this reaches the lease time; beyond it only where `last_known` asked for it. 0: now.
+    """
+    beat_ms: _builtins.int
+    """The instance sends a message at least so often, with or without news, ms: a caller that hears nothing for
+    a lease time goes on with another instance. 0: it promises nothing.
+    """
     @_builtins.property
     def cluster(self) -> _discovery_pb2.Cluster:
         """Coordinators, owners, nodes of the log."""
@@ -1063,10 +1085,12 @@ class WatchResponse(_message.Message):
         cluster: _discovery_pb2.Cluster | None = ...,
         catalog: Global___TopicCatalog | None = ...,
         lease_ms: _builtins.int = ...,
+        majority_age_ms: _builtins.int = ...,
+        beat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "cluster", b"cluster", "lease_ms", b"lease_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "catalog", b"catalog", "cluster", b"cluster", "lease_ms", b"lease_ms", "majority_age_ms", b"majority_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
