@@ -124,6 +124,10 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
         missing = pb.GroupHistoryResponse(error_code=common.ERROR_CODE_GROUP_ID_NOT_FOUND)
         return await self.answer("GroupHistory", request, context, lambda _: missing)
 
+    async def ReleaseGroup(self, request: Any, context: Any) -> Any:
+        missing = pb.ReleaseGroupResponse(error_code=common.ERROR_CODE_GROUP_ID_NOT_FOUND)
+        return await self.answer("ReleaseGroup", request, context, lambda _: missing)
+
     def describe(self, request: Any) -> Any:
         dead = pb.GROUP_STATE_DEAD
         groups = [pb.DescribeGroupsResponse.Group(group_id=g, state=dead) for g in request.group_ids]

@@ -129,6 +129,20 @@ async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -
     ]
 
 
+async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    listed = pb.ListGroupsResponse(groups=[pb.ListGroupsResponse.Group(group_id="g", quarantined=True)])
+    a.script["ListGroups"].append(listed)
+    code, out, _ = await cli(cluster, "groups", "list")
+    assert (code, out.splitlines()[1].split()) == (0, ["g", "Quarantined", "-"])
+    a.script["ReleaseGroup"].append(pb.ReleaseGroupResponse(error_code=NONE))
+    code, out, _ = await cli(cluster, "groups", "release", "g")
+    assert (code, out) == (0, "group g is out of quarantine\n")
+    code, _, errors = await cli(cluster, "groups", "release", "g")
+    assert code == 1
+    assert "GROUP_ID_NOT_FOUND" in errors
+
+
 async def test_offsets_and_history_and_cluster(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     entry = pb.OffsetFetchResponse.Partition(partition=2, offset=17, metadata="[bold]")

@@ -18,9 +18,12 @@ from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.features import ALL_FEATURES
+from muster_core.offsets import Offsets
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+GATHERING_MS = 1_000
 
 
 class HandLog:
@@ -47,7 +50,9 @@ class HandLog:
 
 class EmptyLoader(Loader):
     def __init__(self) -> None:
-        super().__init__(cast(Callable[[int], Any], None), 1, GroupConfig(initial_rebalance_delay_ms=0))
+        super().__init__(
+            cast(Callable[[int], Any], None), 1, GroupConfig(initial_rebalance_delay_ms=GATHERING_MS)
+        )
 
     async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: internal.LogEnd) -> None:
         """Finds nothing."""
@@ -156,6 +161,37 @@ async def test_a_fetch_without_its_barrier_never_says_that_nothing_was_committed
     answer = await bench.fetch()
     assert answer.groups[0].error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert not answer.groups[0].topics
+
+
+async def test_who_waits_when_the_core_raises_is_told_to_try_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One turn ends the join phase of a group and then raises for another one: nobody is forgotten."""
+    joining: asyncio.Future[Any] = asyncio.ensure_future(bench.shard.call(first_join("other"), "h"))
+    commit = bench.commit(1)
+    await until(lambda: bench.shard.open_calls == 2)
+    bench.now_ms += 10 * GATHERING_MS
+    monkeypatch.setattr(Offsets, "_store", raising)
+    assert code(await bench.commit(2)) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert (await joining).error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
+    assert (bench.shard.phase, bench.shard.reloads) == (Phase.GONE, True)
+    assert bench.changes == [Phase.SERVING, Phase.GONE]
+
+
+def raising(*_: object) -> None:
+    raise RuntimeError("planted")
+
+
+def first_join(group_id: str) -> pb.JoinGroupRequest:
+    """Of a static member: it is parked at once."""
+    return pb.JoinGroupRequest(
+        group_id=group_id,
+        group_instance_id="one",
+        session_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[pb.GroupProtocol(name="range")],
+    )
 
 
 @pytest.mark.parametrize("outcome", [internal.LOG_OUTCOME_TRUNCATED, internal.LOG_OUTCOME_NO_LOG])

@@ -258,6 +258,15 @@ class Cluster:
         request = pb.DeleteGroupsRequest(group_ids=[check_group_id(group_id)])
         await self._group_call(group_id, request, pb.DeleteGroupsResponse)
 
+    async def release_group(self, group_id: str) -> None:
+        """Takes a group out of quarantine: its coordinator loads it again and serves it.
+
+        Raises:
+            GroupError: it is not in quarantine.
+        """
+        request = pb.ReleaseGroupRequest(group_id=check_group_id(group_id))
+        await self._group_call(group_id, request, pb.ReleaseGroupResponse)
+
     async def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:

@@ -182,6 +182,8 @@ _ADVICE: dict[int, str] = {
     common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED: "ask an operator for the permission",
     common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR: "the server's log has the details; start the member again",
     common_pb2.ERROR_CODE_NON_EMPTY_GROUP: "stop its members first",
+    common_pb2.ERROR_CODE_GROUP_QUARANTINED: "`muster doctor` names the failure; `muster groups release` "
+    "tries again",
     common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND: "`muster groups list` shows those that exist",
 }
 

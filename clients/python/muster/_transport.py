@@ -34,6 +34,7 @@ GroupRequest: TypeAlias = (
     | pb.ListGroupsRequest
     | pb.DeleteGroupsRequest
     | pb.GroupHistoryRequest
+    | pb.ReleaseGroupRequest
 )
 GroupResponse: TypeAlias = (
     pb.JoinGroupResponse
@@ -47,6 +48,7 @@ GroupResponse: TypeAlias = (
     | pb.ListGroupsResponse
     | pb.DeleteGroupsResponse
     | pb.GroupHistoryResponse
+    | pb.ReleaseGroupResponse
 )
 Response = TypeVar("Response", bound=GroupResponse)
 
@@ -173,6 +175,7 @@ _METHODS = {
     pb.ListGroupsRequest: "ListGroups",
     pb.DeleteGroupsRequest: "DeleteGroups",
     pb.GroupHistoryRequest: "GroupHistory",
+    pb.ReleaseGroupRequest: "ReleaseGroup",
 }
 
 

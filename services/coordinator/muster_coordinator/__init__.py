@@ -3,9 +3,17 @@
 from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.settings import (
     CoordinatorSettings,
+    FaultSettings,
     GroupSettings,
     SessionSettings,
     ShardLogSettings,
 )
 
-__all__ = ["Coordinator", "CoordinatorSettings", "GroupSettings", "SessionSettings", "ShardLogSettings"]
+__all__ = [
+    "Coordinator",
+    "CoordinatorSettings",
+    "FaultSettings",
+    "GroupSettings",
+    "SessionSettings",
+    "ShardLogSettings",
+]

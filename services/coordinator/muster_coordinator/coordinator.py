@@ -28,6 +28,7 @@ from muster_runtime.wire import GRPC, Wire
 
 from muster_coordinator.callers import Callers
 from muster_coordinator.calls import Calls
+from muster_coordinator.faults import Faults
 from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.lease_line import LeaseLine, LeaseThread
 from muster_coordinator.loader import Loader
@@ -36,6 +37,7 @@ from muster_coordinator.measures import CoordinatorMeasures
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership, OwnershipPace
 from muster_coordinator.peers import CoordinatorPeerServicer, Peers
+from muster_coordinator.phase import Phase
 from muster_coordinator.servicer import (
     METHOD_LIMITS,
     SESSION_LIMITS,
@@ -43,7 +45,13 @@ from muster_coordinator.servicer import (
     GroupSessionServicer,
 )
 from muster_coordinator.sessions import Sessions
-from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings
+from muster_coordinator.settings import (
+    CoordinatorSettings,
+    FaultSettings,
+    GroupSettings,
+    SessionSettings,
+    ShardLogSettings,
+)
 from muster_coordinator.snapshot_taker import SnapshotTaker
 from muster_coordinator.surroundings import Claimant, Surroundings
 
@@ -60,6 +68,7 @@ class Coordinator:
         group: limits of the group protocol; the environment's if absent.
         session: limits of session streams; the environment's if absent.
         shard_log: snapshots and trimming; the environment's if absent.
+        faults: where events are kept that made the group protocol fail; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
@@ -74,6 +83,7 @@ class Coordinator:
         group: GroupSettings | None = None,
         session: SessionSettings | None = None,
         shard_log: ShardLogSettings | None = None,
+        faults: FaultSettings | None = None,
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
@@ -89,6 +99,7 @@ class Coordinator:
         self._config = (GroupSettings() if group is None else group).to_config()
         self._session_settings = SessionSettings() if session is None else session
         self._pace = (ShardLogSettings() if shard_log is None else shard_log).to_pace()
+        self._faults = Faults((FaultSettings() if faults is None else faults).to_folder())
         self._tls = tls
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
@@ -183,6 +194,7 @@ class Coordinator:
                 changed=owner.shard_changed if measures is None else measures.also(owner.shard_changed),
                 pushed=late.pushed,
                 watch=_unwatched if measures is None else measures.watch,
+                faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
             ),
             loader,
@@ -304,7 +316,28 @@ class Coordinator:
             method_limits=SESSION_LIMITS,
         )
         self._server.on_stop(late.end_sessions)
-        add(peer_rpc.add_CoordinatorPeerServiceServicer_to_server, CoordinatorPeerServicer(late.give))
+        add(
+            peer_rpc.add_CoordinatorPeerServiceServicer_to_server,
+            CoordinatorPeerServicer(late.give, self._failed),
+        )
+
+    def _failed(self) -> peer_pb.DescribeFaultsResponse:
+        """What an operator has to know of failures here."""
+        answer = peer_pb.DescribeFaultsResponse(
+            failed_shards=sorted(
+                shard.number for shard in self.shards.values() if shard.phase is Phase.FAILED
+            )
+        )
+        for fault in self._faults:
+            answer.faults.add(
+                shard=fault.shard,
+                group_id=fault.group_id,
+                failed_at_ms=fault.failed_at_ms,
+                error=fault.error,
+                file=fault.file,
+                quarantined=fault.group_id in self._faults.quarantine(fault.shard).groups,
+            )
+        return answer
 
     def _lease_channel(self, target: str) -> grpc.Channel:
         credentials = None if self._tls is None else self._tls.channel_credentials()

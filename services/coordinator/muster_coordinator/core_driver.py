@@ -22,18 +22,17 @@ from muster_core.events import (
     Suspend,
     Tick,
 )
+from muster_core.fault import Journal
 from muster_core.features import Feature
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+from muster_coordinator.failures import Failure, of_turn
 from muster_coordinator.phase import NOT_SURE
 from muster_coordinator.watch import Watch
 
 log = structlog.get_logger()
-
-_UNFORESEEN = "the server failed in a way it did not foresee"
-_TICK_AGAIN_MS = 1_000
 
 
 Sink = Callable[[GroupResponse], None]
@@ -51,11 +50,13 @@ class Outlets:
         append: stores the records of an append, in order.
         push: takes news for session streams.
         refuse: makes answers that say no.
+        failed: told once that the core raised, after which nothing is asked of it any more.
     """
 
     append: Callable[[int, Sequence[bytes]], None]
     push: Callable[[Push], None]
     refuse: Refuse
+    failed: Callable[[Failure], None]
 
 
 class CoreDriver:
@@ -64,6 +65,9 @@ class CoreDriver:
     Every answer of the core passes the lease's deadline when it is built; if that has passed, the caller gets
     COORDINATOR_NOT_AVAILABLE instead (docs/safety.md, "Ownership").
 
+    A core that raised is in a state that nobody foresaw: nothing of that turn is carried out, nothing is
+    asked of it again, and whoever made this must `drop` it (docs/safety.md, "Fail-stop").
+
     Args:
         number: the shard.
         core: its state, fully replayed.
@@ -71,6 +75,7 @@ class CoreDriver:
         now: both clocks.
         may_answer: whether the lease is held at a boot time.
         watch: told what the core stores; nobody is if absent.
+        journal: keeps what happens to groups under suspicion; nobody does if absent.
     """
 
     def __init__(
@@ -81,9 +86,14 @@ class CoreDriver:
         now: Callable[[], Now],
         may_answer: Callable[[int], bool],
         watch: Watch | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.core = core
         self.suspended = False
+        self._epoch = 0
+        self._features: frozenset[Feature] = frozenset()
+        self._failed = False
+        self._journal = journal
         self._number = number
         self._out = outlets
         self._now = now
@@ -107,7 +117,10 @@ class CoreDriver:
     def begin(self, epoch: int, features: frozenset[Feature]) -> None:
         """The load has ended: the core finishes what the last owner had begun, by the enabled features."""
         now = self._now()
-        self._apply(self.core.loaded(epoch, now, features), now)
+        self._epoch, self._features = epoch, features
+        if self._journal is not None:
+            self._journal.loaded(epoch, now)
+        self._turn(None, now)
         if not self._may_answer(now.boot_ms):
             self.suspend()
 
@@ -117,16 +130,35 @@ class CoreDriver:
         if self._watch is not None:
             self._watch.over()
         now = self._now()
-        effects = self.core.handle(last_event, now)
+        try:
+            effects = self.core.handle(last_event, now)
+        except Exception:  # it is dropped anyway
+            log.exception("last_event_failed", shard=self._number, core_event=type(last_event).__name__)
+            effects = Effects()
         for reply in effects.replies:
             answered, _ = self._calls.pop(reply.call_id, (None, None))
             if answered is not None:
                 answered(reply.message)
         for push in effects.pushes:
             self._out.push(push)
+        self._refuse_all(NOT_SURE)
+
+    def drop(self, text: str) -> None:
+        """Asks nothing of the core any more; whoever waits for an answer is told to try again.
+
+        Args:
+            text: why, for people.
+        """
+        self._failed = True
+        self.stop_time()
+        if self._watch is not None:
+            self._watch.over()
+        self._refuse_all(text)
+
+    def _refuse_all(self, text: str) -> None:
         calls, self._calls = self._calls, {}
         for answered, message in calls.values():
-            answered(self._out.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
+            answered(self._out.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, text))
 
     # --- events
 
@@ -145,14 +177,7 @@ class CoreDriver:
         call_id = self._call_ids
         self._calls[call_id] = (answered, message)
         draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
-        now = self._now()
-        try:
-            self._apply(self.core.handle(Request(call_id, message, host, draw), now), now)
-        except Exception:
-            # One call must not take the shard down (conformance GV-20).
-            log.exception("call_failed", shard=self._number, call=type(message).__name__)
-            if self._calls.pop(call_id, None) is not None:
-                answered(self._out.refuse(message, error_code.UNKNOWN_SERVER_ERROR, _UNFORESEEN))
+        self._turn(Request(call_id, message, host, draw), self._now())
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:
@@ -164,7 +189,7 @@ class CoreDriver:
         """Hands an event to the core."""
         now = self._now()
         self.sure(now.boot_ms)
-        self._apply(self.core.handle(event, now), now)
+        self._turn(event, now)
 
     def handle_of_stream(self, event: Event) -> ErrorCode:
         """Hands an event of a session stream to the core.
@@ -173,23 +198,15 @@ class CoreDriver:
             NONE; or why the core was not asked, or failed.
         """
         now = self._now()
-        if not self.sure(now.boot_ms):
+        if not self.sure(now.boot_ms) or not self._turn(event, now):
             return error_code.COORDINATOR_NOT_AVAILABLE
-        try:
-            self._apply(self.core.handle(event, now), now)
-        except Exception:
-            log.exception("stream_event_failed", shard=self._number, stream_event=type(event).__name__)
-            return error_code.UNKNOWN_SERVER_ERROR
         return error_code.NONE
 
     def appended(self, append_id: int, position: Position) -> None:
         """The records of an append are on a majority."""
         if self._watch is not None:
             self._watch.stored(append_id)
-        try:
-            self.handle(AppendDone(append_id, position))
-        except Exception:
-            log.exception("append_done_failed", shard=self._number, append_id=append_id)
+        self.handle(AppendDone(append_id, position))
 
     # --- lease
 
@@ -197,15 +214,14 @@ class CoreDriver:
         """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
         if not self.suspended and not self._may_answer(now_ms):
             self.suspend()
-        return not self.suspended
+        return not self.suspended and not self._failed
 
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""
         if not self.suspended:
             self.suspended = True
             self._disarm()
-            now = self._now()
-            self._apply(self.core.handle(Suspend(), now), now)
+            self._turn(Suspend(), self._now())
 
     def resume(self) -> bool:
         """The claim stands: goes on if the lease is held, which is returned."""
@@ -213,10 +229,44 @@ class CoreDriver:
         if not self.suspended or not self._may_answer(now.boot_ms):
             return False
         self.suspended = False
-        self._apply(self.core.handle(Resume(), now), now)
-        return True
+        return self._turn(Resume(), now)
 
-    # --- effects
+    # --- turns
+
+    def _turn(self, event: Event | None, now: Now) -> bool:
+        """Plays an event, the end of the load if None, and carries out what follows; False: it raised."""
+        if self._failed:
+            return False
+        played = False
+        try:
+            if self._journal is not None and event is not None:
+                self._journal.note(event, now)
+            effects = self._played(event, now)
+            played = True
+            if self._journal is not None:
+                self._journal.appended(effects.appends)
+            self._apply(effects, now)
+        except Exception as error:
+            self._failed = True
+            group_id = "" if played else self.core.blamed
+            self._out.failed(
+                of_turn(
+                    self.core,
+                    self._epoch,
+                    event,
+                    now,
+                    error,
+                    group_id=group_id,
+                    journal=self._journal,
+                    open_calls=((call_id, message) for call_id, (_, message) in self._calls.items()),
+                )
+            )
+        return not self._failed
+
+    def _played(self, event: Event | None, now: Now) -> Effects:
+        if event is None:
+            return self.core.loaded(self._epoch, now, self._features)
+        return self.core.handle(event, now)
 
     def _apply(self, effects: Effects, now: Now) -> None:
         if effects.replies:
@@ -268,9 +318,4 @@ class CoreDriver:
         self._timer = None
         if self._timeless or self.suspended:
             return
-        try:
-            self.handle(Tick())
-        except Exception:
-            log.exception("tick_failed", shard=self._number)
-            now = self._now()
-            self._arm(now.boot_ms + _TICK_AGAIN_MS, now)
+        self.handle(Tick())

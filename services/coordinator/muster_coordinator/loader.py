@@ -7,6 +7,7 @@ import grpc
 import structlog
 from muster_core.config import GroupConfig
 from muster_core.position import Position
+from muster_core.quarantine import NOBODY, Quarantine
 from muster_core.replay import LogDamaged
 from muster_core.snapshot import SnapshotUnusable
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -42,9 +43,9 @@ class Loader:
         self._config = config
         self._current = 0
 
-    def image(self, shard: int) -> LogImage:
-        """An image of nothing."""
-        return LogImage(shard, self._config)
+    def image(self, shard: int, quarantine: Quarantine = NOBODY) -> LogImage:
+        """An image of nothing; of groups in quarantine it will only have the offsets."""
+        return LogImage(shard, self._config, quarantine)
 
     async def preload(self, image: LogImage) -> None:
         """Reads up to the acknowledged position, before the shard is claimed.

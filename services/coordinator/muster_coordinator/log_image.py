@@ -7,16 +7,28 @@ from contextlib import contextmanager
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
 from muster_core.position import Position
+from muster_core.quarantine import NOBODY, Quarantine
 from muster_core.record_run import RecordRun
 from muster_core.replay import ChainReader, LogDamaged, Marker
 from muster_core.shard import Shard
 from muster_core.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
+from muster_runtime import clock
+
+from muster_coordinator.failures import Failure, of_replay
 
 
 class LoadFailed(Exception):
-    """The log can be read, but must not be served: it is damaged, shorter than it was, or not understood."""
+    """The log can be read, but must not be served: it is damaged, shorter than it was, or not understood.
+
+    Attributes:
+        failure: the record that made this program fail, where that is one of a group; None: nothing of it.
+    """
+
+    def __init__(self, text: str, failure: Failure | None = None) -> None:
+        super().__init__(text)
+        self.failure = failure
 
 
 class LogImage:
@@ -25,6 +37,7 @@ class LogImage:
     Args:
         shard: the shard.
         config: for its core.
+        quarantine: groups of which only the offsets are taken over.
 
     Attributes:
         core: the state.
@@ -36,15 +49,16 @@ class LogImage:
         unusable: snapshots that turned out not to be usable, by the last position that they cover.
     """
 
-    def __init__(self, shard: int, config: GroupConfig) -> None:
+    def __init__(self, shard: int, config: GroupConfig, quarantine: Quarantine = NOBODY) -> None:
         self.shard = shard
+        self._quarantine = quarantine
         self.unusable: set[Position] = set()
         self._config = config
         self.restart()
 
     def restart(self) -> None:
         """Forgets all that was read, but not which snapshots are unusable."""
-        self.core = Shard(self.shard, self._config)
+        self.core = Shard(self.shard, self._config, self._quarantine)
         self.chain = ChainReader()
         self.base: Covered = nothing_of(self.shard)
         self.records = self.size_bytes = self.written_at_ms = 0
@@ -97,8 +111,10 @@ class LogImage:
         try:
             self.core.replay_run(records)
         except Exception as error:
+            where = f"from {first.stream_id} to {self.chain.end.stream_id}"
             raise LoadFailed(
-                f"a record from {first.stream_id} to {self.chain.end.stream_id} cannot be replayed: {error!r}"
+                f"a record {where} cannot be replayed: {error!r}",
+                of_replay(self.core, clock.wall_ms(), error),
             ) from error
         self.records += len(records)
         self.size_bytes += sum(map(len, records.datas))

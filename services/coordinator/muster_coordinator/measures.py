@@ -217,6 +217,7 @@ class CoordinatorMeasures:
             samples += self._of_lease(self._lease)
             samples += _of_shards(shards)
             samples += await _of_groups(shards, self._now)
+            samples.append(Sample(metrics.CORE_FAILURES, self._ownership.core_failures))
             samples.append(Sample(metrics.SESSION_STREAMS, len(self._sessions)))
             samples.append(Sample(metrics.SESSION_MEMBERS, self._sessions.members))
         return samples
@@ -235,8 +236,10 @@ def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
         for shard in shards
         if shard.phase in metrics.PHASES
     )
+    quarantined = sum(len(shard.core.quarantine.groups) for shard in shards if shard.core is not None)
     calls = Count(type(request).__name__ for shard in shards for request in shard.open_requests())
     return [
+        Sample(metrics.GROUPS_QUARANTINED, quarantined),
         *(
             Sample(metrics.SHARDS, phases[name], (name,))
             for name in (*metrics.PHASES.values(), metrics.SUSPENDED)

@@ -19,6 +19,7 @@ CALL_NAMES = {
     pb.ListGroupsResponse: "ListGroups",
     pb.DeleteGroupsResponse: "DeleteGroups",
     pb.GroupHistoryResponse: "GroupHistory",
+    pb.ReleaseGroupResponse: "ReleaseGroup",
 }
 """Calls of the group protocol by the type of their answer."""
 
@@ -30,7 +31,12 @@ NOT_REJOINED = "not_rejoined"
 
 HEARTBEAT = CALL_NAMES[pb.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
-_CODES = tuple(name.removeprefix("ERROR_CODE_") for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name)
+_OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS")
+_CODES = tuple(
+    code
+    for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name
+    if (code := name.removeprefix("ERROR_CODE_")) not in _OF_THE_CATALOG
+)
 _CAUSES = tuple(
     name.removeprefix("REBALANCE_CAUSE_KIND_").lower()
     for name in common_pb2.RebalanceCauseKind.DESCRIPTOR.values_by_name
@@ -60,6 +66,18 @@ GROUPS = Metric(
     "Groups of this coordinator's shards, by state.",
     labels={"state": STATES},
     advice="Many that are neither Stable nor Empty for long: see muster_rebalance_oldest_seconds.",
+)
+GROUPS_QUARANTINED = Metric(
+    "muster_groups_quarantined",
+    Kind.GAUGE,
+    "Groups that are refused because serving them made the coordinator fail twice.",
+    advice="The line `group_quarantined` of the log names group, event and file; docs/failures.md.",
+)
+CORE_FAILURES = Metric(
+    "muster_core_failures",
+    Kind.COUNTER,
+    "How often the group protocol failed in a way that it did not foresee, and a shard was loaded again.",
+    advice="An error in Muster: report it with the file that the line `core_failed` of the log names.",
 )
 MEMBERS = Metric(
     "muster_members",
@@ -244,6 +262,8 @@ LEASE_FAILURES = Metric(
 
 ALL = (
     GROUPS,
+    GROUPS_QUARANTINED,
+    CORE_FAILURES,
     MEMBERS,
     MEMBERS_PENDING,
     PARTITIONS_ASSIGNED,

@@ -9,6 +9,7 @@ import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Beat, Event, GroupRequest, GroupResponse, Suspend, Unload
+from muster_core.fault import Journal
 from muster_core.position import Position
 from muster_core.responses import refusal
 from muster_core.shard import Shard
@@ -19,6 +20,8 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.logs import alarm
 
 from muster_coordinator.core_driver import CoreDriver, Outlets, Sink
+from muster_coordinator.failures import Failure
+from muster_coordinator.faults import Verdict
 from muster_coordinator.kept_snapshots import KeptSnapshots
 from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.phase import NOT_SURE, Phase
@@ -27,6 +30,9 @@ from muster_coordinator.surroundings import Surroundings
 
 log = structlog.get_logger()
 
+_RELOADING = "the coordinator loads the group's shard again; try again"
+_NOT_QUARANTINED = "the group is not in quarantine"
+_SUSPEND = Suspend()
 _NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
 
 
@@ -40,6 +46,7 @@ class OwnedShard:
         known_epoch: highest epoch that was heard of.
 
     Attributes:
+        reloads: whether it is gone because its state was dropped, to be claimed and loaded here again.
         load_ms: how long its load took, once it is served.
         loaded_records: how many records the load replayed.
     """
@@ -49,6 +56,7 @@ class OwnedShard:
         self.phase = phase
         self.epoch = known_epoch
         self.successor: common_pb2.Coordinator | None = None
+        self.reloads = False
         self.load_ms = 0
         self.loaded_records = 0
         self._around = surroundings
@@ -124,7 +132,10 @@ class OwnedShard:
                 self._fail(str(error))
             raise
         except LoadFailed as error:
-            self._fail(str(error))
+            if error.failure is not None:
+                self._core_failed(error.failure)
+            else:
+                self._fail(str(error))
             raise
         self._serve(image, nonce, result.end, began_ms)
 
@@ -142,11 +153,22 @@ class OwnedShard:
             self._log_stopped,
             watch,
         )
-        outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse)
+        outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse, self._core_failed)
         self._kept = KeptSnapshots(shard_log, image)
-        self._driver = CoreDriver(self.number, image.core, outlets, around.now, around.may_answer, watch)
+        suspects = around.faults.suspects(self.number)
+        self._driver = CoreDriver(
+            self.number,
+            image.core,
+            outlets,
+            around.now,
+            around.may_answer,
+            watch,
+            Journal(image.core, suspects, around.faults.folder.max_events_bytes) if suspects else None,
+        )
         self._become(Phase.SERVING)
         self._driver.begin(self.epoch, around.features())
+        if not self.serving:
+            return  # its core failed at once
         self.loaded_records = image.records
         self.load_ms = around.now().boot_ms - began_ms
         log.info(
@@ -170,6 +192,8 @@ class OwnedShard:
         refused = self._refused(message)
         if refused is not None:
             return refused
+        if isinstance(message, pb.ReleaseGroupRequest):
+            return self._release(message.group_id)
         if isinstance(message, pb.OffsetFetchRequest) and not await self._barrier():
             return self._refused(message) or self.refuse(
                 message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
@@ -376,19 +400,66 @@ class OwnedShard:
         self._drop(Unload(successor))
         self._around.changed(self)
 
-    def _fail(self, reason: str) -> None:
+    def _core_failed(self, failure: Failure) -> None:
+        """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
+        around = self._around
+        verdict, fault = around.faults.judge(self.number, failure, around.now().boot_ms)
+        told = {
+            "shard": self.number,
+            "epoch": self.epoch,
+            "group_id": failure.group_id,
+            "core_event": failure.event,
+            "error": failure.error,
+            "file": fault.file,
+        }
+        log.error("core_failed", **told, verdict=verdict.value, traceback=failure.kept.traceback)
+        match verdict:
+            case Verdict.RELOAD:
+                self._reload()
+            case Verdict.QUARANTINE:
+                alarm("group_quarantined", **told)
+                self._reload()
+            case Verdict.FAIL:
+                self._fail(f"its core failed three times within a minute: {failure.error}", None)
+
+    def _reload(self) -> None:
+        """Drops the state without a word to the core; the shard is claimed and loaded again, here."""
+        if self.phase is Phase.GONE:
+            return
+        # One that is being handed over is loaded by its successor.
+        self.reloads = self.phase is not Phase.HANDING_OVER
+        self._become(Phase.GONE)
+        self._drop(None)
+        self._around.changed(self)
+
+    def _release(self, group_id: str) -> pb.ReleaseGroupResponse:
+        """Takes a group out of quarantine; what was left out of it is loaded."""
+        if not self._around.faults.release(self.number, group_id):
+            code = error_code.GROUP_ID_NOT_FOUND
+            return pb.ReleaseGroupResponse(
+                error_code=code, shard_epoch=self.epoch, error_message=_NOT_QUARANTINED
+            )
+        log.warning("group_released", shard=self.number, group_id=group_id)
+        self._reload()
+        return pb.ReleaseGroupResponse(error_code=error_code.NONE, shard_epoch=self.epoch)
+
+    def _fail(self, reason: str, last_event: Event | None = _SUSPEND) -> None:
         alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
-        self._drop(Suspend())
+        self._drop(last_event)
         self._become(Phase.FAILED)
         self._around.changed(self)
 
-    def _drop(self, last_event: Event) -> None:
+    def _drop(self, last_event: Event | None) -> None:
+        """Ends core and log; the core is told an event, or nothing where it must not be asked any more."""
         driver, self._driver = self._driver, None
         shard_log, self._log = self._log, None
         if self._resuming is not None:
             self._resuming.cancel()
         if driver is not None:
-            driver.end(last_event)
+            if last_event is None:
+                driver.drop(_RELOADING)
+            else:
+                driver.end(last_event)
         if shard_log is not None:
             shard_log.close()
         for stored in self._own_appends.values():

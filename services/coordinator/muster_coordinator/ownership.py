@@ -148,6 +148,11 @@ class Ownership:
         for shard in tuple(self.shards.values()):
             shard.unload(None)
 
+    @property
+    def core_failures(self) -> int:
+        """How often a core raised."""
+        return self._around.faults.count
+
     # --- lease
 
     def suspended(self) -> None:
@@ -208,7 +213,11 @@ class Ownership:
         """A shard began or ceased to be served."""
         if shard.phase is Phase.GONE and self.shards.get(shard.number) is shard:
             del self.shards[shard.number]
-            self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
+            if shard.reloads and not self._stopped:
+                asyncio.get_running_loop().call_soon(self.reconcile)
+            else:
+                self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
+                self._around.faults.forget(shard.number)
         if shard.phase is Phase.SERVING:
             self._given.pop(shard.number, None)
             self._failures.pop(shard.number, None)
@@ -297,11 +306,11 @@ class Ownership:
                 asyncio.get_running_loop().call_soon(self.reconcile)
 
     async def _claim(self, shard: OwnedShard, action: Claim) -> None:
-        await shard.claim(action.above_epoch, self._loader.image(shard.number))
+        await shard.claim(action.above_epoch, self._image(shard.number))
 
     async def _pull(self, shard: OwnedShard, action: Pull) -> None:
         self._pulls_not_asked.add(shard.number)
-        image = self._loader.image(shard.number)
+        image = self._image(shard.number)
         try:
             await self._loader.preload(image)
         except LoadFailed as error:
@@ -331,6 +340,9 @@ class Ownership:
             log.debug("handoff_refused", shard=shard.number, owner=action.owner, reason=answer.message)
             return
         await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
+
+    def _image(self, shard: int) -> LogImage:
+        return self._loader.image(shard, self._around.faults.quarantine(shard))
 
     def _pause(self, shard: int) -> None:
         """Before a shard is tried again: twice as long after each failure in a row."""

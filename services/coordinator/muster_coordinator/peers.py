@@ -52,16 +52,26 @@ class Peers:
 
 
 class CoordinatorPeerServicer(rpc.CoordinatorPeerServiceServicer):
-    """Answers other coordinators.
+    """Answers other coordinators, and `muster doctor`.
 
     Args:
         give: hands a shard over to a successor, or says why not.
+        failed: what failed in this process.
     """
 
     def __init__(
-        self, give: Callable[[int, common_pb2.Coordinator], Awaitable[pb.RequestHandoffResponse]]
+        self,
+        give: Callable[[int, common_pb2.Coordinator], Awaitable[pb.RequestHandoffResponse]],
+        failed: Callable[[], pb.DescribeFaultsResponse],
     ) -> None:
         self._give = give
+        self._failed = failed
+
+    async def DescribeFaults(
+        self, _request: pb.DescribeFaultsRequest, _context: object
+    ) -> pb.DescribeFaultsResponse:
+        """Says what failed here."""
+        return self._failed()
 
     async def RequestHandoff(
         self, request: pb.RequestHandoffRequest, _context: object

@@ -43,6 +43,7 @@ class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServi
     ListGroups = _answer
     DeleteGroups = _answer
     GroupHistory = _answer
+    ReleaseGroup = _answer
 
 
 class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):

@@ -1,6 +1,7 @@
 """Settings of the coordinator."""
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 from muster_core.config import GroupConfig
@@ -11,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 
 from muster_coordinator.callers import NetworkList
 from muster_coordinator.calls import MAX_ANSWER_BYTES
+from muster_coordinator.fault_folder import FaultFolder, default_folder
 from muster_coordinator.snapshot_taker import SnapshotPace
 
 _DEFAULTS = GroupConfig()
@@ -179,6 +181,35 @@ class ShardLogSettings(Settings):
             retention_ms=self.retention_ms,
             only_exported=self.export,
         )
+
+
+class FaultSettings(Settings):
+    """Where events are kept that made the group protocol fail, for `muster-server replay`.
+
+    They hold what members send: ids, metadata, commits. Each file can be read by the service's user only.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_FAULT_")
+
+    folder: Path | None = Field(
+        default=None,
+        description=(
+            "Folder of the files; unset: `muster-faults-UID` in the system's folder for temporary files."
+        ),
+    )
+    max_files: int = Field(
+        default=20, ge=0, le=10_000, description="Files that are kept; the oldest goes first. 0: none."
+    )
+    max_bytes: int = Field(
+        default=1 << 20,
+        ge=16_384,
+        le=64 << 20,
+        description="Size of one file; of an event that needs more only a part is kept.",
+    )
+
+    def to_folder(self) -> FaultFolder:
+        """What keeps them."""
+        return FaultFolder(self.folder or default_folder(), self.max_files, self.max_bytes)
 
 
 class GroupSettings(Settings):

@@ -1,7 +1,7 @@
 """What all shards of a process share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from muster_core.clock import Now
@@ -9,6 +9,7 @@ from muster_core.events import Push
 from muster_core.features import Feature
 from muster_core.shard import Shard
 
+from muster_coordinator.faults import Faults
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import Log, Nonces
 from muster_coordinator.watch import Watch
@@ -50,6 +51,7 @@ class Surroundings:
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
         watch: gives what is told of the records that a loaded shard stores; None: nobody is.
+        faults: what failed in this process.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
 
@@ -63,6 +65,7 @@ class Surroundings:
     changed: Callable[["OwnedShard"], None]
     pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None
+    faults: Faults = field(default_factory=Faults.not_kept)
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000
     handoff_wait_ms: int = 1_000

@@ -259,6 +259,10 @@ def _history(request: pb.GroupHistoryRequest, report: Report) -> None:
     _range(report, "limit", request.limit, 0, HISTORY_MAX)
 
 
+def _release(request: pb.ReleaseGroupRequest, report: Report) -> None:
+    _text(report, "group_id", request.group_id)
+
+
 _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     pb.JoinGroupRequest: _join,
     pb.SyncGroupRequest: _sync,
@@ -271,4 +275,5 @@ _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
     pb.DeleteGroupsRequest: _group_ids,
     pb.ListGroupsRequest: _list,
     pb.GroupHistoryRequest: _history,
+    pb.ReleaseGroupRequest: _release,
 }

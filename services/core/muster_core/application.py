@@ -17,6 +17,8 @@ from muster_core.published import TopicPartition, partitions_in
 from muster_core.record_bounds import PART_BYTES, utf8_bytes
 from muster_core.record_run import RecordRun
 
+_OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
+
 
 class UnknownCriticalRecord(Exception):
     """A record of a kind that this version does not know and must not skip."""
@@ -32,6 +34,9 @@ class Application:
 
     Attributes:
         skipped: number of records of an unknown kind that were passed over.
+        frozen: ids of groups of which only offsets are taken over: their other records made this program
+            fail.
+        failed: the record that raised last, with its position; None: none did.
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class Application:
         self._config = config
         self._on_gone = on_gone
         self.skipped = 0
+        self.frozen: frozenset[str] = frozenset()
+        self.failed: tuple[Position, log.Record] | None = None
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
@@ -71,7 +78,13 @@ class Application:
                 raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
             self.skipped += 1
         elif (applier := self._appliers.get(kind)) is not None:
-            applier(position, record.written_at_ms, getattr(record, kind))
+            if self.frozen and kind not in _OF_OFFSETS and group_of(record) in self.frozen:
+                return
+            try:
+                applier(position, record.written_at_ms, getattr(record, kind))
+            except Exception:
+                self.failed = position, record
+                raise
 
     def apply_run(self, run: RecordRun) -> None:
         """Carries out the records of one epoch, one after the other, as `apply` does each.
@@ -249,3 +262,9 @@ class Application:
         if member is not None:
             self._on_gone(group, member)
             group.remove(member_id)
+
+
+def group_of(record: log.Record) -> str:
+    """The group that a record is about; empty: none."""
+    kind = record.WhichOneof("kind")
+    return "" if kind is None else str(getattr(getattr(record, kind), "group_id", ""))

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 from muster_core import error_code
-from muster_core.application import Application
+from muster_core.application import Application, group_of
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
@@ -18,11 +19,24 @@ from muster_core.group import Group, Step
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.purgatory import DelayedOperation, Purgatory
+from muster_core.quarantine import NOBODY
 from muster_core.record_bounds import in_appends
 from muster_core.responses import Owner, refusal
 
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
+IN_QUARANTINE = (
+    "the group is in quarantine: serving it made the coordinator fail twice, see its log; an operator "
+    "releases it with `muster groups release`, or the next version of the servers does"
+)
 _REMOVED = "the member was removed from the group"
+
+
+class OfAGroup(Protocol):
+    """Something that belongs to one group."""
+
+    @property
+    def group_id(self) -> str:
+        """The group; empty: none after all."""
 
 
 class ShardContext:
@@ -40,6 +54,9 @@ class ShardContext:
         effects: effects of the turn.
         calls: open calls by id.
         streams: session streams by id → members on them, with their groups.
+        quarantine: the groups that no turn may touch.
+        held: those of them that the log knows: nothing of them changes, their offsets are read.
+        working_on: what of a group is being worked on where the event does not say it; None: nothing.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -53,6 +70,9 @@ class ShardContext:
         self.effects = Effects()
         self.calls: dict[int, Request] = {}
         self.streams: dict[int, dict[Member, Group]] = {}
+        self.quarantine = NOBODY
+        self.held: dict[str, Group] = {}
+        self.working_on: OfAGroup | None = None
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
@@ -118,6 +138,7 @@ class ShardContext:
     def append_done(self, append_id: int, position: Position) -> None:
         """Applies the records of an append and lets go on what waited for it."""
         append = self._appends.pop(append_id)
+        self.working_on = append
         self.purgatory.wheel.cancel(append)
         for index, record in enumerate(append.records):
             self.application.apply(position.after(index), record)
@@ -237,6 +258,11 @@ class _OpenAppend(DelayedOperation):
         self.holds = holds
         self._calls = calls
         self._overdue = overdue
+
+    @property
+    def group_id(self) -> str:
+        """The group that the records are about."""
+        return group_of(self.records[0])
 
     def can_complete(self) -> bool:
         """Never by itself: the acknowledgement takes it out."""

@@ -21,6 +21,11 @@ class DelayedJoin(DelayedOperation):
         self._rebalancer = rebalancer
         self.group = group
 
+    @property
+    def group_id(self) -> str:
+        """The group that rebalances."""
+        return self.group.group_id
+
     def can_complete(self) -> bool:
         """Whether everybody has joined."""
         return self.group.all_joined
@@ -70,6 +75,11 @@ class DelayedSync(DelayedOperation):
         self._group = group
         self._generation = generation
 
+    @property
+    def group_id(self) -> str:
+        """The group whose members sync."""
+        return self._group.group_id
+
     def can_complete(self) -> bool:
         """Whether all have synced."""
         return not self._group.pending_sync
@@ -92,6 +102,11 @@ class DelayedHeartbeat(Timer):
         self._rebalancer = rebalancer
         self._group = group
         self._member = member
+
+    @property
+    def group_id(self) -> str:
+        """The member's group."""
+        return self._group.group_id
 
     def fire(self) -> None:
         """The member was silent for its session time-out."""

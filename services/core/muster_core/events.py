@@ -25,6 +25,7 @@ GroupRequest: TypeAlias = (
     | coordinator_pb2.ListGroupsRequest
     | coordinator_pb2.DeleteGroupsRequest
     | coordinator_pb2.GroupHistoryRequest
+    | coordinator_pb2.ReleaseGroupRequest
 )
 """A call of the group protocol. Those that name several groups name only groups of the shard."""
 
@@ -40,8 +41,22 @@ GroupResponse: TypeAlias = (
     | coordinator_pb2.ListGroupsResponse
     | coordinator_pb2.DeleteGroupsResponse
     | coordinator_pb2.GroupHistoryResponse
+    | coordinator_pb2.ReleaseGroupResponse
 )
 """The answer to a call, of the matching type."""
+
+
+def groups_of(request: GroupRequest) -> list[str]:
+    """The groups that a call names, in its order; none: it is about all of them."""
+    match request:
+        case coordinator_pb2.OffsetFetchRequest():
+            return [group.group_id for group in request.groups]
+        case coordinator_pb2.DescribeGroupsRequest() | coordinator_pb2.DeleteGroupsRequest():
+            return list(request.group_ids)
+        case coordinator_pb2.ListGroupsRequest():
+            return []
+        case _:
+            return [request.group_id]
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,6 +372,11 @@ class _PendingMember(Timer):
         self._group = group
         self._member_id = member_id
 
+    @property
+    def group_id(self) -> str:
+        """The group that gave it out."""
+        return self._group.group_id
+
     def fire(self) -> None:
         """Forgets the id."""
         self._joins.pending_expired(self._group, self._member_id)

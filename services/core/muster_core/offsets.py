@@ -15,7 +15,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 
 from muster_core import error_code
-from muster_core.context import ShardContext
+from muster_core.context import IN_QUARANTINE, ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.group import CONSUMER, Group
@@ -187,7 +187,11 @@ class Offsets:
         response = OffsetFetchResponse()
         for asked in request.groups:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
-            group = self._context.groups.get(asked.group_id)
+            group = self._context.groups.get(asked.group_id) or self._context.held.get(asked.group_id)
+            self._context.working_on = group
+            if asked.group_id in self._context.quarantine.unreadable:
+                answer.error_code, answer.error_message = error_code.GROUP_QUARANTINED, IN_QUARANTINE
+                continue
             if asked.topics:
                 offsets = _NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
@@ -270,6 +274,7 @@ class Offsets:
     def topics_deleted(self, topics: frozenset[str]) -> None:
         """Removes the offsets of deleted topics from all groups (conformance OD-12)."""
         for group in tuple(self._context.groups.values()):
+            self._context.working_on = group
             if any(topic in topics for (topic, _), _ in group.offsets):
                 self._context.in_line(group, partial(self._forget_topics, group, topics))
 
@@ -284,6 +289,7 @@ class Offsets:
     def expire(self) -> None:
         """Removes what is older than the retention, then groups that have nothing left (EX-01 to EX-15)."""
         for group in tuple(self._context.groups.values()):
+            self._context.working_on = group
             self._context.in_line(group, partial(self._expire_group, group))
 
     def _expire_group(self, group: Group) -> None:

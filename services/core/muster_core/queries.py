@@ -17,7 +17,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 
 from muster_core import error_code
-from muster_core.context import ShardContext
+from muster_core.context import IN_QUARANTINE, ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.group import Group
@@ -28,6 +28,7 @@ from muster_core.position import NOWHERE
 
 _DEFAULT_GENERATIONS = 20
 _CLASSIC = "classic"
+_QUARANTINED = "quarantined"
 
 HISTORY_MAX_BYTES = 4 << 20
 """Generations that would make a history larger are left out; its newest one never is."""
@@ -51,9 +52,12 @@ class Queries:
         """Answers from what is acknowledged; an unknown group is Dead (conformance DG-03)."""
         response = DescribeGroupsResponse()
         for group_id in request.group_ids:
-            group = self._context.groups.get(group_id)
+            group = self._context.working_on = self._context.groups.get(group_id)
             answer = response.groups.add(group_id=group_id, shard_epoch=self._context.epoch)
-            if group is None:
+            if group_id in self._context.quarantine.groups:
+                answer.error_code = error_code.GROUP_QUARANTINED
+                answer.error_message = IN_QUARANTINE
+            elif group is None:
                 answer.state = GROUP_STATE_DEAD
             else:
                 self._describe(group, answer)
@@ -95,13 +99,18 @@ class Queries:
         types = {name.lower() for name in request.types}
         response = ListGroupsResponse()
         if not types or _CLASSIC in types:
+            held = self._context.quarantine.groups
             for group_id in sorted(
-                group_id for group_id in self._context.groups if group_id > request.page_token
+                group_id for group_id in {*self._context.groups, *held} if group_id > request.page_token
             ):
                 if request.limit and len(response.groups) == request.limit:
                     response.next_page_token = response.groups[-1].group_id
                     break
-                group = self._context.groups[group_id]
+                if group_id in held:
+                    if not states or _QUARANTINED in states:
+                        response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
+                    continue
+                group = self._context.working_on = self._context.groups[group_id]
                 if not states or group.state.value.lower() in states:
                     response.groups.add(
                         group_id=group_id,
@@ -140,8 +149,10 @@ class Queries:
         """Removes empty groups; each id is handled once and has its own result (DL-08, DL-09)."""
         deletion = _Deletion(self._context, call, list(dict.fromkeys(request.group_ids)))
         for group_id in deletion.open_ids():
-            group = self._context.groups.get(group_id)
-            if group is None:
+            group = self._context.working_on = self._context.groups.get(group_id)
+            if group_id in self._context.quarantine.groups:
+                deletion.settle(group_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
+            elif group is None:
                 deletion.settle(group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
             else:
                 self._context.in_line(group, partial(self._delete, group, deletion))

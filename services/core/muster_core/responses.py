@@ -119,6 +119,11 @@ def _history(_: pb.GroupHistoryRequest, code: ErrorCode, common: _Common) -> pb.
     return response
 
 
+def _release(_: pb.ReleaseGroupRequest, code: ErrorCode, common: _Common) -> pb.ReleaseGroupResponse:
+    response: pb.ReleaseGroupResponse = common.on(pb.ReleaseGroupResponse(error_code=code))
+    return response
+
+
 _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupResponse]] = {
     pb.JoinGroupRequest: _join,
     pb.SyncGroupRequest: _sync,
@@ -131,4 +136,5 @@ _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupRes
     pb.ListGroupsRequest: _list,
     pb.DeleteGroupsRequest: _delete,
     pb.GroupHistoryRequest: _history,
+    pb.ReleaseGroupRequest: _release,
 }

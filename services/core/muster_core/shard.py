@@ -9,10 +9,11 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
+from muster_core.application import group_of
 from muster_core.clock import ClockWatch, Now
 from muster_core.commits import CommittedRow
 from muster_core.config import GroupConfig
-from muster_core.context import ShardContext
+from muster_core.context import IN_QUARANTINE, ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
@@ -23,6 +24,7 @@ from muster_core.events import (
     Effects,
     Event,
     FeaturesEnabled,
+    GroupRequest,
     Push,
     Request,
     Resume,
@@ -31,6 +33,7 @@ from muster_core.events import (
     Tick,
     TopicsChanged,
     Unload,
+    groups_of,
 )
 from muster_core.features import Feature
 from muster_core.group import Group
@@ -39,6 +42,7 @@ from muster_core.joins import Joins
 from muster_core.leaves import Leaves
 from muster_core.offsets import Offsets
 from muster_core.position import Position
+from muster_core.quarantine import NOBODY, Quarantine
 from muster_core.queries import Queries
 from muster_core.rebalance import Rebalancer
 from muster_core.record_run import RecordRun
@@ -63,11 +67,14 @@ class Shard:
     Args:
         number: the shard, from 0.
         config: limits and times.
+        quarantine: groups that no event reaches.
     """
 
-    def __init__(self, number: int, config: GroupConfig) -> None:
+    def __init__(self, number: int, config: GroupConfig, quarantine: Quarantine = NOBODY) -> None:
         self.number = number
         self._context = ShardContext(config)
+        self._context.quarantine = quarantine
+        self._context.application.frozen = quarantine.groups
         self._rebalancer = Rebalancer(self._context)
         self._joins = Joins(self._context, self._rebalancer)
         self._syncs = Syncs(self._context, self._rebalancer)
@@ -78,6 +85,7 @@ class Shard:
         self._retention = _Retention(self._context, self._offsets)
         self._suspended = False
         self._unloaded = False
+        self._event: Event | None = None
         self._successor: common_pb2.Coordinator | None = None
         self._context.route_with(self._route)
         self._events: dict[type[Event], Callable[[Any], None]] = {
@@ -113,6 +121,46 @@ class Shard:
     def groups(self) -> dict[str, Group]:
         """The groups by id, to be read only."""
         return self._context.groups
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The groups in quarantine."""
+        return self._context.quarantine
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the cluster has enabled."""
+        return self._context.features
+
+    @property
+    def config(self) -> GroupConfig:
+        """Limits and times."""
+        return self._context.config
+
+    @property
+    def failed_record(self) -> tuple[Position, records_pb2.Record] | None:
+        """The record that made a replay raise; None: none did."""
+        return self._context.application.failed
+
+    @property
+    def blamed(self) -> str:
+        """The group that was worked on when a method of this raised; empty: none in particular.
+
+        What raised left the state half changed: it must be dropped, and loaded again from the log.
+        """
+        context = self._context
+        for work in (context.purgatory.wheel.failed, context.working_on):
+            if work is not None and work.group_id:
+                return work.group_id
+        match self._event:
+            case Request(message=message):
+                named = groups_of(message)
+                return named[0] if len(named) == 1 else ""
+            case Attach(request=request) | Detach(request=request):
+                return request.group_id
+            case _:
+                failed = context.application.failed
+                return "" if failed is None else group_of(failed[1])
 
     @property
     def open_calls(self) -> int:
@@ -170,7 +218,10 @@ class Shard:
         self._begin(now)
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
+        for group_id in self._context.quarantine.groups & self._context.groups.keys():
+            self._context.held[group_id] = self._context.groups.pop(group_id)
         for group in tuple(self._context.groups.values()):
+            self._context.working_on = group
             for member in group.members.values():
                 self._rebalancer.touch(group, member)
                 member.confirmed = False
@@ -201,6 +252,7 @@ class Shard:
             What the driver has to do.
         """
         self._begin(now)
+        self._event = event
         if self._suspended or type(event) in _ENDS:
             self._context.purgatory.move_clock(now.boot_ms)
         else:
@@ -212,6 +264,7 @@ class Shard:
         context = self._context
         context.now = now
         context.effects = Effects()
+        context.working_on = None
 
     def _end(self) -> Effects:
         context = self._context
@@ -231,8 +284,15 @@ class Shard:
             self._context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
         elif self._suspended:
             self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        elif self._is_held(call.message):
+            self._context.refuse(call.call_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
         else:
             self._requests[type(call.message)](call, call.message)
+
+    def _is_held(self, message: GroupRequest) -> bool:
+        """Whether a call is refused because of the one group that it is about; batches look at each."""
+        held = self._context.quarantine.groups
+        return bool(held) and getattr(message, "group_id", "") in held
 
     def _route(self, call: Request) -> None:
         self._requests[type(call.message)](call, call.message)
@@ -241,7 +301,7 @@ class Shard:
         call = self._context.calls.pop(event.call_id, None)
         if call is None or not isinstance(call.message, pb.JoinGroupRequest | pb.SyncGroupRequest):
             return
-        group = self._context.groups.get(call.message.group_id)
+        group = self._context.working_on = self._context.groups.get(call.message.group_id)
         if group is None:
             return
         for member in group.members.values():
@@ -262,6 +322,7 @@ class Shard:
         self._suspended = True
         self._end_calls(error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
         for group in self._context.groups.values():
+            self._context.working_on = group
             group.drop_deadlines()
             for member in group.members.values():
                 member.may_extend(self._context.now.boot_ms)
@@ -270,6 +331,7 @@ class Shard:
         """Deadlines start again as after a load: nobody could be heard of meanwhile."""
         self._suspended = False
         for group in self._context.groups.values():
+            self._context.working_on = group
             for timer in group.pending_members.values():
                 self._context.purgatory.wheel.arm(
                     timer, self._context.now.boot_ms + self._longest_session_ms(group)
@@ -289,18 +351,21 @@ class Shard:
         self._end_calls(error_code.NOT_COORDINATOR, _MOVED, event.successor)
         for stream_id, members in self._context.streams.items():
             for member, group in members.items():
+                self._context.working_on = group
                 moved = session_pb2.CoordinatorMoved(
                     group_id=group.group_id, member_id=member.member_id, coordinator=event.successor
                 )
                 self._context.effects.pushes.append(Push(stream_id, moved))
         self._context.streams.clear()
         for group in self._context.groups.values():
+            self._context.working_on = group
             group.become(GroupState.DEAD, self._context.now.wall_ms)
         self._context.groups.clear()
 
     def _end_calls(self, code: ErrorCode, message: str, owner: Owner = None) -> None:
         """Answers every open call with an error."""
         for group in self._context.groups.values():
+            self._context.working_on = group
             for member in group.members.values():
                 self._context.refuse_join(group, member, code, message, owner)
                 member.sync_call = None
@@ -312,6 +377,7 @@ class Shard:
 
     def _topics_changed(self, event: TopicsChanged) -> None:
         for group in tuple(self._context.groups.values()):
+            self._context.working_on = group
             changed = sorted(topic for topic in event.topics if topic in (group.subscribed_topics or ()))
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
@@ -340,6 +406,7 @@ class _Retention(Timer):
         self._arm()
 
     def fire(self) -> None:
+        self._context.working_on = None
         self._arm()  # first, so that a search that fails is not the last one (conformance EX-15)
         if self._clocks.agree(self._context.now):
             self._offsets.expire()

@@ -37,6 +37,8 @@ class Streams:
     def _attached(self, event: Attach) -> ErrorCode:
         stream_id, request = event.stream_id, event.request
         group = self._context.groups.get(request.group_id)
+        if request.group_id in self._context.quarantine.groups:
+            return error_code.GROUP_QUARANTINED
         if group is None:
             return error_code.UNKNOWN_MEMBER_ID
         fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
@@ -70,6 +72,7 @@ class Streams:
         for member, group in self._context.streams.get(event.stream_id, {}).items():
             if member.extended_until_ms:
                 member.confirm(event.number, event.acknowledged)
+            self._context.working_on = group
             timer = member.heartbeat
             deadline_ms = now_ms + member.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
@@ -80,7 +83,8 @@ class Streams:
 
     def broken(self, event: StreamBroken) -> None:
         """The stream is gone: its members expire after their grace unless they are heard of again."""
-        for member in self._context.streams.pop(event.stream_id, {}):
+        for member, group in self._context.streams.pop(event.stream_id, {}).items():
+            self._context.working_on = group
             member.stream_id = None
             if event.suspect and member.disconnect_grace_ms:
                 self._suspect(member)

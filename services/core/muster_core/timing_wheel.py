@@ -32,6 +32,11 @@ class Timer(ABC):
         self._filed_at_ms = 0
         self._slot: dict[Timer, None] | None = None
 
+    @property
+    def group_id(self) -> str:
+        """The group that it belongs to; empty: none."""
+        return ""
+
     @abstractmethod
     def fire(self) -> None:
         """Runs when the deadline has come; the timer is not armed any more then."""
@@ -42,9 +47,13 @@ class TimingWheel:
 
     Args:
         now_ms: the time to start from.
+
+    Attributes:
+        failed: the timer whose `fire` raised last; None: none did.
     """
 
     def __init__(self, now_ms: int) -> None:
+        self.failed: Timer | None = None
         self._now_ms = now_ms
         self._levels: tuple[dict[int, dict[Timer, None]], ...] = tuple({} for _ in range(_LEVELS))
         self._slots: list[tuple[int, int, int]] = []  # heap of (start of the slot, level, number)
@@ -95,6 +104,7 @@ class TimingWheel:
                     try:
                         timer.fire()
                     except BaseException:
+                        self.failed = timer
                         self._file_again(slot)
                         raise
         self._now_ms = target_ms

@@ -114,6 +114,18 @@ def config(
     typer.echo(effective.as_json(settings) if as_json else effective.as_table(settings))
 
 
+@app.command()
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="A file of MUSTER_FAULT_FOLDER, such as `muster doctor` names.")
+    ],
+) -> None:
+    """Plays an event again that made the group protocol fail. Exit code 1: it failed again."""
+    from muster_server.replay import replay as play
+
+    raise typer.Exit(play(file))
+
+
 def main() -> None:
     """Entry point of `muster-server`."""
     try:

@@ -152,6 +152,7 @@ def kind_of(role: str) -> RoleKind:
     from muster_coordinator import (
         Coordinator,
         CoordinatorSettings,
+        FaultSettings,
         GroupSettings,
         SessionSettings,
         ShardLogSettings,
@@ -160,7 +161,12 @@ def kind_of(role: str) -> RoleKind:
     return RoleKind(
         lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others)),
         CoordinatorSettings,
-        {"group": GroupSettings, "session": SessionSettings, "shard_log": ShardLogSettings},
+        {
+            "group": GroupSettings,
+            "session": SessionSettings,
+            "shard_log": ShardLogSettings,
+            "faults": FaultSettings,
+        },
     )
 
 

@@ -26,7 +26,12 @@ def list_groups(
     if output is Output.JSON:
         show_json([as_dict(group) for group in groups])
         return
-    rows = [(g.group_id, _state(g.state), g.protocol_type or "simple") for g in groups]
+    rows = [
+        (g.group_id, "Quarantined", "-")
+        if g.quarantined
+        else (g.group_id, _state(g.state), g.protocol_type or "simple")
+        for g in groups
+    ]
     show_table(("GROUP", "STATE", "KIND"), rows, "there are no groups")
 
 
@@ -82,6 +87,13 @@ def delete(group_id: GroupId, servers: Servers = None) -> None:
     """Delete an empty group with its offsets."""
     ask(servers, lambda cluster: cluster.delete_group(group_id))
     say(f"group {group_id} is deleted")
+
+
+@app.command()
+def release(group_id: GroupId, servers: Servers = None) -> None:
+    """Take a group out of quarantine: its coordinator loads it again."""
+    ask(servers, lambda cluster: cluster.release_group(group_id))
+    typer.echo(f"group {group_id} is out of quarantine")
 
 
 def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:

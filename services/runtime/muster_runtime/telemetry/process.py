@@ -36,6 +36,7 @@ COLLECT_TIMEOUTS = Metric(
 
 
 ALARM_EVENTS = (
+    "group_quarantined",
     "lease_too_short",
     "log_damaged",
     "log_node_damaged",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from muster_protos.muster.internal.v1 import coordinator_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_server.doctor.findings import Finding, Result
@@ -79,6 +80,45 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
             "one coordinator is live: nobody takes over when it dies",
             "start a second one",
         )
+
+
+def judge_faults(told: Mapping[str, coordinator_pb2.DescribeFaultsResponse]) -> Iterator[Finding]:
+    """Groups that made a coordinator fail, and shards that it gave up.
+
+    Args:
+        told: by the name of the coordinator.
+    """
+    for name, answer in told.items():
+        for fault in answer.faults:
+            whose = f"group {fault.group_id}" if fault.group_id else f"shard {fault.shard}"
+            kept = f"the event is kept in {fault.file} there" if fault.file else "the event was not kept"
+            if fault.quarantined:
+                yield Finding(
+                    "groups",
+                    f"{whose} at {name}",
+                    Result.FAILED,
+                    f"it is in quarantine after {fault.error}; {kept}",
+                    "upgrade the servers and report the error with the file; `muster groups release` tries "
+                    "the group again",
+                )
+            else:
+                yield Finding(
+                    "groups",
+                    f"{whose} at {name}",
+                    Result.WARNING,
+                    f"it made the coordinator fail once: {fault.error}; {kept}",
+                    "report the error with the file; nothing was lost",
+                )
+        for shard in answer.failed_shards:
+            yield Finding(
+                "shards",
+                f"shard {shard} at {name}",
+                Result.FAILED,
+                "it is not served: its log cannot be read, or it failed three times within a minute",
+                "look for `shard_failed` in that coordinator's log, and see docs/failures.md",
+            )
+    if told and not any(answer.faults or answer.failed_shards for answer in told.values()):
+        yield Finding("groups", "all coordinators", Result.OK, "none made a coordinator fail")
 
 
 def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]:

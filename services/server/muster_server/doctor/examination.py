@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from muster_protos.muster.internal.v1 import coordinator_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.tls import TlsSettings
 
@@ -66,6 +67,7 @@ async def examine(patient: Patient) -> list[Finding]:
     findings += judge.judge_processes(coordinators)
     if view is not None:
         findings += judge.judge_coordinators(view)
+        findings += judge.judge_faults(await _faults(asker, coordinators))
     findings += await _log(asker, patient, surveys, metadata, view)
     findings += judge.judge_versions(
         {
@@ -98,6 +100,14 @@ async def _coordinators(asker: Asker, view: discovery_pb2.Cluster) -> list[Proce
             for node in live
         )
     )
+
+
+async def _faults(
+    asker: Asker, coordinators: Sequence[Process]
+) -> dict[str, coordinator_pb2.DescribeFaultsResponse]:
+    serving = [process for process in coordinators if process.serving]
+    told = await asyncio.gather(*(asker.faults(process.address) for process in serving))
+    return {process.name: faults for process, faults in zip(serving, told, strict=True) if faults is not None}
 
 
 def _metadata(metadata: Sequence[Process]) -> list[Finding]:

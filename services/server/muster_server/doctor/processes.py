@@ -8,7 +8,14 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc, process_pb2, process_pb2_grpc
+from muster_protos.muster.internal.v1 import (
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    metadata_pb2,
+    metadata_pb2_grpc,
+    process_pb2,
+    process_pb2_grpc,
+)
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.channels import open_channel
 from muster_runtime.tls import TlsSettings
@@ -73,6 +80,18 @@ class Asker:
             return Process(
                 role, name, address, "", serving, told.version, int(told.wall_clock_ms) - middle_ms
             )
+
+    async def faults(self, coordinator: str) -> coordinator_pb2.DescribeFaultsResponse | None:
+        """What failed in a coordinator; None: it does not tell."""
+        async with open_channel(coordinator, self._tls) as channel:
+            stub: Any = coordinator_pb2_grpc.CoordinatorPeerServiceStub(channel)
+            try:
+                told: coordinator_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
+                    coordinator_pb2.DescribeFaultsRequest(), timeout=ANSWER_S
+                )
+            except grpc.aio.AioRpcError:  # it is gone, or of a version that does not know the call
+                return None
+            return told
 
     async def cluster(self, discovery: str) -> discovery_pb2.Cluster | None:
         """The cluster as a discovery instance sees it; None: it does not answer."""

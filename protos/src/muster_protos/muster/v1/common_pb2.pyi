@@ -79,6 +79,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """Another process took over the static member (KIP-345). Fatal."""
     ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: _ErrorCode.ValueType  # 86
     """A member of the group subscribes to the topic, so its offsets cannot be deleted."""
+    ERROR_CODE_GROUP_QUARANTINED: _ErrorCode.ValueType  # 10001
+    """The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
+    else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Outcome of a group call, with Kafka's names and numbers. These are ordinary answers: one batch may
@@ -137,6 +141,10 @@ ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
 """Another process took over the static member (KIP-345). Fatal."""
 ERROR_CODE_GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.ValueType  # 86
 """A member of the group subscribes to the topic, so its offsets cannot be deleted."""
+ERROR_CODE_GROUP_QUARANTINED: ErrorCode.ValueType  # 10001
+"""The group is in quarantine: serving it made the coordinator fail twice. Its offsets can be read; all
+else is refused until an operator releases it (ReleaseGroup). Not a code of Kafka's.
+"""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 class _RebalanceCauseKind:

@@ -1378,6 +1378,7 @@ class ListGroupsResponse(_message.Message):
         PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
         STATE_FIELD_NUMBER: _builtins.int
         TYPE_FIELD_NUMBER: _builtins.int
+        QUARANTINED_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         """The group."""
         protocol_type: _builtins.str
@@ -1386,6 +1387,8 @@ class ListGroupsResponse(_message.Message):
         """Its state."""
         type: _builtins.str
         """Always `classic`."""
+        quarantined: _builtins.bool
+        """Whether it is in quarantine; then its state is not known. Default false."""
         def __init__(
             self,
             *,
@@ -1393,10 +1396,11 @@ class ListGroupsResponse(_message.Message):
             protocol_type: _builtins.str = ...,
             state: Global___GroupState.ValueType = ...,
             type: _builtins.str = ...,
+            quarantined: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "protocol_type", b"protocol_type", "state", b"state", "type", b"type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "protocol_type", b"protocol_type", "quarantined", b"quarantined", "state", b"state", "type", b"type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1707,3 +1711,63 @@ class GroupHistoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupHistoryResponse: _TypeAlias = GroupHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseGroupRequest(_message.Message):
+    """Asks to take a group out of quarantine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group, 1 to 255 bytes."""
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseGroupRequest: _TypeAlias = ReleaseGroupRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseGroupResponse(_message.Message):
+    """Outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    error_code: _common_pb2.ErrorCode.ValueType
+    """NONE: it was in quarantine, and its shard is being loaded again. GROUP_ID_NOT_FOUND: it is not in
+    quarantine here.
+    """
+    shard_epoch: _builtins.int
+    """Epoch of the ownership."""
+    error_message: _builtins.str
+    """Explanation for people; empty without an error."""
+    @_builtins.property
+    def coordinator(self) -> _common_pb2.Coordinator:
+        """With NOT_COORDINATOR: the owner, if known."""
+
+    def __init__(
+        self,
+        *,
+        error_code: _common_pb2.ErrorCode.ValueType = ...,
+        shard_epoch: _builtins.int = ...,
+        coordinator: _common_pb2.Coordinator | None = ...,
+        error_message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseGroupResponse: _TypeAlias = ReleaseGroupResponse  # noqa: Y015

@@ -91,6 +91,11 @@ class GroupCoordinatorServiceStub(object):
                 request_serializer=muster_dot_v1_dot_coordinator__pb2.GroupHistoryRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_coordinator__pb2.GroupHistoryResponse.FromString,
                 _registered_method=True)
+        self.ReleaseGroup = channel.unary_unary(
+                '/muster.v1.GroupCoordinatorService/ReleaseGroup',
+                request_serializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.FromString,
+                _registered_method=True)
 
 
 class GroupCoordinatorServiceServicer(object):
@@ -175,6 +180,13 @@ class GroupCoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseGroup(self, request, context):
+        """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -232,6 +244,11 @@ def add_GroupCoordinatorServiceServicer_to_server(servicer, server):
                     servicer.GroupHistory,
                     request_deserializer=muster_dot_v1_dot_coordinator__pb2.GroupHistoryRequest.FromString,
                     response_serializer=muster_dot_v1_dot_coordinator__pb2.GroupHistoryResponse.SerializeToString,
+            ),
+            'ReleaseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseGroup,
+                    request_deserializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -533,6 +550,33 @@ class GroupCoordinatorService(object):
             '/muster.v1.GroupCoordinatorService/GroupHistory',
             muster_dot_v1_dot_coordinator__pb2.GroupHistoryRequest.SerializeToString,
             muster_dot_v1_dot_coordinator__pb2.GroupHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.GroupCoordinatorService/ReleaseGroup',
+            muster_dot_v1_dot_coordinator__pb2.ReleaseGroupRequest.SerializeToString,
+            muster_dot_v1_dot_coordinator__pb2.ReleaseGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

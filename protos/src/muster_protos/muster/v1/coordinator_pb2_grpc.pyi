@@ -63,6 +63,8 @@ class GroupCoordinatorServiceStub:
     """Removes empty groups with their offsets (KIP-229)."""
     GroupHistory: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GroupHistoryRequest, _coordinator_pb2.GroupHistoryResponse]
     """The last generations of a group: when, why, who, what moved."""
+    ReleaseGroup: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReleaseGroupRequest, _coordinator_pb2.ReleaseGroupResponse]
+    """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
 
 @_typing.type_check_only
 class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
@@ -93,6 +95,8 @@ class GroupCoordinatorServiceAsyncStub(GroupCoordinatorServiceStub):
     """Removes empty groups with their offsets (KIP-229)."""
     GroupHistory: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GroupHistoryRequest, _coordinator_pb2.GroupHistoryResponse]  # type: ignore[assignment]
     """The last generations of a group: when, why, who, what moved."""
+    ReleaseGroup: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReleaseGroupRequest, _coordinator_pb2.ReleaseGroupResponse]  # type: ignore[assignment]
+    """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
 
 class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator that owns the group's shard (CoordinatorDiscoveryService finds it).
@@ -186,5 +190,13 @@ class GroupCoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.GroupHistoryResponse, _abc.Awaitable[_coordinator_pb2.GroupHistoryResponse]]:
         """The last generations of a group: when, why, who, what moved."""
+
+    @_abc_1.abstractmethod
+    def ReleaseGroup(
+        self,
+        request: _coordinator_pb2.ReleaseGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ReleaseGroupResponse, _abc.Awaitable[_coordinator_pb2.ReleaseGroupResponse]]:
+        """Takes a group out of quarantine: its shard is loaded again, the group with it. For operators."""
 
 def add_GroupCoordinatorServiceServicer_to_server(servicer: GroupCoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,8 +3,10 @@
 isort:skip_file
 What coordinators say to each other. Not for clients."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
@@ -111,3 +113,90 @@ class RequestHandoffResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RequestHandoffResponse: _TypeAlias = RequestHandoffResponse  # noqa: Y015
+
+@_typing.final
+class DescribeFaultsRequest(_message.Message):
+    """Asks for what failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeFaultsRequest: _TypeAlias = DescribeFaultsRequest  # noqa: Y015
+
+@_typing.final
+class DescribeFaultsResponse(_message.Message):
+    """What failed in this process."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Fault(_message.Message):
+        """One failure of the group protocol."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        GROUP_ID_FIELD_NUMBER: _builtins.int
+        FAILED_AT_MS_FIELD_NUMBER: _builtins.int
+        ERROR_FIELD_NUMBER: _builtins.int
+        FILE_FIELD_NUMBER: _builtins.int
+        QUARANTINED_FIELD_NUMBER: _builtins.int
+        shard: _builtins.int
+        """The shard, from 0."""
+        group_id: _builtins.str
+        """The group that was worked on; empty: none in particular."""
+        failed_at_ms: _builtins.int
+        """When, Unix time in ms."""
+        error: _builtins.str
+        """Kind and text of the error, at most 500 characters."""
+        file: _builtins.str
+        """The file that keeps the event, on the coordinator's machine; empty: it could not be written."""
+        quarantined: _builtins.bool
+        """Whether the group is in quarantine because of it."""
+        def __init__(
+            self,
+            *,
+            shard: _builtins.int = ...,
+            group_id: _builtins.str = ...,
+            failed_at_ms: _builtins.int = ...,
+            error: _builtins.str = ...,
+            file: _builtins.str = ...,
+            quarantined: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "failed_at_ms", b"failed_at_ms", "file", b"file", "group_id", b"group_id", "quarantined", b"quarantined", "shard", b"shard"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FAULTS_FIELD_NUMBER: _builtins.int
+    FAILED_SHARDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeFaultsResponse.Fault]:
+        """The last failure of each group, newest last; at most 1,000."""
+
+    @_builtins.property
+    def failed_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Shards that this process gave up serving, from 0."""
+
+    def __init__(
+        self,
+        *,
+        faults: _abc.Iterable[Global___DescribeFaultsResponse.Fault] | None = ...,
+        failed_shards: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_shards", b"failed_shards", "faults", b"faults"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeFaultsResponse: _TypeAlias = DescribeFaultsResponse  # noqa: Y015

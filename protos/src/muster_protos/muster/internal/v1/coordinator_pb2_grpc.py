@@ -40,6 +40,11 @@ class CoordinatorPeerServiceStub(object):
                 request_serializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffRequest.SerializeToString,
                 response_deserializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffResponse.FromString,
                 _registered_method=True)
+        self.DescribeFaults = channel.unary_unary(
+                '/muster.internal.v1.CoordinatorPeerService/DescribeFaults',
+                request_serializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsRequest.SerializeToString,
+                response_deserializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorPeerServiceServicer(object):
@@ -55,6 +60,13 @@ class CoordinatorPeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeFaults(self, request, context):
+        """What an operator has to know of this coordinator's group protocol: `muster doctor` asks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorPeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +74,11 @@ def add_CoordinatorPeerServiceServicer_to_server(servicer, server):
                     servicer.RequestHandoff,
                     request_deserializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffRequest.FromString,
                     response_serializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffResponse.SerializeToString,
+            ),
+            'DescribeFaults': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeFaults,
+                    request_deserializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsRequest.FromString,
+                    response_serializer=muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +109,33 @@ class CoordinatorPeerService(object):
             '/muster.internal.v1.CoordinatorPeerService/RequestHandoff',
             muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffRequest.SerializeToString,
             muster_dot_internal_dot_v1_dot_coordinator__pb2.RequestHandoffResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeFaults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.internal.v1.CoordinatorPeerService/DescribeFaults',
+            muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsRequest.SerializeToString,
+            muster_dot_internal_dot_v1_dot_coordinator__pb2.DescribeFaultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,8 @@ class CoordinatorPeerServiceStub:
     record, sends its clients to the successor and answers; then the successor claims the shard.
     Shards move by pull only: nobody gives one away unasked.
     """
+    DescribeFaults: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeFaultsRequest, _coordinator_pb2.DescribeFaultsResponse]
+    """What an operator has to know of this coordinator's group protocol: `muster doctor` asks."""
 
 @_typing.type_check_only
 class CoordinatorPeerServiceAsyncStub(CoordinatorPeerServiceStub):
@@ -49,6 +51,8 @@ class CoordinatorPeerServiceAsyncStub(CoordinatorPeerServiceStub):
     record, sends its clients to the successor and answers; then the successor claims the shard.
     Shards move by pull only: nobody gives one away unasked.
     """
+    DescribeFaults: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeFaultsRequest, _coordinator_pb2.DescribeFaultsResponse]  # type: ignore[assignment]
+    """What an operator has to know of this coordinator's group protocol: `muster doctor` asks."""
 
 class CoordinatorPeerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by every coordinator for the other coordinators, on the port of its public services."""
@@ -63,5 +67,13 @@ class CoordinatorPeerServiceServicer(metaclass=_abc_1.ABCMeta):
         record, sends its clients to the successor and answers; then the successor claims the shard.
         Shards move by pull only: nobody gives one away unasked.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeFaults(
+        self,
+        request: _coordinator_pb2.DescribeFaultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DescribeFaultsResponse, _abc.Awaitable[_coordinator_pb2.DescribeFaultsResponse]]:
+        """What an operator has to know of this coordinator's group protocol: `muster doctor` asks."""
 
 def add_CoordinatorPeerServiceServicer_to_server(servicer: CoordinatorPeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,477 @@
+"""A core that raises, by each kind of event, in a real coordinator: who pays, and what is kept of it."""
+
+import asyncio
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
+from coordinator.session_client import Session, detach, stable
+from google.protobuf import json_format
+from kit.waiting import until, until_equal
+from muster_coordinator import Coordinator
+from muster_coordinator.owned_shard import OwnedShard
+from muster_coordinator.phase import Phase
+from muster_core import error_code, fault
+from muster_core.application import Application
+from muster_core.context import ShardContext
+from muster_core.events import Request, Resume, StreamBroken, Suspend, TopicsChanged
+from muster_core.group import Group
+from muster_core.leaves import Leaves
+from muster_core.member import Member
+from muster_core.offset_store import OffsetStore
+from muster_core.offsets import Offsets
+from muster_core.queries import Queries
+from muster_core.rebalance import Rebalancer
+from muster_core.shard import Shard
+from muster_core.streams import Streams
+from muster_core.syncs import Syncs
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
+from muster_protos.muster.internal.v1 import fault_pb2
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+SHARD = 2
+GOOD, BAD = group_of(SHARD, 0), group_of(SHARD, 1)
+AGAIN = {
+    error_code.COORDINATOR_NOT_AVAILABLE,
+    error_code.COORDINATOR_LOAD_IN_PROGRESS,
+    error_code.NOT_COORDINATOR,
+    error_code.REBALANCE_IN_PROGRESS,
+}
+
+
+class Poison:
+    """Makes a function of the core raise when it works on one group in an event of one kind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.raised = 0
+        self._event = ""
+        self._monkeypatch = monkeypatch
+
+    def plant(self, case: "Case") -> None:
+        """Must come before the core is made."""
+        original, handle, loaded = getattr(case.owner, case.name), Shard.handle, Shard.loaded
+
+        def poisoned(*args: Any, **kwargs: Any) -> Any:
+            if self.left and self._event == case.kind and case.group(*args) == BAD:
+                self.left -= 1
+                self.raised += 1
+                raise RuntimeError("planted")
+            return original(*args, **kwargs)
+
+        def handle_noted(shard: Shard, event: Any, now: Any) -> Any:
+            self._event = type(event.message if isinstance(event, Request) else event).__name__
+            return handle(shard, event, now)
+
+        def loaded_noted(shard: Shard, *args: Any) -> Any:
+            self._event = "loaded"
+            return loaded(shard, *args)
+
+        self._monkeypatch.setattr(case.owner, case.name, poisoned)
+        self._monkeypatch.setattr(Shard, "handle", handle_noted)
+        self._monkeypatch.setattr(Shard, "loaded", loaded_noted)
+
+    def plant_in_replays(self) -> None:
+        """The records of the group's assignments cannot be replayed."""
+        original = Application._assignment_committed
+
+        def poisoned(application: Application, position: Any, wall_ms: int, record: Any) -> None:
+            if self.left and record.group_id == BAD:
+                self.left -= 1
+                self.raised += 1
+                raise RuntimeError("planted")
+            original(application, position, wall_ms, record)
+
+        self._monkeypatch.setattr(Application, "_assignment_committed", poisoned)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An event that makes the core raise when it comes to a group.
+
+    Attributes:
+        owner: class of the function that raises.
+        name: its name.
+        group: the group that it works on, from its arguments.
+        happen: brings the event about; returns the code of the answer if it has one.
+        kind: of the event.
+        repeatable: whether what made it raise was brought about by events alone.
+    """
+
+    owner: type[Any]
+    name: str
+    group: Callable[..., str]
+    happen: Callable[["Scene"], Any]
+    kind: str
+    repeatable: bool = True
+
+
+class Scene:
+    """A coordinator with two groups of one member on one shard."""
+
+    def __init__(self, only: Coordinator, caller: Caller, session: Session) -> None:
+        self.only, self.caller, self.session = only, caller, session
+        self.good = self.bad = pb.JoinGroupResponse()
+
+    async def begin(self) -> None:
+        self.good = await stable(self.caller, GOOD, session_timeout_ms=60_000)
+        self.bad = await stable(
+            self.caller, BAD, session_timeout_ms=60_000, disconnect_grace_ms=50_000, client_id="bad"
+        )
+        assert await self.caller.commit(GOOD, 5, self.good) == error_code.NONE
+        assert await self.caller.commit(BAD, 7, self.bad) == error_code.NONE
+
+    @property
+    def shard(self) -> OwnedShard:
+        return self.only.shards[SHARD]
+
+    async def served(self) -> OwnedShard:
+        """Waits until the shard is served."""
+        return await until(
+            lambda: shard if (shard := self.only.shards.get(SHARD)) and shard.phase is Phase.SERVING else None
+        )
+
+    async def again(self, ask: Callable[[], Any]) -> int:
+        """Asks until the answer is another than "try again"."""
+
+        async def code() -> int | None:
+            answer = await ask()
+            found = answer if isinstance(answer, int) else answer.error_code
+            return None if found in AGAIN else found + 1
+
+        return await until(code) - 1
+
+    async def all_is_well_for_the_good_one(self) -> None:
+        """Its member has place, generation and progress, and was in no rebalance."""
+        assert await self.again(lambda: self.caller.heartbeat(GOOD, self.good)) == error_code.NONE
+        assert await self.again(lambda: self.caller.commit(GOOD, 6, self.good)) == error_code.NONE
+        assert await self.offset_of(GOOD) == 6
+        described = await self.described(GOOD)
+        assert (described.state, described.generation) == (pb.GROUP_STATE_STABLE, self.good.generation)
+
+    async def described(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
+        answer = await self.caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group_id]))
+        found: pb.DescribeGroupsResponse.Group = answer.groups[0]
+        return found
+
+    async def offset_of(self, group_id: str) -> int:
+        async def fetched() -> int | None:
+            code, offset = (await self.caller.fetch(group_id))[0]
+            assert code == error_code.NONE or code in AGAIN
+            return None if code else offset + 1
+
+        return await until(fetched) - 1
+
+    # --- events
+
+    async def join(self) -> int:
+        return (await self.caller.join(BAD, self.bad.member_id)).error_code
+
+    async def sync(self) -> int:
+        return (await self.caller.sync(BAD, self.bad)).error_code
+
+    async def heartbeat(self) -> int:
+        return (await self.caller.heartbeat(BAD, self.bad)).error_code
+
+    async def leave(self) -> int:
+        member = pb.LeaveGroupRequest.Member(member_id=self.bad.member_id)
+        return int(
+            (await self._ask("LeaveGroup", pb.LeaveGroupRequest(group_id=BAD, members=[member]))).error_code
+        )
+
+    async def commit(self) -> int:
+        return await self.caller.commit(BAD, 7, self.bad)
+
+    async def fetch(self) -> int:
+        return (await self.caller.fetch(BAD))[0][0]
+
+    async def delete_offsets(self) -> int:
+        topic = common_pb2.TopicPartitions(topic="t", partitions=[0])
+        return int(
+            (await self._ask("OffsetDelete", pb.OffsetDeleteRequest(group_id=BAD, topics=[topic]))).error_code
+        )
+
+    async def describe(self) -> int:
+        return (await self.described(BAD)).error_code
+
+    async def list(self) -> int:
+        return int((await self._ask("ListGroups", pb.ListGroupsRequest())).error_code)
+
+    async def delete(self) -> int:
+        answer = await self._ask("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[BAD]))
+        return int(answer.results[0].error_code)
+
+    async def history(self) -> int:
+        return int((await self._ask("GroupHistory", pb.GroupHistoryRequest(group_id=BAD))).error_code)
+
+    async def _ask(self, name: str, request: Any) -> Any:
+        return await getattr(self.caller.stub, name)(request, timeout=20)
+
+    async def cancel(self) -> None:
+        """A member of the bad group is parked, and its caller goes away."""
+        parked = asyncio.ensure_future(self.caller.join(BAD))
+        shard = await self.served()
+        await until(lambda: shard.open_calls or shard.phase is Phase.GONE)
+        parked.cancel()
+
+    async def suspend(self) -> None:
+        (await self.served()).tell(Suspend())
+
+    async def resume(self) -> None:
+        (await self.served()).tell(Resume())
+
+    async def change_topics(self) -> None:
+        (await self.served()).tell(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
+
+    async def attach(self) -> None:
+        await self.session.attach(BAD, self.bad)
+
+    async def detach(self) -> None:
+        await self.session.attach(BAD, self.bad)
+        await self.session.send(detach(BAD, self.bad.member_id))
+
+    async def beat(self) -> None:
+        await self.session.attach(BAD, self.bad)
+        self._bad_member().heartbeat = None  # the slow way of a beat
+        await self.session.beat()
+
+    async def break_stream(self) -> None:
+        await self.session.attach(BAD, self.bad)
+        member = self._bad_member()
+        assert member.stream_id is not None
+        self.shard.tell(StreamBroken(member.stream_id))
+
+    def _bad_member(self) -> Member:
+        core = self.shard.core
+        assert core is not None
+        return core.groups[BAD].members[self.bad.member_id]
+
+    async def wait(self) -> None:
+        """The retention looks for what has expired."""
+
+    async def give_up(self) -> None:
+        """The shard is claimed and loaded again."""
+        (await self.served()).unload(None)
+
+
+def of_request(_: Any, __: Any, request: Any) -> str:
+    return str(getattr(request, "group_id", ""))
+
+
+def of_member(_: Any, member: Any) -> str:
+    return BAD if member.client_id == "bad" else ""
+
+
+def of_group(_: Any, group: Any, *__: Any) -> str:
+    return str(group.group_id)
+
+
+CASES = {
+    "join": Case(Group, "set_protocols", lambda group, *_: group.group_id, Scene.join, "JoinGroupRequest"),
+    "sync": Case(Syncs, "handle", of_request, Scene.sync, "SyncGroupRequest"),
+    "heartbeat": Case(Rebalancer, "touch", of_group, Scene.heartbeat, "HeartbeatRequest"),
+    "leave": Case(Leaves, "_leave", of_group, Scene.leave, "LeaveGroupRequest"),
+    "commit": Case(Offsets, "commit", of_request, Scene.commit, "OffsetCommitRequest"),
+    "fetch": Case(
+        OffsetStore,
+        "get",
+        lambda store, _: BAD if 7 in {one.offset for one in store.table.values()} else "",
+        Scene.fetch,
+        "OffsetFetchRequest",
+    ),
+    "delete offsets": Case(Offsets, "delete", of_request, Scene.delete_offsets, "OffsetDeleteRequest"),
+    "describe": Case(Queries, "_describe", of_group, Scene.describe, "DescribeGroupsRequest"),
+    "delete": Case(ShardContext, "in_line", of_group, Scene.delete, "DeleteGroupsRequest"),
+    "history": Case(Queries, "history", of_request, Scene.history, "GroupHistoryRequest"),
+    "cancel": Case(Group, "unpark_join", lambda group, _: group.group_id, Scene.cancel, "Cancelled"),
+    "append done": Case(
+        Application, "_offset_committed", lambda *args: args[3].group_id, Scene.commit, "AppendDone"
+    ),
+    "suspend": Case(Group, "drop_deadlines", lambda group: group.group_id, Scene.suspend, "Suspend"),
+    "resume": Case(Rebalancer, "restart_waits", of_group, Scene.resume, "Resume"),
+    "topics": Case(ShardContext, "in_line", of_group, Scene.change_topics, "TopicsChanged"),
+    "attach": Case(Rebalancer, "touch", of_group, Scene.attach, "Attach"),
+    "detach": Case(ShardContext, "detach", of_member, Scene.detach, "Detach"),
+    "beat": Case(Rebalancer, "touch", of_group, Scene.beat, "Beat", repeatable=False),
+    "stream broken": Case(Streams, "_suspect", of_member, Scene.break_stream, "StreamBroken"),
+    "time": Case(Offsets, "_expire_group", of_group, Scene.wait, "Tick"),
+    "load": Case(Rebalancer, "touch", of_group, Scene.give_up, "loaded"),
+}
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Poison:
+    monkeypatch.setenv("MUSTER_FAULT_FOLDER", str(tmp_path / "faults"))
+    monkeypatch.setenv("MUSTER_GROUP_RETENTION_CHECK_INTERVAL_MS", "100")
+    return Poison(monkeypatch)
+
+
+def kept(folder: Path) -> list[fault_pb2.Fault]:
+    """What was kept, oldest first."""
+    files = sorted((folder / "faults").glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+    return [json_format.Parse(file.read_bytes(), fault_pb2.Fault()) for file in files]
+
+
+async def begun(cluster: MemoryCluster) -> Scene:
+    only = await cluster.add("a")
+    await owns(only, SHARDS)
+    caller = cluster.caller(only)
+    scene = Scene(only, caller, await Session(caller.channel).hello())
+    await scene.begin()
+    return scene
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_group_that_makes_the_core_raise_once_costs_nobody_a_rebalance(
+    name: str, cluster: MemoryCluster, poison: Poison, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    poison.plant(case)
+    scene = await begun(cluster)
+    before = await scene.served()
+    poison.left = 1
+    code = await case.happen(scene)
+    assert code is None or code in AGAIN
+    await until(lambda: poison.raised)
+    await until(lambda: scene.only.shards.get(SHARD) is not before)
+    assert (await scene.served()).epoch > before.epoch
+    await scene.all_is_well_for_the_good_one()
+    assert await scene.again(lambda: scene.caller.heartbeat(BAD, scene.bad)) == error_code.NONE
+    (fault_kept,) = kept(tmp_path)
+    assert (fault_kept.group_id, fault_kept.shard) == (BAD, SHARD)
+    assert "planted" in fault_kept.traceback
+
+
+async def test_a_group_in_quarantine_whose_reads_fail_is_not_read_any_more(
+    cluster: MemoryCluster, poison: Poison
+) -> None:
+    case = CASES["fetch"]
+    poison.plant(case)
+    scene = await begun(cluster)
+    poison.left = 3
+    await until(lambda: _raised(scene, case, poison, 3))
+    poison.left = 1_000
+    await scene.all_is_well_for_the_good_one()
+    assert await scene.again(scene.fetch) == error_code.GROUP_QUARANTINED
+    assert poison.raised == 3
+    assert scene.shard.phase is Phase.SERVING
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "fetch"])
+async def test_a_group_that_makes_the_core_raise_again_is_put_in_quarantine(
+    name: str, cluster: MemoryCluster, poison: Poison, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    poison.plant(case)
+    scene = await begun(cluster)
+    poison.left = 2
+    await until(lambda: _raised_twice(scene, case, poison))
+    poison.left = 1_000
+    await scene.all_is_well_for_the_good_one()
+    assert await scene.again(lambda: scene.caller.heartbeat(BAD, scene.bad)) == error_code.GROUP_QUARANTINED
+    if case.kind == "TopicsChanged":
+        await case.happen(scene)
+    assert poison.raised == 2, "it is out of every turn"
+    poison.left = 0
+    assert await scene.offset_of(BAD) == 7
+    last = kept(tmp_path)[-1]
+    assert last.complete
+    if case.repeatable:
+        poison.left = 1
+        with pytest.raises(RuntimeError, match="planted"):
+            fault.repeat(last)
+
+
+async def _raised_twice(scene: Scene, case: Case, poison: Poison) -> bool:
+    return await _raised(scene, case, poison, 2)
+
+
+async def _raised(scene: Scene, case: Case, poison: Poison, times: int) -> bool:
+    await scene.served()
+    if poison.raised < times:
+        await case.happen(scene)
+    return poison.raised == times
+
+
+async def test_what_no_group_is_to_blame_for_fails_the_shard_the_third_time(
+    cluster: MemoryCluster, poison: Poison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scene = await begun(cluster)
+    raised = 0
+
+    def broken(*_: Any) -> None:
+        nonlocal raised
+        raised += 1
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ShardContext, "append_done", broken)
+    for _ in range(3):
+        await scene.served()
+        assert await scene.caller.commit(GOOD, 6, scene.good) in AGAIN
+    await until_equal(lambda: scene.shard.phase, Phase.FAILED)
+    assert raised == 3
+    assert [one.group_id for one in kept(tmp_path)] == ["", "", ""]
+    monkeypatch.undo()
+    assert await scene.caller.commit(group_of(1), 1) == error_code.NONE
+
+
+async def test_a_group_whose_records_cannot_be_replayed_costs_the_others_nothing(
+    cluster: MemoryCluster, poison: Poison, tmp_path: Path
+) -> None:
+    poison.plant_in_replays()
+    scene = await begun(cluster)
+    poison.left = 1_000
+    (await scene.served()).unload(None)
+    await until(lambda: poison.raised == 2)
+    await scene.all_is_well_for_the_good_one()
+    assert await scene.heartbeat() == error_code.GROUP_QUARANTINED
+    assert await scene.offset_of(BAD) == 7
+    with pytest.raises(RuntimeError, match="planted"):
+        fault.repeat(kept(tmp_path)[-1])
+
+
+async def test_an_operator_releases_a_group(cluster: MemoryCluster, poison: Poison, tmp_path: Path) -> None:
+    case = CASES["heartbeat"]
+    poison.plant(case)
+    scene = await begun(cluster)
+    release = pb.ReleaseGroupRequest(group_id=BAD)
+    assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.GROUP_ID_NOT_FOUND
+    poison.left = 2
+    await until(lambda: _raised_twice(scene, case, poison))
+    await scene.served()
+    listed = await scene.caller.stub.ListGroups(pb.ListGroupsRequest(states=["Quarantined"]))
+    assert [(group.group_id, group.quarantined) for group in listed.groups] == [(BAD, True)]
+    peer: Any = peer_rpc.CoordinatorPeerServiceStub(scene.caller.channel)
+    (told,) = (await peer.DescribeFaults(peer_pb.DescribeFaultsRequest())).faults
+    assert (told.group_id, told.quarantined) == (BAD, True)
+    assert told.file.startswith(str(tmp_path / "faults"))
+    assert (await scene.described(BAD)).error_code == error_code.GROUP_QUARANTINED
+    assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.NONE
+    assert await scene.again(scene.heartbeat) == error_code.NONE
+    await scene.all_is_well_for_the_good_one()
+    assert (await scene.described(BAD)).generation == scene.bad.generation
+
+
+async def test_a_group_in_quarantine_goes_along_with_its_shard_when_that_moves(
+    cluster: MemoryCluster, poison: Poison
+) -> None:
+    """The next owner knows nothing of it, and finds it out by itself."""
+    case = CASES["heartbeat"]
+    poison.plant(case)
+    scene = await begun(cluster)
+    poison.left = 1_000
+    await until(lambda: _raised_twice(scene, case, poison))
+    second = await cluster.add("b", settle_ms=3_600_000)
+    await scene.only.drain_and_stop()
+    await owns(second, SHARDS)
+    scene.only, scene.caller = second, cluster.caller(second)
+    await scene.all_is_well_for_the_good_one()
+    assert await scene.again(scene.heartbeat) == error_code.GROUP_QUARANTINED
+    await scene.all_is_well_for_the_good_one()
