@@ -1,9 +1,12 @@
 """Whole stories of a group, in virtual time: what the log, the members and the timers say."""
 
+from collections.abc import Iterator
+
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload
+from muster_core.member import Member
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -318,6 +321,27 @@ def test_a_cancelled_join_is_unparked_and_the_session_runs() -> None:
     assert second.is_parked, "the phase still waits for the first"
     cluster.advance(10_000)
     assert second.joined().generation == 2
+
+
+@pytest.mark.parametrize("instance", ["", "i"], ids=["dynamic", "static"])
+def test_a_call_that_is_cancelled_costs_its_own_member_only(instance: str) -> None:
+    class NeverWalked(dict[str, Member]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("all members are looked at")
+
+        values = items = __iter__  # type: ignore[assignment]
+
+    cluster = VirtualShard()
+    settled(cluster, "a", "b")
+    joining = VirtualMember(cluster, "c", instance=instance).join()
+    group = cluster.shard.groups["g"]
+    group.members = NeverWalked(group.members)
+    cluster.cancel(joining.call_id)
+    group.members = dict(dict.copy(group.members))
+    assert cluster.shard.open_calls == 0
+    assert group.parked_joins == 0
+    cluster.advance(10_000)
+    assert [member.client_id for member in cluster.describe().members] == []
 
 
 def test_kept_partitions_keep_their_token_and_others_get_a_new_one() -> None:

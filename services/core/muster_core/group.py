@@ -138,6 +138,10 @@ class Group:
         if not self.leader:
             self.leader = member.member_id
 
+    def member_of(self, member_id: str, group_instance_id: str) -> Member | None:
+        """The member that a caller is, by its id or, where it gives none, by its instance id."""
+        return self.members.get(member_id or self.static_members.get(group_instance_id, ""))
+
     def remove(self, member_id: str) -> Member | None:
         """Takes a member out; any other one leads if it did (conformance JG-37)."""
         member = self.members.pop(member_id, None)

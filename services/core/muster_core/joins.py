@@ -127,7 +127,7 @@ class Joins:
     def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
         instance_id = join.group_instance_id
-        known = group.members.get(member_id or group.static_members.get(instance_id, ""))
+        known = group.member_of(member_id, instance_id)
         ids = _ID_BYTES + 2 * utf8_bytes(instance_id) + 2 * utf8_bytes(join.request.client_id)
         brings = ids + join.protocols.size_bytes
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)

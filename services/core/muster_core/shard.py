@@ -304,15 +304,15 @@ class Shard:
         group = self._context.working_on = self._context.groups.get(call.message.group_id)
         if group is None:
             return
-        for member in group.members.values():
-            if member.join_call == event.call_id:
-                group.unpark_join(member)
-                self._rebalancer.touch(group, member)
-                return
-            if member.sync_call == event.call_id:
-                member.sync_call = None
-                self._rebalancer.touch(group, member)
-                return
+        member = group.member_of(call.message.member_id, call.message.group_instance_id)
+        if member is None:
+            return
+        if member.join_call == event.call_id:
+            group.unpark_join(member)
+            self._rebalancer.touch(group, member)
+        elif member.sync_call == event.call_id:
+            member.sync_call = None
+            self._rebalancer.touch(group, member)
 
     def _append_done(self, event: AppendDone) -> None:
         if not self._unloaded:
