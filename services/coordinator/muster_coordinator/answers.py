@@ -1,7 +1,7 @@
 """Answers that may be large: built in steps, bounded while they grow, dropped when their caller is gone.
 
-One such answer is built at a time in a process, and the loop turns after each step: whoever asks for much
-waits for others who do, and nobody else waits for them.
+One such answer is built at a time in a process, and after each step the loop is left to others for as long as
+the step took: whoever asks for much waits for others who do, and nobody else waits for them.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ STEP_PARTITIONS = 1_000
 STEP_GROUPS = 1_000
 _WHOLE_GROUPS_AT_ONCE = 10
 _PAGE_BYTES = 1 << 18
+
+_PAUSE_MAX_S = 0.1
 
 AtShard = Callable[[int, GroupRequest, str], Awaitable[Any]]
 """Answers a call that concerns one shard."""
@@ -71,12 +73,13 @@ class Answers:
             return await self._describe(request.group_ids[0], shard_count, host)
         room = self._room("group_ids")
         answer = pb.DescribeGroupsResponse()
+        pace = _Pace()
         async with self._one_at_a_time:
             for group_id in request.group_ids:
                 part = await self._describe(group_id, shard_count, host)
                 room.take(part)
                 answer.groups.extend(part.groups)
-                await asyncio.sleep(0)
+                await pace.rest()
         return answer
 
     async def _describe(self, group_id: str, shard_count: int, host: str) -> pb.DescribeGroupsResponse:
@@ -97,6 +100,7 @@ class Answers:
         room = self._room("limit")
         first, after = _place_of(request.page_token)
         answer = pb.ListGroupsResponse()
+        pace = _Pace()
         for number, shard in sorted(self._shards.items()):
             if number < first or shard.elsewhere:
                 continue
@@ -113,7 +117,7 @@ class Answers:
                     answer.error_code = max(answer.error_code, part.error_code)
                 room.take(part)
                 answer.groups.extend(part.groups)
-                await asyncio.sleep(0)
+                await pace.rest()
                 if not part.next_page_token:
                     break
                 step.page_token = part.next_page_token
@@ -124,6 +128,19 @@ class Answers:
 
     def _room(self, field: str) -> "_Room":
         return _Room(self._max_bytes, field)
+
+
+class _Pace:
+    """Takes at most half of the loop's time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+
+    async def rest(self) -> None:
+        """Leaves the loop to others for as long as it was taken since the last time."""
+        await asyncio.sleep(min(self._loop.time() - self._began_s, _PAUSE_MAX_S))
+        self._began_s = self._loop.time()
 
 
 class _Room:
@@ -209,6 +226,7 @@ class _Fetch:
                 _Progress(pb.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
             )
             self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
+        pace = _Pace()
         for number, line in self._lines.items():
             while step := self._step(line):
                 asked = pb.OffsetFetchRequest(groups=[piece.asked for piece in step])
@@ -216,7 +234,7 @@ class _Fetch:
                 self.room.take(part)
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)
-                await asyncio.sleep(0)
+                await pace.rest()
         return pb.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
 
     def _step(self, line: deque[_Piece]) -> list[_Piece]:

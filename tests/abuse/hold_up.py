@@ -1,0 +1,42 @@
+"""A stranger joins W's group with the longest time-outs and never answers again.
+
+Must hold: who may not join a group cannot keep its members from their work.
+"""
+
+import asyncio
+
+from abuse.caller import connection, groups_stub, join
+from abuse.innocent import TOPIC
+from abuse.lab import GROUP, Target, begins, stage
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+STANDS_OPEN = "anybody may join any group"
+
+LONGEST_MS = 1_800_000
+HELD_S = 10.0
+
+
+async def attack(target: Target) -> str:
+    begins()
+    async with connection(target.owner) as channel:
+        stub = groups_stub(channel)
+        described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]), timeout=10)
+        protocol = described.groups[0].protocol_name or "range"
+        topics = common_pb2.Subscription(version=1, topics=[TOPIC], generation=-1).SerializeToString()
+        request = join(
+            GROUP,
+            session_timeout_ms=LONGEST_MS,
+            rebalance_timeout_ms=LONGEST_MS,
+            protocols=[pb.GroupProtocol(name=protocol, metadata=topics)],
+        )
+        request.member_id = (await stub.JoinGroup(request, timeout=20)).member_id
+        joined = await stub.JoinGroup(request, timeout=60)
+        await asyncio.sleep(HELD_S)
+        leaving = pb.LeaveGroupRequest.Member(member_id=joined.member_id)
+        await stub.LeaveGroup(pb.LeaveGroupRequest(group_id=GROUP, members=[leaving]), timeout=10)
+    return f"joined generation {joined.generation} and never synced"
+
+
+if __name__ == "__main__":
+    stage(attack)
