@@ -170,6 +170,22 @@ class Nemesis:
         self._later(10.0, node.resume)
         return True
 
+    def stop_majority(self) -> bool:
+        """SIGSTOP of a majority of the nodes, for a session at most: nothing is lost, and nobody is sure."""
+        if self._node() is None:
+            return False
+        stopped = self._random.sample(self._cluster.nodes, len(self._cluster.nodes) // 2 + 1)
+        self._world.note("stop", *(node.name for node in stopped))
+        for node in stopped:
+            node.stop()
+
+        def resume() -> None:
+            for node in stopped:
+                node.resume()
+
+        self._later(10.0, resume)
+        return True
+
     def slow_node(self) -> bool:
         """A node that takes its time."""
         node = self._random.choice(self._cluster.nodes)
@@ -332,6 +348,16 @@ class Nemesis:
         self._later(self._random.choice((2.0, 15.0)), worker.process.resume)
         return True
 
+    def sleep_worker(self) -> bool:
+        """The machine of a worker sleeps: its timers stand still meanwhile."""
+        worker = self._random.choice(self._cluster.workers)
+        if worker.process.stopped:
+            return False
+        self._world.note("sleep", worker.process.name)
+        worker.process.sleep()
+        self._later(self._random.choice((2.0, 15.0)), worker.process.resume)
+        return True
+
     def rejoin_worker(self) -> bool:
         """A member asks for a new round."""
         worker = self._random.choice(self._cluster.workers)
@@ -376,7 +402,7 @@ _FAULTS: dict[str, Callable[[Nemesis], bool]] = {
         "kill_coordinator", "kill_metadata", "kill_discovery", "end_coordinator", "pause_shortly",
         "pause_long", "kill_node", "pause_node", "slow_node", "full_node", "wipe_node", "power_cut", "cut",
         "reset", "stall", "slow_network", "repeat", "crash_worker", "leave_worker", "extra_worker",
-        "pause_worker", "rejoin_worker",
+        "pause_worker", "rejoin_worker", "stop_majority", "sleep_worker",
     )
 }  # fmt: skip
 

@@ -167,6 +167,8 @@ class Process:
         self.watch = watch
         self._offset_s = world.random.uniform(1_000, 100_000)
         self._wall_error_s = world.random.uniform(-5, 5)
+        self._asleep_since_s: float | None = None
+        self._slept_s = 0.0
         self._waiting: list[VirtualLoop] = []
         self._ports = itertools.count(40_000)
         self.loops: list[VirtualLoop] = []
@@ -175,6 +177,11 @@ class Process:
     def boot_s(self) -> float:
         """See `world.Clock`."""
         return self._offset_s + self.world.now_s * self.rate
+
+    def timers_s(self) -> float:
+        """What its timers go by: a clock that stands still while its machine sleeps."""
+        asleep_s = 0.0 if self._asleep_since_s is None else self.boot_s() - self._asleep_since_s
+        return self.boot_s() - self._slept_s - asleep_s
 
     def wall_s(self) -> float:
         """See `world.Clock`."""
@@ -204,8 +211,16 @@ class Process:
             self.stopped = True
             self.network.frozen(self.place)
 
+    def sleep(self) -> None:
+        """Its machine goes to sleep; `resume` wakes it."""
+        self._asleep_since_s = self.boot_s()
+        self.stop()
+
     def resume(self) -> None:
         """SIGCONT: what came meanwhile is there at once."""
+        if self._asleep_since_s is not None:
+            self._slept_s += self.boot_s() - self._asleep_since_s
+            self._asleep_since_s = None
         self.stopped = False
         waiting, self._waiting = self._waiting, []
         for loop in waiting:
@@ -299,16 +314,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *arguments: Any, context: Any = None
     ) -> "Handle":
         handle = Handle(when, callback, arguments, context)
-        self.world.at(self.process.until_s(when) + 1e-9, self._due, handle)
+        self._wait_for(handle)
         return handle
 
+    def _wait_for(self, handle: "Handle") -> None:
+        due_s = self.process.boot_s() + handle.when_s - self.time()
+        self.world.at(self.process.until_s(due_s) + 1e-9, self._due, handle)
+
     def _due(self, handle: "Handle") -> None:
-        if not handle.dropped and self.process.alive:
-            self._ready.append(handle)
-            self.wake()
+        if handle.dropped or not self.process.alive:
+            return
+        if handle.when_s > self.time():  # its machine slept meanwhile
+            self._wait_for(handle)
+            return
+        self._ready.append(handle)
+        self.wake()
 
     def time(self) -> float:
-        return self.process.boot_s()
+        return self.process.timers_s()
 
     def create_future(self) -> "asyncio.Future[Any]":
         return _Future(loop=self)

@@ -84,6 +84,7 @@ class Worker:
         busy: while it is not set, nothing is committed.
         ended: the task that runs it.
         error: why the member stopped by itself; None: it did not.
+        losses: how often it gave its partitions up by itself.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Worker:
         self.group_id = group_id
         self.settings = settings
         self.error: MusterError | None = None
+        self.losses = 0
         self.member: Member | None = None
         self.ended: asyncio.Task[None] | None = None
         self.busy = asyncio.Event()
@@ -177,6 +179,7 @@ class Worker:
         await asyncio.sleep(0.01)
 
     def _lost(self, _owned: tuple[TopicPartition, ...]) -> None:
+        self.losses += 1
         self._end_work()
 
     def _end_work(self) -> None:
