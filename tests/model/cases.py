@@ -35,6 +35,13 @@ SHALLOW = (
     Case("settings that name a part of the nodes", Bounds(records=1, claims=1, part=True)),
     Case("settings that name an empty server", Bounds(records=1, claims=1, stranger=True)),
     Case("a node is replaced", Bounds(records=1, claims=1, replacements=True, lost=False)),
+    Case("a node loses its data again", Bounds(1, 1, wipes=1, lost=False, wiped_before=True)),
+    Case("a node forgets its last second", Bounds(records=1, claims=1, forgets=1, lost=False)),
+    Case(
+        "a Claim reaches one node, one forgets",
+        Bounds(records=1, claims=1, crashes=1, forgets=1, lost=False),
+        progress=True,
+    ),
     Case(
         "a claimant died, then a node",
         Bounds(records=1, claims=2, crashes=1, dead=0, lost=False),
@@ -51,6 +58,11 @@ DEEP = (
     Case("a node loses its data under three owners", Bounds(records=1, claims=2, wipes=1, lost=False)),
     Case("nodes lose their data twice", Bounds(records=1, claims=1, wipes=2)),
     Case("a node loses its data, a message is delayed", Bounds(records=1, claims=1, wipes=1, late=1)),
+    Case("a node loses its data twice more", Bounds(1, 2, wipes=2, lost=False, wiped_before=True)),
+    Case("a node forgets its last second, answers are lost", Bounds(1, 1, crashes=1, forgets=1, depth=2)),
+    Case("a node forgets, a message is delayed", Bounds(1, 1, late=1, forgets=1, depth=2, lost=False)),
+    Case("nodes forget one after the other", Bounds(1, 1, forgets=2, depth=2, lost=False)),
+    Case("a node forgets under three owners", Bounds(1, 2, forgets=1, lost=False)),
     Case("two records and a trim", Bounds(records=2, claims=1, trims=1, lost=False)),
     Case(
         "a trimmed node loses its data, two owners", Bounds(records=1, claims=1, trims=1, wipes=1, lost=False)
@@ -89,6 +101,10 @@ DROPPED = (
     _dropped("numbered", Bounds(records=1, claims=1, replacements=True, lost=False)),
     _dropped("named", Bounds(records=1, claims=1, stranger=True, lost=False)),
     _dropped("counted", Bounds(records=1, claims=1, replacements=True, lost=False)),
+    _dropped("continuous", Bounds(records=1, claims=1, wipes=1, lost=False, wiped_before=True)),
+    _dropped("doubted", Bounds(records=1, claims=1, forgets=1, lost=False)),
+    _dropped("raised", Bounds(records=1, claims=1, forgets=1, lost=False)),
+    _dropped("recovered", Bounds(records=1, claims=1, forgets=1, lost=False)),
     _dropped("decided", Bounds(records=0, claims=1, replacements=True, twice=True, lost=False)),
 )
 """Each rule dropped, with bounds in which that breaks something."""

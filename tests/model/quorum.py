@@ -1,7 +1,8 @@
 """An explicit-state model of the quorum log: every order of everything that can happen, within bounds.
 
 Independent nodes hold a promise and a log; two coordinators claim it, write it, die, and have messages
-under way. Nodes lose their data and are rebuilt, the log is trimmed, a node is replaced by another server.
+under way. Nodes lose their data and are rebuilt, restart without their last second, the log is trimmed, a
+node is replaced by another server.
 The rules are those of docs/safety.md; each can be dropped, to see that something breaks without it.
 
 It is a model of the protocol and shares no code with it: `explore.py` walks it, `cases.py` names the spaces.
@@ -10,14 +11,16 @@ It is a model of the protocol and shares no code with it: `explore.py` walks it,
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from model.state import Bounds, Coordinator, Entry, Message, Node, Rules, State, View
+from model.forgetting import FORGETS, Forgetting
+from model.state import Bounds, Coordinator, Entry, Message, Node, Rules, State, View, name_of, spend
 
 RECORDS, CLAIMS, CRASHES, LATE, WIPES, TRIMS = range(6)
+assert FORGETS == TRIMS + 1
 EMPTY = Node(0, (0, -1), ())
 Step = tuple[str, State]
 
 
-class Model:
+class Model(Forgetting):
     """The rules, as steps from state to state.
 
     Args:
@@ -41,6 +44,7 @@ class Model:
         # Nodes that every list of nodes treats alike may change places.
         special = bounds.part or bounds.dead >= 0 or bounds.twice
         moving = bounds.replacements or bounds.stranger
+        moving = moving or bounds.wiped_before
         self._alike = () if special else (0, 1) if moving else (0, 1, 2)
 
     def _begin_with_view_of_b(self) -> None:
@@ -61,9 +65,15 @@ class Model:
         count = 1 + max(node for view in self.views for node in view.nodes)
         nodes = tuple(first if node < 3 else EMPTY for node in range(count))
         owner = Coordinator("own", 0, 1, 0, (), (claim,), (1, 1, 1, *[0] * (count - 3)), 1)
+        if bounds.wiped_before:
+            nodes = (*nodes[:2], first._replace(wipes=1), *nodes[3:])
+            owner = owner._replace(empties=((2, 0),))
         other = Coordinator(view=self.view_of_b, known=(0,) * count)
         # The number of claims left makes the nonce of a claim: the first owner's is none of them.
-        left = (bounds.records, bounds.claims, bounds.crashes, bounds.late, bounds.wipes, bounds.trims)
+        left = (
+            bounds.records, bounds.claims, bounds.crashes, bounds.late, bounds.wipes, bounds.trims,
+            bounds.forgets
+        )  # fmt: skip
         return State(nodes, (owner, other), claim, False, (), left)
 
     def canonical(self, state: State) -> State:
@@ -85,6 +95,8 @@ class Model:
                 coordinator._replace(
                     seen=tuple(sorted((target[node], log) for node, log in coordinator.seen)),
                     known=tuple(coordinator.known[origin] for origin in source),
+                    empties=tuple(sorted((target[node], wipes) for node, wipes in coordinator.empties)),
+                    raising=tuple(sorted((target[node], log) for node, log in coordinator.raising)),
                 )
                 for coordinator in state.coordinators
             ),
@@ -94,7 +106,12 @@ class Model:
     def _mark(self, state: State, node: int) -> tuple[object, ...]:
         """Everything that concerns one node."""
         told = tuple(
-            (coordinator.known[node], [log for other, log in coordinator.seen if other == node])
+            (
+                coordinator.known[node],
+                [log for other, log in coordinator.seen if other == node],
+                [wipes for other, wipes in coordinator.empties if other == node],
+                [log for other, log in coordinator.raising if other == node],
+            )
             for coordinator in state.coordinators
         )
         return (
@@ -131,6 +148,8 @@ class Model:
         if node == self.bounds.dead or (self.rules.placed and view.majority == 1):
             return False
         there = state.nodes[node]
+        if self.rules.doubted and not there.sure:
+            return False
         if there.configuration == 0:
             return not self.rules.silent and not self.bounds.replacements
         if self.rules.numbered:
@@ -191,14 +210,19 @@ class Model:
                 yield f"a delayed message arrives at node {message.node}", after
         if state.left[WIPES]:
             yield from self._wipes(state)
+        if state.left[FORGETS]:
+            yield from self._restarts(state)
         if self.bounds.replacements:
             yield from self._replacement(state)
 
     def _coordinator(self, state: State, index: int) -> Iterator[Step]:
         coordinator = state.coordinators[index]
         if state.left[CRASHES] and coordinator.mode != "idle":
-            fresh = Coordinator(view=coordinator.view, known=(0,) * len(state.nodes))
-            yield f"{_name(index)} dies", self._set(_spend(state, CRASHES), index, fresh)
+            # What saw nodes empty is an instance of metadata, which lives on.
+            fresh = Coordinator(
+                view=coordinator.view, known=(0,) * len(state.nodes), empties=coordinator.empties
+            )
+            yield f"{name_of(index)} dies", self._set(spend(state, CRASHES), index, fresh)
         if self.bounds.replacements:
             yield from self._follow(state, index)
         if state.left[CLAIMS] and coordinator.mode != "prepare":
@@ -212,13 +236,14 @@ class Model:
         coordinator = state.coordinators[index]
         known = {coordinator.epoch}
         if self.rules.above:
-            known |= {node.promise[0] for node in state.nodes}
+            known |= {max(node.promise[0], node.floor) for node in state.nodes}
         for top in sorted(known):
             claiming = Coordinator(
-                "prepare", coordinator.view, top + 1, state.left[CLAIMS], known=(0,) * len(state.nodes)
-            )
-            after = self._set(_spend(state, CLAIMS), index, claiming)
-            yield f"{_name(index)} begins to claim epoch {top + 1}", after
+                "prepare", coordinator.view, top + 1, state.left[CLAIMS], known=(0,) * len(state.nodes),
+                empties=coordinator.empties,
+            )  # fmt: skip
+            after = self._set(spend(state, CLAIMS), index, claiming)
+            yield f"{name_of(index)} begins to claim epoch {top + 1}", after
 
     def _prepare(self, state: State, index: int) -> Iterator[Step]:
         coordinator = state.coordinators[index]
@@ -232,16 +257,18 @@ class Model:
             same_epoch = not self.rules.nonce and coordinator.epoch >= there.promise[0]
             if there.promise != mine and coordinator.epoch <= there.promise[0] and not same_epoch:
                 continue
+            if there.promise != mine and coordinator.epoch <= there.floor:
+                continue
             after = self._node(state, node, there._replace(promise=mine))
             if node not in seen:
                 told = coordinator._replace(seen=tuple(sorted((*coordinator.seen, (node, there.log)))))
                 yield (
-                    f"node {node} promises {coordinator.epoch} to {_name(index)}",
+                    f"node {node} promises {coordinator.epoch} to {name_of(index)}",
                     self._set(after, index, told),
                 )
             if self.bounds.lost and there.promise != mine:
                 yield (
-                    f"node {node} promises {coordinator.epoch} to {_name(index)}, which does not hear it",
+                    f"node {node} promises {coordinator.epoch} to {name_of(index)}, which does not hear it",
                     after,
                 )
         if len(seen) >= (view.majority if self.rules.prepared else 1):
@@ -255,7 +282,7 @@ class Model:
             after = self._set(state, index, owning)
             if not self.rules.claim_first and taken:
                 after = self._acknowledge(after, taken[-1])
-            yield f"{_name(index)} takes the log up to {offset - 1} and claims", after
+            yield f"{name_of(index)} takes the log up to {offset - 1} and claims", after
 
     def _own(self, state: State, index: int) -> Iterator[Step]:
         coordinator = state.coordinators[index]
@@ -264,11 +291,13 @@ class Model:
         if state.left[RECORDS] and coordinator.done == last:
             record = self.entry(Entry(coordinator.epoch, last + 1, "record", index, 0, coordinator.log[-1]))
             writing = coordinator._replace(log=(*coordinator.log, record))
-            after = self._set(_spend(state, RECORDS), index, writing)
-            yield f"{_name(index)} writes {self.show(record)}", after
+            after = self._set(spend(state, RECORDS), index, writing)
+            yield f"{name_of(index)} writes {self.show(record)}", after
         for node in view.nodes:
             if self.votes(state, view, node):
                 yield from self._send(state, index, node)
+            elif not state.nodes[node].sure:
+                yield from self._recover(state, index, node)
             elif state.nodes[node].configuration == 0 and node != self.bounds.dead:
                 yield from self._rebuild(state, index, node)
         confirmed = sorted((coordinator.known[node] for node in view.nodes), reverse=True)
@@ -281,7 +310,7 @@ class Model:
         if have > coordinator.done and (have >= own_claim or not self.rules.claim_first):
             entry = next(entry for entry in coordinator.log if self.entries[entry].offset == have)
             after = self._acknowledge(self._set(state, index, coordinator._replace(done=have)), entry)
-            yield f"{_name(index)} acknowledges up to {self.show(entry)}", after
+            yield f"{name_of(index)} acknowledges up to {self.show(entry)}", after
         if self.bounds.trims:
             yield from self._trim(state, index)
 
@@ -289,6 +318,11 @@ class Model:
         """Append or one step of a repair, seen from what the node holds now."""
         coordinator = state.coordinators[index]
         there = state.nodes[node]
+        if there.floor > max(coordinator.floor, coordinator.epoch):
+            # What was answered under another floor is not added up with what is answered under this one.
+            learned = coordinator._replace(floor=there.floor, known=(0,) * len(state.nodes))
+            yield f"{name_of(index)} hears of floor {there.floor}", self._set(state, index, learned)
+            return
         for log in self._targets(there.log, coordinator.log):
             upto = self.end(log)[1]
             if log == there.log and coordinator.known[node] >= upto:
@@ -299,16 +333,17 @@ class Model:
                 (coordinator.epoch, coordinator.nonce),
                 there.log,
                 log,
+                coordinator.floor,
             )
             after = self._write(state, message)
-            told = f"{_name(index)} writes up to {self.show(log[-1])} at node {node}"
+            told = f"{name_of(index)} writes up to {self.show(log[-1])} at node {node}"
             if after is not None:
                 known = (*coordinator.known[:node], upto, *coordinator.known[node + 1 :])
                 yield told, self._set(after, index, coordinator._replace(known=known))
                 if self.bounds.lost and after != state:
                     yield f"{told}, the answer is lost", after
             if state.left[LATE] and message not in state.late:
-                yield f"{told}: delayed", _spend(state, LATE)._replace(late=(*state.late, message))
+                yield f"{told}: delayed", spend(state, LATE)._replace(late=(*state.late, message))
 
     def _targets(self, here: tuple[int, ...], log: tuple[int, ...]) -> list[tuple[int, ...]]:
         """What a node may be given next: one entry more, or everything."""
@@ -334,6 +369,8 @@ class Model:
             promised, mine = there.promise, message.promise
             if promised != mine if self.rules.nonce else promised[0] != mine[0]:
                 return None
+            if there.floor > max(message.floor, promised[0]):
+                return None
         if self.rules.behind and there.log not in (message.expected, message.log):
             return None
         return self._node(state, message.node, there._replace(log=message.log))
@@ -351,7 +388,8 @@ class Model:
     def _wipes(self, state: State) -> Iterator[Step]:
         for node, there in enumerate(state.nodes):
             if there.configuration:
-                yield f"node {node} loses its data", self._node(_spend(state, WIPES), node, EMPTY)
+                wiped = EMPTY._replace(wipes=there.wipes + 1)
+                yield f"node {node} loses its data", self._node(spend(state, WIPES), node, wiped)
 
     def _rebuild(self, state: State, index: int, node: int) -> Iterator[Step]:
         """The owner fills an empty node from the copy of another one."""
@@ -359,6 +397,15 @@ class Model:
         view = self.views[coordinator.view]
         if self.bounds.stranger and node == 3 and self.rules.named:
             return
+        seen_at = dict(coordinator.empties)
+        now = state.nodes[node].wipes
+        if self.bounds.wipes and self.rules.delayed:
+            if seen_at.get(node) != now:
+                seeing = coordinator._replace(empties=tuple(sorted((seen_at | {node: now}).items())))
+                if node not in seen_at or self.rules.continuous:
+                    yield f"{name_of(index)} sees node {node} empty", self._set(state, index, seeing)
+            if node not in seen_at or (self.rules.continuous and seen_at[node] != now):
+                return
         mine = (coordinator.epoch, coordinator.nonce)
         sources = [
             other
@@ -382,11 +429,14 @@ class Model:
                 continue
             furnishing = standing if self.rules.furnished else [source]
             snapshots = {upto for other in furnishing for upto in state.nodes[other].snapshots}
-            filled = Node(view.configuration, mine, copy.log, tuple(sorted(snapshots)))
+            filled = Node(view.configuration, mine, copy.log, tuple(sorted(snapshots)), wipes=now)
             after = self._node(state, node, filled)
             if self.rules.delayed:
-                after = self._forget(after, node)
-            yield f"{_name(index)} rebuilds node {node} from node {source}", after
+                if not self.bounds.wipes or seen_at[node] == now:
+                    after = self._forget(after, node)
+                rest = tuple(pair for pair in after.coordinators[index].empties if pair[0] != node)
+                after = self._set(after, index, after.coordinators[index]._replace(empties=rest))
+            yield f"{name_of(index)} rebuilds node {node} from node {source}", after
 
     def _forget(self, state: State, node: int) -> State:
         """Nobody counts any more what a node said before it lost its data."""
@@ -410,7 +460,7 @@ class Model:
             upto = last
             for count in {view.majority if self.rules.stored else 1}:
                 for holders in combinations([n for n in view.nodes if self.votes(state, view, n)], count):
-                    after = _spend(state, TRIMS)
+                    after = spend(state, TRIMS)
                     for node in holders:
                         there = after.nodes[node]
                         after = self._node(after, node, there._replace(snapshots=(*there.snapshots, upto)))
@@ -419,7 +469,7 @@ class Model:
                     )
                     writing = coordinator._replace(log=(*coordinator.log, marker))
                     yield (
-                        f"{_name(index)} stores a snapshot up to {upto} at {holders}",
+                        f"{name_of(index)} stores a snapshot up to {upto} at {holders}",
                         self._set(after, index, writing),
                     )
         for upto in markers:
@@ -434,14 +484,14 @@ class Model:
                 kept = tuple(entry for entry in there.log if self.entries[entry].offset > upto)
                 if kept != there.log and (marked or (not self.rules.marked and kept)):
                     yield (
-                        f"{_name(index)} trims node {node} up to {upto}",
+                        f"{name_of(index)} trims node {node} up to {upto}",
                         self._node(state, node, there._replace(log=kept)),
                     )
                 elif kept != there.log and not self.rules.marked:
                     kept = there.log[-1:]
                     if kept != there.log:
                         yield (
-                            f"{_name(index)} trims node {node} to its last entry",
+                            f"{name_of(index)} trims node {node} to its last entry",
                             self._node(state, node, there._replace(log=kept)),
                         )
 
@@ -473,7 +523,7 @@ class Model:
                 following = coordinator._replace(view=choice)
                 if self.rules.counted:
                     following = following._replace(seen=(), known=(0,) * len(state.nodes))
-                yield f"{_name(index)} follows to configuration 2", self._set(state, index, following)
+                yield f"{name_of(index)} follows to configuration 2", self._set(state, index, following)
 
     # -- small things ------------------------------------------------------------------------------------
 
@@ -482,18 +532,15 @@ class Model:
         return state._replace(coordinators=(*coordinators[:index], coordinator, *coordinators[index + 1 :]))
 
     def _node(self, state: State, node: int, there: Node) -> State:
+        before = state.nodes[node]
+        if self.bounds.forgets and there.configuration and there.sure:
+            changed = before[1:3] != there[1:3] or before.floor != there.floor
+            if changed and before.configuration and before.sure:
+                past = (*before.past, (before.promise, before.log, before.floor))
+                there = there._replace(past=past[-self.bounds.depth :])
         return state._replace(nodes=(*state.nodes[:node], there, *state.nodes[node + 1 :]))
 
     def show(self, number: int) -> str:
         """An entry in a word."""
         entry = self.entries[number]
-        return f"{entry.kind} {entry.epoch}-{entry.offset} of {_name(entry.by)}"
-
-
-def _name(index: int) -> str:
-    return "AB"[index]
-
-
-def _spend(state: State, what: int) -> State:
-    left = state.left
-    return state._replace(left=(*left[:what], left[what] - 1, *left[what + 1 :]))
+        return f"{entry.kind} {entry.epoch}-{entry.offset} of {name_of(entry.by)}"

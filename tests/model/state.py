@@ -30,6 +30,12 @@ class Rules:
         named: an empty server is filled only if the configuration names it.
         counted: answers are added up within one configuration only.
         decided: one replacement of a number is decided, before any node goes over.
+        continuous: of how long a node is empty only the present emptiness counts, not one that it was filled
+            after.
+        doubted: a node that restarted, and may have forgotten what it said last, does not vote.
+        raised: ... until a floor above all that it can have promised stands on a majority of the others,
+            under which no older write is taken (dropped: until the claim stands on such a majority).
+        recovered: ... and until it has what that majority had (dropped: with the log that it still has).
     """
 
     nonce: bool = True
@@ -53,6 +59,10 @@ class Rules:
     named: bool = True
     counted: bool = True
     decided: bool = True
+    continuous: bool = True
+    doubted: bool = True
+    raised: bool = True
+    recovered: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,11 @@ class Bounds:
         twice: whether two replacements are tried at once.
         dead: a node that is away for good from the beginning; -1: none.
         lost: answers that are lost although the node did what it was asked.
+        forgets: nodes that restart without the last that they were told; one at a time: where a majority
+            forgets at once, nothing is promised.
+        depth: how many of its last changes a node forgets at most.
+        wiped_before: a node lost its data once already and was filled by the second coordinator, after the
+            first one had seen it empty.
     """
 
     records: int = 1
@@ -86,6 +101,9 @@ class Bounds:
     twice: bool = False
     dead: int = -1
     lost: bool = True
+    forgets: int = 0
+    depth: int = 1
+    wiped_before: bool = False
 
 
 class Entry(NamedTuple):
@@ -100,12 +118,27 @@ class Entry(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A server: its configuration (0: it has no data), promise, entries, and how far its snapshots reach."""
+    """A server.
+
+    Attributes:
+        configuration: of the log; 0: it has no data.
+        promise: epoch and nonce.
+        log: its entries.
+        snapshots: how far they reach.
+        floor: it promises nothing at or below this epoch any more, and takes writes only from who knows it.
+        wipes: how often it lost its data.
+        sure: whether it knows all that it ever said.
+        past: promise, log and floor before its last changes, which may not be on its disk yet.
+    """
 
     configuration: int
     promise: tuple[int, int]
     log: tuple[int, ...]
     snapshots: tuple[int, ...] = ()
+    floor: int = 0
+    wipes: int = 0
+    sure: bool = True
+    past: tuple[tuple[tuple[int, int], tuple[int, ...], int], ...] = ()
 
 
 class Coordinator(NamedTuple):
@@ -120,6 +153,11 @@ class Coordinator(NamedTuple):
         log: what it takes the log to be.
         known: per node, the offset up to which that one confirmed.
         done: offset up to which it acknowledged.
+        floor: the highest that it heard of under this claim.
+        empties: nodes that it has seen empty, with how often each had lost its data by
+            then.
+        raising: nodes at which it raised the floor for one that restarted, with the log that stood there
+            then.
     """
 
     mode: str = "idle"
@@ -130,6 +168,9 @@ class Coordinator(NamedTuple):
     log: tuple[int, ...] = ()
     known: tuple[int, ...] = ()
     done: int = 0
+    floor: int = 0
+    empties: tuple[tuple[int, int], ...] = ()
+    raising: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class Message(NamedTuple):
@@ -140,6 +181,7 @@ class Message(NamedTuple):
     promise: tuple[int, int]
     expected: tuple[int, ...]
     log: tuple[int, ...]
+    floor: int = 0
 
 
 class State(NamedTuple):
@@ -165,3 +207,14 @@ class View(NamedTuple):
 def without(*names: str) -> Rules:
     """All rules but these."""
     return replace(Rules(), **dict.fromkeys(names, False))
+
+
+def name_of(index: int) -> str:
+    """A coordinator's name."""
+    return "AB"[index]
+
+
+def spend(state: State, what: int) -> State:
+    """The state in which something may happen once less."""
+    left = state.left
+    return state._replace(left=(*left[:what], left[what] - 1, *left[what + 1 :]))

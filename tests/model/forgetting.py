@@ -1,0 +1,109 @@
+"""Nodes that restart without the last that they were told, and how they come to vote again.
+
+With `appendfsync everysec` a node that crashes may forget a promise that somebody counts, a Claim that it
+took, an entry that was acknowledged. It comes back with data and does not know.
+"""
+
+from collections.abc import Iterator
+
+from model.state import Bounds, Coordinator, Node, Rules, State, View, name_of, spend
+
+FORGETS = 6
+ABOVE = 4
+"""The floor is so far above what is known: more promises than a node can forget."""
+
+Step = tuple[str, State]
+
+
+class Forgetting:
+    """The part of the model that is about restarts."""
+
+    rules: Rules
+    bounds: Bounds
+    views: list[View]
+
+    def end(self, log: tuple[int, ...]) -> tuple[int, int]:
+        """Place of the last entry."""
+        raise NotImplementedError
+
+    def votes(self, state: State, view: View, node: int) -> bool:
+        """Whether a node answers a writer with this view."""
+        raise NotImplementedError
+
+    def _set(self, state: State, index: int, coordinator: Coordinator) -> State:
+        raise NotImplementedError
+
+    def _node(self, state: State, node: int, there: Node) -> State:
+        raise NotImplementedError
+
+    def _restarts(self, state: State) -> Iterator[Step]:
+        """A node is back with what was on its disk; all others are sure of what they said."""
+        if any(not there.sure for there in state.nodes):
+            return
+        for node, there in enumerate(state.nodes):
+            for age, (promise, log, floor) in enumerate(reversed(there.past), 1):
+                back = there._replace(promise=promise, log=log, floor=floor, sure=False, past=())
+                after = self._node(spend(state, FORGETS), node, back)
+                if not self.rules.doubted:
+                    after = self._node(after, node, back._replace(sure=True))
+                yield f"node {node} restarts and has forgotten its last {age}", after
+
+    def _recover(self, state: State, index: int, node: int) -> Iterator[Step]:
+        """The claim of an owner brings back a node that restarted."""
+        coordinator = state.coordinators[index]
+        view = self.views[coordinator.view]
+        mine = (coordinator.epoch, coordinator.nonce)
+        standing = [
+            other
+            for other in view.nodes
+            if other != node and self.votes(state, view, other) and state.nodes[other].promise == mine
+        ]
+        if not self.rules.raised:
+            if len(standing) >= view.majority:
+                logs = [state.nodes[other].log for other in standing]
+                yield from self._admit(state, index, node, logs, state.nodes[node].floor)
+            return
+        raised = dict(coordinator.raising)
+        floor = max(max(there.promise[0], there.floor) for there in state.nodes)
+        for other in standing:
+            there = state.nodes[other]
+            if other not in raised:
+                # All of them get the same one: what was the highest before the first of them got it, and
+                # more.
+                upto = max(state.nodes[one].floor for one in raised) if raised else floor + ABOVE
+                after = self._node(state, other, there._replace(floor=max(there.floor, upto)))
+                raising = coordinator._replace(
+                    raising=tuple(sorted((*coordinator.raising, (other, there.log))))
+                )
+                yield (
+                    f"{name_of(index)} raises the floor to {upto} at node {other}",
+                    self._set(after, index, raising),
+                )
+        if len(raised) >= view.majority:
+            upto = min(state.nodes[other].floor for other in raised)
+            yield from self._admit(state, index, node, list(raised.values()), upto)
+
+    def _admit(
+        self, state: State, index: int, node: int, logs: list[tuple[int, ...]], floor: int
+    ) -> Iterator[Step]:
+        """The node gets the log, and votes."""
+        coordinator = state.coordinators[index]
+        there = state.nodes[node]
+        mine = (coordinator.epoch, coordinator.nonce)
+        if there.promise > mine:
+            return
+        most = max(self.end(log) for log in logs)
+        copies = {
+            other.log
+            for other in state.nodes
+            if other is not there and other.promise == mine and self.end(other.log)[0] == coordinator.epoch
+        }
+        if not self.rules.recovered:
+            copies = {there.log}
+        for log in copies:
+            if self.rules.recovered and self.end(log) < most:
+                continue
+            back = there._replace(promise=mine, log=log, floor=max(there.floor, floor), sure=True)
+            after = self._node(state, node, back)
+            after = self._set(after, index, coordinator._replace(raising=()))
+            yield f"{name_of(index)} lets node {node} vote again", after
