@@ -64,7 +64,7 @@ class ContainerNode:
             DockerContainer(CONTAINER_IMAGE)
             .with_bind_ports(6379, self.port)
             .with_command(
-                "redis-server --appendonly yes --appendfsync everysec --save '' --maxmemory-policy noeviction"
+                "redis-server --appendonly yes --appendfsync always --save '' --maxmemory-policy noeviction"
             )
         )
         self._started = False
@@ -342,10 +342,14 @@ async def metadata_cluster(
     shards: int = 4,
     nodes: LogNodes | None = None,
     features: Iterable[str] = FEATURE_NAMES,
+    fsync: str = "always",
     **settings: Any,
 ) -> AsyncIterator[MetadataCluster]:
-    """An initialised cluster with some instances, stopped at the end."""
-    running = RedisNodes(folder, node_count) if nodes is None else nodes
+    """An initialised cluster with some instances, stopped at the end.
+
+    With `fsync` "everysec" nodes that restart may have forgotten something, and count for that.
+    """
+    running = RedisNodes(folder, node_count, fsync) if nodes is None else nodes
     await running.start()
     cluster = MetadataCluster(running, FAST | settings)
     try:

@@ -17,7 +17,7 @@ from metadata.test_metadata_leases import Holder, Watcher
 from muster_metadata.entries import End, Entry, arguments, chain
 from muster_metadata.keys import NODE, Identity
 from muster_metadata.lease_stream import probe
-from muster_metadata.leases import DEAD, LIVE
+from muster_metadata.leases import DEAD, LIVE, LeaseRow
 from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reply import Reply, Status
@@ -25,12 +25,12 @@ from muster_metadata.steps import OK, checked
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 
-def promised_late(prepare: Callable[..., Answer], *arguments: Any) -> Answer:
+def promised_late(prepare: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
     """A node's promise, which comes after those of the others."""
 
     async def later() -> Reply:
         await asyncio.sleep(0.05)
-        return await prepare(*arguments)
+        return await prepare(*arguments, **options)
 
     return asyncio.ensure_future(later())
 
@@ -315,3 +315,56 @@ async def test_a_node_never_goes_back_to_an_earlier_configuration(tmp_path: Path
         assert (await node.check(0, 1, writer.nonce)).status is Status.MOVED
         async with cluster.client(0) as client:
             assert await client.hget(NODE, "identity") == str(first._replace(configuration=3)).encode()
+
+
+async def test_a_copy_is_not_put_in_place_under_a_higher_promise(tmp_path: Path) -> None:
+    """The log is gone and the promise to another claim is not: who fills it must not take that back."""
+    async with one_node(tmp_path) as (cluster, writer, node):
+        await writer.append(cluster[0], b"w:1")
+        entries = await cluster[0].read(0, writer)
+        assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
+        async with cluster.client(0) as client:
+            await client.delete("muster:{0}:log")
+            held = (0, writer.epoch, writer.nonce)
+            assert (await node.stage(*held, ("", b""), entries)).status is Status.OK
+            end = entries[-1]
+            whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "")
+            assert (await node.install(*held, *whole)).status is Status.FENCED
+            assert await client.hget("muster:{0}:promise", "epoch") == b"9"
+
+
+async def test_a_node_acknowledges_only_what_it_has(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (cluster, writer, node):
+        await writer.append(cluster[0], b"w:1")
+        held = (0, writer.epoch, writer.nonce)
+        (missing,) = behind(writer.end, writer.epoch, b"w:2")
+        answer = await node.acknowledge(*held, missing.position.stream_id, missing.hash)
+        assert answer.status is Status.MISMATCH
+        async with cluster.client(0) as client:
+            assert await client.get("muster:{0}:acknowledged") != missing.position.stream_id.encode()
+
+
+async def test_one_node_does_not_say_which_run_of_a_process_was_the_last(tmp_path: Path) -> None:
+    """It may have missed all that came since; a process that believed it would take an old number."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        tables = cluster[0].server.metadata.tables
+        row = LeaseRow("c-1", "s-1", run=4, counter=7, host="127.0.0.1", port=1)
+        assert (await tables.renew(row, 1_000))[0] is Status.OK
+        for index in (1, 2):
+            cluster.nodes[index].pause()
+        try:
+            with pytest.raises(TimeoutError):
+                await tables.lease("c-1", 200)
+        finally:
+            for index in (1, 2):
+                cluster.nodes[index].resume()
+
+
+async def test_two_processes_of_one_name_do_not_share_a_run(tmp_path: Path) -> None:
+    """Both started from the same row: the one that stored its own first has the name."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        tables = cluster[0].server.metadata.tables
+        first = LeaseRow("c-1", "s-1", run=1, counter=1, host="127.0.0.1", port=1)
+        second = LeaseRow("c-1", "s-2", run=1, counter=2, host="127.0.0.1", port=2)
+        assert (await tables.renew(first, 1_000))[0] is Status.OK
+        assert (await tables.renew(second, 1_000))[0] is Status.SUPERSEDED

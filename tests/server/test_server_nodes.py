@@ -9,17 +9,18 @@ import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
 from muster_metadata.addresses import place_of
+from muster_metadata.replacement import REBUILD_DELAY_MS, STEP_TIMEOUT_MS
 from muster_metadata.reply import Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode
-from muster_server.nodes.command import app
+from muster_server.nodes.command import _times, app
 from muster_server.nodes.survey import NodeState, survey
 from typer.testing import CliRunner, Result
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[MetadataCluster]:
-    async with metadata_cluster(tmp_path, 3) as running:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as running:
         writer = Writer(0)
         await writer.claim(running[0])
         for number in range(5):
@@ -140,3 +141,12 @@ async def test_what_makes_no_sense_is_refused(
     result = await run(*arguments)
     assert result.exit_code == 2
     assert sentence in result.stderr
+
+
+def test_replace_waits_as_long_as_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may count for so long on what a server said before it lost its data."""
+    assert _times() == (STEP_TIMEOUT_MS, REBUILD_DELAY_MS)
+    for name, value in (("STEP", "30000"), ("CLAIM", "60000")):
+        monkeypatch.setenv(f"MUSTER_METADATA_{name}_TIMEOUT_MS", value)
+    monkeypatch.setenv("MUSTER_METADATA_REBUILD_DELAY_MS", "60000")
+    assert _times() == (30_000, 60_000)

@@ -20,7 +20,7 @@ HIGHEST_EPOCH = (1 << 53) - 1
 """Lua's numbers are exact up to here."""
 
 _ATTEMPTS = 4
-_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG)
+_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ class Claimer:
             for node, reply in zip(self._quorum.nodes, replies, strict=True)
             if reply is not None and reply.status is Status.OK
         ]
-        top = max(max(state.epoch, state.end.position.epoch) for _, state in found)
+        top = max(max(state.epoch, state.floor, state.end.position.epoch) for _, state in found)
+        # A node that restarted does not vote, but what it remembers of its promise would keep it out.
+        top = max([top, *(reply.epoch for reply in replies if reply and reply.status is Status.RESTARTED)])
         heard = _Heard(top, nodes=found)
         node, best = max(found, key=lambda pair: pair[1].end.position)
         if best.end.position.epoch == top and (best.epoch, best.nonce) == (top, nonce):
@@ -130,7 +132,8 @@ class Claimer:
         tag = secrets.token_bytes(8)
         # A node may lose its data and be rebuilt after it promised; `ask` counts no promise for that long.
         verdict, replies = await self._quorum.ask(
-            lambda node: node.prepare(shard, epoch, nonce, tag), steps.checked(self._quorum.majority)
+            lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
+            steps.checked(self._quorum.majority),
         )
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
             return Claimed(verdict or steps.UNKNOWN)
@@ -143,8 +146,9 @@ class Claimer:
         acknowledged = max(
             parse_id(reply.values[2]) for reply in replies if reply is not None and reply.status is Status.OK
         )
-        if acknowledged > best.position:
+        if acknowledged > best.position or acknowledged.offset > best.position.offset:
             # A node stores that position only beside the entry: somebody removed what was acknowledged.
+            # Offsets are dense over epochs, so a log of a later epoch that is shorter lacks it as well.
             return Claimed(steps.truncated(best.position, acknowledged))
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
@@ -176,7 +180,7 @@ class Claimer:
             for finished in asyncio.as_completed(repairs):
                 result = await finished
                 fenced += result is Repaired.FENCED
-                if result is Repaired.DONE:
+                if result.whole:
                     having |= {node for task, node in repairs.items() if _is_done(task)}
                 if len(having) >= self._quorum.majority:
                     rest = [node for node in rest if node not in having]
@@ -206,4 +210,4 @@ class Claimer:
 
 
 def _is_done(task: "asyncio.Task[Repaired]") -> bool:
-    return task.done() and not task.cancelled() and task.result() is Repaired.DONE
+    return task.done() and not task.cancelled() and task.result().whole

@@ -230,6 +230,7 @@ async def _make(node: Node, configuration: Configuration) -> None:
         names += (log.log, log.promise, log.acknowledged)
         entry = genesis(configuration.cluster_id, shard_count, shard, created_at_ms)
         values += (entry.record, entry.nonce, entry.hash)
+    values.append(node.tables.run)
     reply = await node.table("initialise", names, *values)
     if reply.done:
         return

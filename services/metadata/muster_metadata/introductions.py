@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from muster_metadata import keys
 from muster_metadata.configuration import Introduction
+from muster_metadata.lane import fields
 from muster_metadata.node import Node
 from muster_metadata.reply import Reply, Status
 
@@ -41,9 +42,3 @@ def _introduction(identity: Reply | None, server: Reply | None) -> Introduction 
         addresses=tuple(addresses.split(",")) if addresses else (),
         run_id=told.get("run_id", ""),
     )
-
-
-def fields(info: bytes) -> dict[str, str]:
-    """The fields of an answer to INFO."""
-    lines = info.decode("utf-8", "replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -28,6 +28,7 @@ class LogKeys(NamedTuple):
     copy: str
     exported: str
     snapshots: str
+    vacant: str
 
     def snapshot(self, upto: str) -> str:
         """The key of the snapshot that covers the log up to an id; empty: what all such keys begin with."""
@@ -45,6 +46,7 @@ def log_keys(shard: int, shard_count: int) -> LogKeys:
         f"{base}:copy",
         f"{base}:exported",
         f"{base}:snapshots",
+        f"{base}:vacant",
     )
 
 

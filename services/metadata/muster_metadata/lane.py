@@ -23,6 +23,9 @@ from muster_metadata.scripts import SCRIPTS
 
 log = structlog.get_logger()
 
+SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
+"""Settings with which a server forgets nothing that it answered."""
+
 Decoder = Callable[[Any], Reply]
 _Waiting = tuple[float, asyncio.Future[Reply], Decoder]
 
@@ -48,6 +51,9 @@ class Lane:
     Attributes:
         on_reply: told how long each command waited for its answer, in seconds; nobody is if absent.
         losses: connections that broke or were given up.
+        run_id: of the server's process at the other end of the connection; empty: it does not tell.
+        started_s: when that process was started, in Unix time.
+        synced: whether it syncs each write.
     """
 
     def __init__(
@@ -65,6 +71,9 @@ class Lane:
         self._on_connect = on_connect
         self.on_reply: Callable[[float], None] | None = None
         self.losses = 0
+        self.run_id = ""
+        self.started_s = 0
+        self.synced = False
         self._connection: Connection | SSLConnection | None = None
         self._outbox: list[bytes] = []
         self._wake = asyncio.Event()
@@ -78,6 +87,11 @@ class Lane:
     def _patience_s(self) -> float:
         """How long making a connection may take; nobody waits for it. With TLS certificates are checked."""
         return _TLS_CONNECT_S if self._class is SSLConnection else min(_CONNECT_S, self._reply_timeout_s)
+
+    @property
+    def run(self) -> str:
+        """The run of the server, as its promises are marked with it."""
+        return f"{self.run_id}/always" if self.run_id and self.synced else self.run_id
 
     @property
     def connected(self) -> bool:
@@ -187,6 +201,23 @@ class Lane:
         await connection.send_packed_command(commands, check_health=False)
         for _ in commands:
             await connection.read_response(disconnect_on_error=False)
+        await self._hear_run(connection)
+
+    async def _hear_run(self, connection: Connection) -> None:
+        """Which process this is: one that was started since may have forgotten what it said last."""
+        questions = [("INFO", "server"), *(("CONFIG", "GET", name) for name in SYNCED)]
+        await connection.send_packed_command([_pack(question) for question in questions], check_health=False)
+        answers: list[Any] = []
+        for _ in questions:
+            try:
+                raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            except ResponseError:
+                raw = None  # it may not be asked: what it forgets then nobody notices
+            answers.append(raw)
+        told = fields(answers[0] or b"")
+        self.run_id = told.get("run_id", "")
+        self.started_s = int(time.time()) - int(told.get("uptime_in_seconds", "0"))
+        self.synced = answers[1:] == [[name.encode(), value] for name, value in SYNCED.items()]
 
     async def _write(self, connection: Connection) -> None:
         while True:
@@ -232,6 +263,12 @@ class Lane:
         for _, future, _ in waiting:
             if not future.done():
                 future.set_result(LOST)
+
+
+def fields(info: bytes) -> dict[str, str]:
+    """The fields of an answer to INFO."""
+    lines = info.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
 def _pack(command: tuple[bytes | str | int, ...]) -> bytes:

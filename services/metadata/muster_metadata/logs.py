@@ -43,6 +43,7 @@ class Logs:
         self._upkeep = upkeep
         self._claimed = claimed
         self.on_asked: Callable[[Node, Answer], None] | None = None
+        self._floors: dict[int, int] = {}
 
     async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, End | None]:
         """Takes a log."""
@@ -65,12 +66,7 @@ class Logs:
         id_ = end.position.stream_id
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
         batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
-        verdict, replies = await self._quorum.ask(
-            lambda node: self._asked(node, node.append(*held, batch)),
-            steps.appended(end.position, self._quorum.majority, first_attempt=step.first_attempt),
-            late=lambda node, reply: self._upkeep.heard(held, node, reply),
-        )
-        verdict = verdict or steps.UNKNOWN
+        verdict, replies = await self._append(held, end, batch, first_attempt=step.first_attempt)
         if verdict.outcome == pb.LOG_OUTCOME_OK:
             self._upkeep.wrote(held, entries[-1].end)
             self._tell(held, replies)
@@ -82,6 +78,26 @@ class Logs:
         else:
             self._complain(held, replies)
         return verdict, None
+
+    async def _append(
+        self, held: Held, end: End, batch: list[bytes | str], *, first_attempt: bool
+    ) -> tuple[Verdict, Replies]:
+        """Asks all nodes, and again when one of them restarted: only answers under one floor are added up."""
+
+        def question(node: Node) -> Answer:
+            return self._asked(node, node.append(*held, batch, floor))
+
+        while True:
+            floor = self._floors.get(held.shard, 0)
+            verdict, replies = await self._quorum.ask(
+                question,
+                steps.appended(end.position, self._quorum.majority, first_attempt=first_attempt),
+                late=lambda node, reply: self._upkeep.heard(held, node, reply),
+            )
+            if verdict is not steps.RAISED:
+                return verdict or steps.UNKNOWN, replies
+            self._floors[held.shard] = max(floor, steps.floor_in(replies))
+            first_attempt = False
 
     def _asked(self, node: Node, answer: Answer) -> Answer:
         if self.on_asked is not None:

@@ -31,6 +31,7 @@ from muster_metadata.membership import Membership
 from muster_metadata.monitor import Monitor
 from muster_metadata.node import Node
 from muster_metadata.owners import OwnerRow
+from muster_metadata.patrol import Patrol
 from muster_metadata.quorum import Quorum
 from muster_metadata.reading import LogReader
 from muster_metadata.repair import Repairer
@@ -82,6 +83,7 @@ class Metadata:
         repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)
+        self._patrol = Patrol(self.quorum, self.upkeep)
         self.reader = LogReader(self.quorum)
         claimer = Claimer(self.quorum, repairer, wall_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
@@ -166,6 +168,7 @@ class Metadata:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.servers.stop()
+        await self._patrol.stop()
         await self._monitor.stop()
         await self.catalog.stop()
         await self.upkeep.stop()
@@ -181,6 +184,8 @@ class Metadata:
         self.catalog.known(found.shard_count)
         self._monitor.start()
         self.servers.start()
+        # First, for nodes that restarted all at once are only read after it has let them in.
+        self._patrol.start(found.shard_count + 1)
         self.problem = "the catalog was not read yet"
         await self.catalog.wait_read()
         # Nobody is served before: a coordinator might lack what the cluster has enabled.
@@ -232,6 +237,7 @@ class Metadata:
 
     def _connected(self, node: Node) -> None:
         self.upkeep.recheck(node)
+        self._patrol.hurry()
 
     def _follow(self) -> None:
         self._spawn(self.membership.follow())

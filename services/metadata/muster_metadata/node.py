@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from muster_metadata import keys
 from muster_metadata.addresses import at, place_of
 from muster_metadata.entries import Entry, arguments
-from muster_metadata.lane import Lane
+from muster_metadata.lane import SYNCED, Lane
 from muster_metadata.reply import Reply, Status, plain, scripted
 from muster_metadata.scripts import SCRIPTS, Script
 
@@ -15,7 +15,13 @@ Answer: TypeAlias = asyncio.Future[Reply]
 
 _BULK_TIMEOUT_MS = 5_000
 _WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew", "snapshot"})
-_FIFTH_KEY = {"stage": "copy", "install": "copy", "exported": "exported"}
+_MORE_KEYS = {
+    "stage": ("copy",),
+    "install": ("copy", "vacant"),
+    "discard": ("copy",),
+    "exported": ("exported",),
+    "vacant": ("vacant",),
+}
 
 
 class Node:
@@ -54,6 +60,12 @@ class Node:
         )
         self.tables = Lane(url, reply_timeout_ms, 8 << 20)
         self.bulk = Lane(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
+
+    async def look(self) -> None:
+        """Asks again whether it syncs each write: that can be changed while it runs."""
+        synced = await syncs(self.ask)
+        for lane in (self.steps, self.tables, self.bulk):
+            lane.synced = synced
 
     def start(self) -> None:
         """Begins to connect in the background."""
@@ -128,32 +140,81 @@ class Node:
         nonce: bytes,
         *rest: bytes | str | int,
         more: Sequence[str] = (),
+        vote: bool = True,
     ) -> Answer:
         names = (*self._keys(shard), *more)
-        if script.name in _FIFTH_KEY:
-            names += (getattr(self._all_keys(shard), _FIFTH_KEY[script.name]),)
+        if script.name in _MORE_KEYS:
+            known = self._all_keys(shard)
+            names += tuple(getattr(known, name) for name in _MORE_KEYS[script.name])
         decode = self._wrote if script.name in _WRITING else self._read
+        run = lane.run if vote else ""
         return lane.send(
-            decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest
+            decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest, run
         )
 
-    def inspect(self, shard: int) -> Answer:
-        """Values: id and hash of the end, acknowledged, promised epoch, its nonce, first id, entries."""
-        return self._on_log(self.steps, SCRIPTS["inspect"], shard, 0, b"")
+    def inspect(self, shard: int, *, vote: bool = True) -> Answer:
+        """What the node has.
 
-    def prepare(self, shard: int, epoch: int, nonce: bytes, tag: bytes = b"") -> Answer:
-        """Raises the promise. Values: id and hash of the end, acknowledged position."""
-        return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, tag)
+        Values: id and hash of the end, acknowledged, promised epoch, its nonce, first id, entries, floor,
+        run of the promise.
 
-    def append(self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str]) -> Answer:
+        Args:
+            shard: of which log.
+            vote: whether the answer is to count; a node that may have forgotten something then answers
+                RESTARTED.
+        """
+        return self._on_log(self.steps, SCRIPTS["inspect"], shard, 0, b"", vote=vote)
+
+    def prepare(
+        self,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        tag: bytes = b"",
+        *,
+        above: int | None = None,
+        vote: bool = True,
+    ) -> Answer:
+        """Raises the promise. Values: id and hash of the end, acknowledged position, run of the promise.
+
+        Args:
+            shard: of which log.
+            epoch: of the claim.
+            nonce: of the claim.
+            tag: of the attempt at it; empty: any.
+            above: refuse if a Claim of this nonce stands in the log above this epoch; None: do not look.
+            vote: whether the answer is to count.
+        """
+        rest = (tag, "" if above is None else above)
+        return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, *rest, vote=vote)
+
+    def append(
+        self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str], floor: int = 0
+    ) -> Answer:
         """Writes a batch: id and hash of the exact end, acknowledged position, entries."""
-        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch)
+        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch[:3], floor, *batch[3:])
+
+    def raise_floor(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
+        """Takes no older write, and promises nothing up to the floor. Values: id and hash of the end."""
+        return self._on_log(self.steps, SCRIPTS["raise"], shard, epoch, nonce, floor)
+
+    def readmit(
+        self, shard: int, epoch: int, nonce: bytes, having: Sequence[bytes | str], floor: int, run: str
+    ) -> Answer:
+        """Lets it vote in a run, if it has an entry (id and hash; empty: with what it has)."""
+        rest = (*having, floor, run)
+        return self._on_log(self.steps, SCRIPTS["readmit"], shard, epoch, nonce, *rest, vote=False)
+
+    def vacant(self, shard: int, mark: bytes) -> Answer:
+        """Leaves a mark where a log is gone. Values of NOLOG: why, and the mark that stands there."""
+        return self._on_log(self.steps, SCRIPTS["vacant"], shard, 0, b"", mark)
 
     def repair(
         self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[Entry]
     ) -> Answer:
         """Cuts and writes; `ends` are the exact end and the cut, id and hash of each."""
-        return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *ends, *arguments(entries))
+        rest = (*ends, *arguments(entries))
+        return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *rest, vote=False)
 
     def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
         """Asks whether the promise still stands. Values: id and hash of the end."""
@@ -194,14 +255,27 @@ class Node:
         return self._on_log(self.bulk, SCRIPTS["hashes"], shard, 0, b"", upto, count)
 
     def stage(
-        self, shard: int, epoch: int, nonce: bytes, after: Sequence[bytes | str], entries: Sequence[Entry]
+        self,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        after: Sequence[bytes | str],
+        entries: Sequence[Entry],
+        *,
+        gone: bool = False,
     ) -> Answer:
-        """Adds entries to the copy of a log that is made beside it."""
-        return self._on_log(self.bulk, SCRIPTS["stage"], shard, epoch, nonce, *after, *arguments(entries))
+        """Adds entries to the copy of a log that is made beside it; `gone`: if the log itself still is."""
+        rest = (*after, "gone" if gone else "", *arguments(entries))
+        return self._on_log(self.bulk, SCRIPTS["stage"], shard, epoch, nonce, *rest)
 
     def install(self, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int) -> Answer:
         """Puts the copy in the place of the log, with the promise."""
-        return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest)
+        rest = (*rest, self.bulk.run)
+        return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest, vote=False)
+
+    def discard(self, shard: int) -> Answer:
+        """Removes the copy."""
+        return self._on_log(self.bulk, SCRIPTS["discard"], shard, 0, b"")
 
     def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
         """Stores how far a log was exported; the entry must stand here."""
@@ -231,3 +305,12 @@ class Node:
     def ask(self, *command: bytes | str | int) -> Answer:
         """A plain command on the tables' connection; one value."""
         return self.tables.send(plain, *command)
+
+
+async def syncs(ask: Callable[..., Answer]) -> bool:
+    """Whether a server syncs each write before it answers."""
+    for name, wanted in SYNCED.items():
+        reply = await ask("CONFIG", "GET", name)
+        if reply.status is not Status.OK or reply.values[0] != [name.encode(), wanted]:
+            return False
+    return True

@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+
+from muster_runtime.clock import boot_ms
 
 from muster_metadata.node import Answer, Node
 from muster_metadata.reply import Reply
@@ -21,16 +22,20 @@ class Quorum:
     Args:
         nodes: 1, 3 or 5 of them.
         step_timeout_ms: after this an outcome without a majority is unknown.
+        now_ms: boot clock; that of the machine if absent.
 
     Attributes:
         configuration: number of the log's configuration; answers are added up within one only.
     """
 
-    def __init__(self, nodes: Sequence[Node], step_timeout_ms: int) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], step_timeout_ms: int, now_ms: Callable[[], int] = boot_ms
+    ) -> None:
         self.nodes = tuple(nodes)
         self.majority = len(self.nodes) // 2 + 1
         self.step_timeout_ms = step_timeout_ms
         self.configuration = 0
+        self._now_ms = now_ms
 
     def start(self) -> None:
         """Begins to connect to all nodes in the background."""
@@ -64,8 +69,9 @@ class Quorum:
         Returns:
             What was decided, None if nothing was, and the answers up to then.
         """
-        limit_s = (self.step_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        deadline_s = time.monotonic() + limit_s
+        limit_ms = self.step_timeout_ms if timeout_ms is None else timeout_ms
+        # This clock goes on while the machine sleeps; that of the loop's timer does not.
+        deadline_ms = self._now_ms() + limit_ms
         configuration = self.configuration
         answers = [question(node) for node in self.nodes]
         replies: list[Reply | None] = [None] * len(answers)
@@ -77,7 +83,7 @@ class Quorum:
             if answer.cancelled():
                 return
             reply = answer.result()
-            if time.monotonic() > deadline_s or self.configuration != configuration:
+            if self._now_ms() > deadline_ms or self.configuration != configuration:
                 _expire(decided, decide, replies)
             if decided.done():
                 if late is not None:
@@ -94,7 +100,7 @@ class Quorum:
                 answer.add_done_callback(functools.partial(came, place))
         if not missing:
             return decide(replies, True), replies
-        timer = asyncio.get_running_loop().call_later(limit_s, _expire, decided, decide, replies)
+        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, _expire, decided, decide, replies)
         try:
             return await decided, replies
         finally:

@@ -2,13 +2,15 @@
 
 import asyncio
 import enum
-import time
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from muster_core.position import Position
+from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.clock import boot_ms
+from muster_runtime.logs import alarm
 
 from muster_metadata.entries import End, Entry, continues, parse_id
 from muster_metadata.node import Node
@@ -20,6 +22,11 @@ from muster_metadata.steps import checked
 _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
 _HASHES = 256
+_MARK_BYTES = 8
+
+FLOOR_ABOVE = 10_000
+"""How far a floor is above every epoch that is known: more promises than a node can give for one log in the
+second or two that it may forget. Epochs have ten digits in a token: room for a million restarts of nodes."""
 
 
 class Held(NamedTuple):
@@ -34,13 +41,20 @@ class Repaired(enum.Enum):
     """How a repair ended."""
 
     DONE = "done"
-    """The node has the log."""
+    """The node has the log now."""
+    LEVEL = "level"
+    """The node had all of it already."""
     LATER = "later"
     """Not now: the node or every source is away. Try again."""
     FENCED = "fenced"
     """The node promised a higher epoch: only a new claim can repair it."""
     BLOCKED = "blocked"
     """The node belongs to another cluster, is another node of this one, or an empty stranger."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the node has the log."""
+        return self in (Repaired.DONE, Repaired.LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,8 @@ class Inspected:
     nonce: bytes
     first: Position
     entries: int
+    floor: int
+    run: str
 
     @property
     def missing(self) -> int:
@@ -62,8 +78,20 @@ class Inspected:
     @classmethod
     def read(cls, reply: Reply) -> "Inspected":
         """Reads the answer to `inspect`."""
-        _, _, acknowledged, epoch, nonce, first, entries = reply.values
-        return cls(reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries))
+        _, _, acknowledged, epoch, nonce, first, entries, floor, run = reply.values
+        return cls(
+            reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries), int(floor),
+            run.decode(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacancy:
+    """A log that is gone from a node, known by a mark that was left there."""
+
+    mark: bytes
+    run: str
+    since_ms: int
 
 
 class Repairer:
@@ -74,20 +102,23 @@ class Repairer:
 
     Args:
         quorum: all nodes.
-        rebuild_delay_ms: how long a node must have been seen empty before it is rebuilt. Answers to a
-            `prepare` are not counted for that long, so no claimant can still count a promise that the
-            node forgot.
+        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is
+            filled.
+            Answers to a `prepare` are not counted for that long, so no claimant can still count a promise
+            that the node forgot.
 
     Attributes:
         created_at_ms: when the cluster was made; a node that lost its identity is told again.
         addresses: of the nodes in the log's configuration, likewise.
     """
 
-    def __init__(self, quorum: Quorum, rebuild_delay_ms: int) -> None:
+    def __init__(self, quorum: Quorum, rebuild_delay_ms: int, now_ms: Callable[[], int] = boot_ms) -> None:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum)
-        self._rebuild_delay_s = rebuild_delay_ms / 1000
-        self._empty_since: dict[tuple[int, int], float] = {}
+        self._rebuild_delay_ms = rebuild_delay_ms
+        self._now_ms = now_ms
+        self._vacant: dict[tuple[int, int], _Vacancy] = {}
+        self._floors: dict[tuple[int, int, str], int] = {}
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
 
@@ -99,25 +130,97 @@ class Repairer:
             held: the claim.
             target: a node that ends here has everything.
         """
-        reply = await node.prepare(held.shard, held.epoch, held.nonce)
-        place = (node.index, held.shard)
+        reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
         if reply.status is Status.NOLOG:
-            if reply.values[0] == b"foreign" or (reply.values[0] == b"empty" and not node.member):
-                return Repaired.BLOCKED
-            since = self._empty_since.setdefault(place, time.monotonic())
-            if time.monotonic() - since < self._rebuild_delay_s:
-                return Repaired.LATER
-            return await self._rebuild(node, held, None)
-        self._empty_since.pop(place, None)
+            return await self._fill(node, held, reply)
         if reply.status is Status.PROMISED:
             return Repaired.FENCED
         if reply.status is not Status.OK:
             return Repaired.LATER
+        vote = await node.inspect(held.shard)
+        if vote.status is Status.RESTARTED:
+            return await self._bring_back(node, held, reply)
         if reply.end == target:
             return Repaired.DONE
-        return await self._catch_up(node, held, reply.end)
+        return await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
 
-    async def _catch_up(self, node: Node, held: Held, end: End) -> Repaired:
+    async def _fill(self, node: Node, held: Held, reply: Reply) -> Repaired:
+        """Gives a node the log that it lost, once it has been gone for long enough."""
+        if reply.values[0] == b"foreign" or (reply.values[0] == b"empty" and not node.member):
+            return Repaired.BLOCKED
+        reply = await node.vacant(held.shard, secrets.token_bytes(_MARK_BYTES))
+        if reply.status is not Status.NOLOG or reply.values[0] == b"foreign":
+            return Repaired.LATER
+        # The mark goes when the log is filled or the node loses its data again: that is another vacancy.
+        mark, run, now_ms = reply.values[1], node.steps.run_id, self._now_ms()
+        place = (node.index, held.shard)
+        known = self._vacant.get(place)
+        if known is None or (known.mark, known.run) != (mark, run):
+            known = self._vacant[place] = _Vacancy(mark, run, now_ms)
+        if now_ms - known.since_ms < self._rebuild_delay_ms:
+            return Repaired.LATER
+        result = await self._rebuild(node, held, None)
+        if result.whole:
+            self._vacant.pop(place, None)
+        return result
+
+    async def _bring_back(self, node: Node, held: Held, reply: Reply) -> Repaired:
+        """Lets a node vote again that restarted and may have forgotten a promise, a Claim or a record.
+
+        A floor is raised on a majority of the others first: higher than any promise that the node can have
+        forgotten, so nobody who counts such a one gets another; and whoever counts an acknowledgement that it
+        forgot must ask again. What stands on that majority then is all that was acknowledged; the node gets
+        it.
+        """
+        shard, run = held.shard, node.steps.run
+        floor = await self._floor(node, held, run)
+        if floor is None:
+            return Repaired.LATER
+        verdict, replies = await self._quorum.ask(
+            lambda other: None if other is node else other.raise_floor(*held, floor),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return Repaired.LATER
+        end = max(
+            (reply.end for reply in replies if reply is not None and reply.status is Status.OK),
+            key=lambda end: end.position,
+        )
+        caught_up = await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
+        if not caught_up.whole:
+            return caught_up
+        if not await self.complete(node, held, nodes_heard=self._quorum.majority):
+            return Repaired.LATER
+        having = (end.position.stream_id, end.hash)
+        answer = await node.readmit(shard, held.epoch, held.nonce, having, floor, run)
+        if answer.status is Status.FENCED:
+            return Repaired.FENCED
+        if answer.status is not Status.OK:
+            return Repaired.LATER
+        self._floors.pop((node.index, shard, run), None)
+        return Repaired.DONE
+
+    async def _floor(self, node: Node, held: Held, run: str) -> int | None:
+        """The floor that brings a node back; None: the claim does not stand on a majority of the others.
+
+        Tried again it stays the same, unless a claim went above it.
+        """
+        states = await asyncio.gather(
+            *(other.inspect(held.shard, vote=other is not node) for other in self._quorum.nodes)
+        )
+        known = [Inspected.read(state) for state in states if state.status is Status.OK]
+        standing = sum((state.epoch, state.nonce) == (held.epoch, held.nonce) for state in known)
+        itself = states[self._quorum.nodes.index(node)]
+        if itself.status is not Status.OK or standing - 1 < self._quorum.majority:
+            return None
+        place = (node.index, held.shard, run)
+        floor = self._floors.get(place, 0)
+        if floor <= max(state.epoch for state in known):
+            floor = max(max(state.epoch, state.floor) for state in known) + FLOOR_ABOVE
+            self._floors[place] = floor
+        return floor
+
+    async def _catch_up(self, node: Node, held: Held, end: End, acknowledged: Position = GENESIS) -> Repaired:
         source = await self.source(held, node)
         if source is None:
             return Repaired.LATER
@@ -126,12 +229,19 @@ class Repairer:
             if source[1].first > end.position:
                 return await self._rebuild(node, held, end)
             return Repaired.LATER
+        if acknowledged.offset > cut.position.offset:
+            # Only what a majority forgot can be missing there.
+            alarm(
+                "log_acknowledged_records_cut", node=node.index, shard=held.shard, epoch=held.epoch,
+                after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
+            )  # fmt: skip
+        result = Repaired.LEVEL
         while True:
             entries = await _page(source[0], held.shard, cut)
             if entries is None:
                 return Repaired.LATER
             if not entries:
-                return Repaired.DONE if cut == end else Repaired.LATER
+                return result if cut == end else Repaired.LATER
             ends = (end.position.stream_id, end.hash, cut.position.stream_id, cut.hash)
             reply = await node.repair(held.shard, held.epoch, held.nonce, ends, entries)
             if reply.status is Status.FENCED:
@@ -139,16 +249,19 @@ class Repairer:
             if not reply.done:
                 return Repaired.LATER
             end = cut = reply.end
+            result = Repaired.DONE
 
-    async def complete(self, node: Node, held: Held) -> bool:
+    async def complete(self, node: Node, held: Held, *, nodes_heard: int = 1) -> bool:
         """Copies the snapshots that a node lacks, which has the log; whether it has them all now."""
         source = await self.source(held, node)
-        return source is not None and await self._copies.copy_missing(node, source[0], held.shard)
+        return source is not None and await self._copies.copy_missing(
+            node, source[0], held.shard, nodes_heard=nodes_heard
+        )
 
     async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
         """The node that has most of a claim's log: under its promise, ending with an entry of its epoch."""
         others = [node for node in self._quorum.nodes if node is not excluded]
-        replies = await asyncio.gather(*(node.inspect(held.shard) for node in others))
+        replies = await asyncio.gather(*(node.inspect(held.shard, vote=False) for node in others))
         found = [
             (node, Inspected.read(reply))
             for node, reply in zip(others, replies, strict=True)
@@ -189,20 +302,41 @@ class Repairer:
         source = await self.source(held, node)
         if source is None:
             return Repaired.LATER
+        copied = await self._copy(node, held, source, gone=end is None)
+        if copied is None:
+            return Repaired.LATER
+        result = await self._install(node, held, end, source, copied)
+        if result is not Repaired.DONE:
+            # Somebody else may have filled the node meanwhile: what was copied for nothing is not left there.
+            await node.discard(held.shard)
+            return result
+        caught_up = await self._catch_up(node, held, copied)
+        return Repaired.DONE if caught_up.whole else caught_up
+
+    async def _copy(
+        self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
+    ) -> End | None:
+        """Copies a log beside its place; the end of the copy. None: it is away, or another copy is made."""
         shard, epoch, nonce = held
         copied: End | None = None
         while True:
             entries = await _page(source[0], shard, copied)
             if entries is None:
-                return Repaired.LATER
+                return None
             if not entries:
-                break
+                return copied
             after = ("", b"") if copied is None else (copied.position.stream_id, copied.hash)
-            reply = await node.stage(shard, epoch, nonce, after, entries)
+            reply = await node.stage(shard, epoch, nonce, after, entries, gone=gone)
             if reply.status is not Status.OK:
-                return Repaired.LATER
+                return None
             copied = reply.end
-        if copied is None or copied.position < source[1].end.position:
+
+    async def _install(
+        self, node: Node, held: Held, end: End | None, source: tuple[Node, Inspected], copied: End
+    ) -> Repaired:
+        """Puts a copy in the place of the log, if it has everything and the claim stands without the node."""
+        shard, epoch, nonce = held
+        if copied.position < source[1].end.position:
             return Repaired.LATER
         if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER
@@ -224,10 +358,7 @@ class Repairer:
         )  # fmt: skip
         if reply.status is Status.FENCED:
             return Repaired.FENCED
-        if reply.status is not Status.OK:
-            return Repaired.LATER
-        self._empty_since.pop((node.index, shard), None)
-        return await self._catch_up(node, held, copied)
+        return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
 
 async def _page(source: Node, shard: int, after: End | None) -> list[Entry] | None:

@@ -19,14 +19,15 @@ from muster_metadata.addresses import at, normalised, place_of, split_urls
 from muster_metadata.claim import Claimer
 from muster_metadata.configuration import Configuration, Introduction, newest_of
 from muster_metadata.entries import End, arguments, chain
-from muster_metadata.introductions import fields, introductions
+from muster_metadata.introductions import introductions
+from muster_metadata.lane import fields
 from muster_metadata.membership import configure, retire
-from muster_metadata.node import Node
+from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reading import LogReader, drain
 from muster_metadata.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.reply import Status
-from muster_metadata.steps import appended
+from muster_metadata.steps import appended, floor_in
 
 STEP_TIMEOUT_MS = 2_000
 REBUILD_DELAY_MS = 4_000
@@ -320,16 +321,22 @@ class Replacement:
         ).SerializeToString()
         entries = chain(end, held.epoch, [(record, secrets.token_bytes(16))])
         batch: list[bytes | str] = [end.position.stream_id, end.hash, "", *arguments(entries)]
+        floor = 0
+
+        def question(node: Node) -> Answer:
+            return node.append(*held, batch, floor)
+
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
-            verdict, _ = await self._before.ask(
-                lambda node: node.append(*held, batch),
+            verdict, replies = await self._before.ask(
+                question,
                 appended(end.position, self._majority, first_attempt=False),
             )
             if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK:
                 return True
             if verdict is not None and verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 return False
+            floor = max(floor, floor_in(replies))
             await asyncio.sleep(_PAUSE_S)
         return False
 
@@ -375,7 +382,7 @@ class Replacement:
         while waiting:
             for shard in list(waiting):
                 outcome = await self._fill(shard, waiting[shard])
-                if outcome is Repaired.DONE:
+                if outcome.whole:
                     del waiting[shard]
                     progress_s = time.monotonic()
                 elif outcome is Repaired.BLOCKED:

@@ -24,12 +24,18 @@ class Status(enum.Enum):
     """A lower promise: the node did not hear of this claim yet."""
     PROMISED = "PROMISED"
     """`prepare` came too late."""
+    SPENT = "SPENT"
+    """`prepare` for a claim that left a Claim of another epoch in the log: its nonce names that one."""
     SUPERSEDED = "SUPERSEDED"
     """A later run of the same name holds the lease."""
     NOLOG = "NOLOG"
     """The node has no such log, or is not the node it should be. It does not vote."""
     MOVED = "MOVED"
     """The log has another configuration at the node: the caller must learn it, or the node must."""
+    RESTARTED = "RESTARTED"
+    """The node restarted and may have forgotten what it said last. It does not vote."""
+    RAISED = "RAISED"
+    """A floor was raised under the promise, which the caller must know to write."""
     DOWN = "DOWN"
     """Never sent: no connection."""
     LOST = "LOST"
@@ -68,7 +74,7 @@ class Reply:
 
     @property
     def epoch(self) -> int:
-        """Promised epoch, in a refusal."""
+        """Promised epoch or floor, in a refusal."""
         return int(self.values[0])
 
     @property

@@ -91,16 +91,22 @@ async def _configuration(nodes: Sequence[Node]) -> tuple[Configuration, list[Int
 
 
 async def _raise(nodes: Sequence[Node], shard: int) -> None:
-    replies = await asyncio.gather(*(node.inspect(shard) for node in nodes))
+    replies = await asyncio.gather(*(node.inspect(shard, vote=False) for node in nodes))
     found = [
         (node, Inspected.read(reply))
         for node, reply in zip(nodes, replies, strict=True)
         if reply.status is Status.OK
     ]
     if len(found) > len(nodes) // 2:
-        epoch = max(max(state.epoch, state.end.position.epoch) for _, state in found) + RAISE
+        epoch = max(max(state.epoch, state.floor, state.end.position.epoch) for _, state in found) + RAISE
         nonce = secrets.token_bytes(16)
-        answers = await asyncio.gather(*(node.prepare(shard, epoch, nonce, _TAG) for node, _ in found))
+        answers = await asyncio.gather(
+            *(node.prepare(shard, epoch, nonce, _TAG, vote=False) for node, _ in found)
+        )
+        # What a restored node forgot is forgotten by all; from here on its answers count.
+        await asyncio.gather(
+            *(node.readmit(shard, epoch, nonce, ("", ""), 0, node.steps.run) for node, _ in found)
+        )
         if sum(answer.status is Status.OK for answer in answers) > len(nodes) // 2:
             return
     raise RestoredError(

@@ -7,7 +7,7 @@ from importlib import resources
 _FOLDER = resources.files("muster_metadata") / "lua"
 _ON_A_LOG = (
     "inspect", "prepare", "append", "repair", "check", "acknowledge", "trim", "hashes", "stage", "install",
-    "exported", "snapshot", "mark",
+    "exported", "snapshot", "mark", "raise", "readmit", "vacant", "discard",
 )  # fmt: skip
 _OTHERS = ("initialise", "configure", "renew", "bury", "forget", "own")
 

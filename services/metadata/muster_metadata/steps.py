@@ -30,6 +30,9 @@ UNKNOWN = Verdict(
     pb.LOG_OUTCOME_UNKNOWN,
     message="no majority of the log's nodes answered in time; repeat the step unchanged",
 )
+RAISED = Verdict(
+    pb.LOG_OUTCOME_UNKNOWN, message="a node of the log restarted meanwhile; repeat the step unchanged"
+)
 REFUSED = Verdict(pb.LOG_OUTCOME_REFUSED, message="no node of the log could write; try again later")
 NO_LOG = Verdict(
     pb.LOG_OUTCOME_NO_LOG,
@@ -58,6 +61,13 @@ def truncated(end: Position | None, acknowledged: Position) -> Verdict:
     )
 
 
+def floor_in(replies: Replies) -> int:
+    """The highest floor that a node named, which the writer did not know; 0: none did."""
+    return max(
+        (reply.epoch for reply in replies if reply is not None and reply.status is Status.RAISED), default=0
+    )
+
+
 def count(replies: Replies, *statuses: Status) -> int:
     """How many nodes answered one of these."""
     return sum(reply is not None and reply.status in statuses for reply in replies)
@@ -65,11 +75,7 @@ def count(replies: Replies, *statuses: Status) -> int:
 
 def fenced(replies: Replies) -> Verdict:
     """The verdict of a majority that promised a higher epoch."""
-    epoch = max(
-        reply.epoch
-        for reply in replies
-        if reply is not None and reply.status in (Status.FENCED, Status.PROMISED)
-    )
+    epoch = max(reply.epoch for reply in replies if reply is not None and reply.status in _OVERTAKEN)
     return Verdict(
         pb.LOG_OUTCOME_FENCED,
         epoch,
@@ -81,7 +87,7 @@ def shared(replies: Replies, majority: int) -> Verdict | None:
     """What is the same for every step: done, fenced or no log, each at a majority."""
     if count(replies, Status.OK, Status.DUP) >= majority:
         return OK
-    if count(replies, Status.FENCED, Status.PROMISED) >= majority:
+    if count(replies, *_OVERTAKEN) >= majority:
         return fenced(replies)
     if count(replies, Status.NOLOG) >= majority:
         return NO_LOG
@@ -96,7 +102,7 @@ def locked_out(replies: Replies, majority: int) -> Verdict | None:
     are repaired.
     """
     voting = count(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
-    lost = count(replies, Status.FENCED, Status.PROMISED)
+    lost = count(replies, *_OVERTAKEN)
     return fenced(replies) if voting < majority <= voting + lost and lost else None
 
 
@@ -113,6 +119,9 @@ def appended(
 
     def decide(replies: Replies, final: bool) -> Verdict | None:
         verdict = shared(replies, majority)
+        if verdict is None and count(replies, Status.RAISED):
+            # What was answered until now does not count any more: the writer asks all again.
+            return RAISED
         if verdict is not None or not final:
             return verdict
         if not count(replies, Status.OK, Status.DUP):
@@ -133,6 +142,7 @@ def appended(
     return decide
 
 
+_OVERTAKEN = (Status.FENCED, Status.PROMISED, Status.SPENT)
 _MAY_BE = (Status.OK, Status.DUP, Status.LOST)
 
 

@@ -25,7 +25,7 @@ _FENCED_S = 1.0
 _COMPLAINT_S = 60.0
 _REPAIRS_PER_NODE = 4
 _REFUSING = (Status.REFUSED, Status.BROKEN)
-_BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG)
+_BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
 
 
 @dataclass(slots=True)
@@ -121,6 +121,10 @@ class Upkeep:
         ]
         if len(nonces) >= self._quorum.majority:
             self.wrote(Held(shard, epoch, nonces[0]), None, self._quorum.nodes)
+
+    def lacks(self, held: Held, nodes: Iterable[Node]) -> None:
+        """Some nodes lack something of a log whose claim stands on a majority."""
+        self.wrote(held, None, nodes)
 
     def recheck(self, node: Node) -> None:
         """A node came back: everything there may be behind."""
@@ -222,17 +226,18 @@ class Upkeep:
         result = Repaired.LATER
         try:
             result = await self._repairer.repair(node, known.held)
-            if result is Repaired.DONE and not await self._repairer.complete(node, known.held):
+            if result.whole and not await self._repairer.complete(node, known.held):
                 result = Repaired.LATER
         except Exception:
             log.exception("repair_failed", shard=known.held.shard, node=node.index)
         finally:
             self._repairs.pop(place, None)
             self.repairs[result] += 1
-        if result is Repaired.DONE:
+        if result.whole:
             self._retry_s.pop(place, None)
             known.acknowledged = False
-            log.info("log_repaired", shard=known.held.shard, node=node.index)
+            if result is Repaired.DONE:
+                log.info("log_repaired", shard=known.held.shard, node=node.index)
         elif result is Repaired.FENCED:
             self._fenced(known, node)
         else:

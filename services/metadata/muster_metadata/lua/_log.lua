@@ -1,7 +1,9 @@
 -- Begins every script on a log. KEYS: log, promise, acknowledged position, identity of the node.
--- ARGV: identity expected, epoch, nonce of the claim, then what the script needs.
+-- ARGV: identity expected, epoch, nonce of the claim, then what the script needs; last of all the run of the
+-- server as its connection told it, empty: whoever asks does not count the answer as a vote.
 local log, promise, acknowledged, node = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local identity, epoch, nonce = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local run = table.remove(ARGV)
 
 local function last_entry()
   local found = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
@@ -29,12 +31,21 @@ local function acknowledge(id)
   if id ~= '' and (not stored or later(id, stored)) then redis.call('SET', acknowledged, id) end
 end
 
+-- The promise: epoch, nonce, the epoch as text, the floor (no other claim at or below it), the run it is from.
 local function promised()
-  local held = redis.call('HMGET', promise, 'epoch', 'nonce')
-  if held[1] then return tonumber(held[1]), held[2], held[1] end
+  local held = redis.call('HMGET', promise, 'epoch', 'nonce', 'floor', 'run')
+  if held[1] then return tonumber(held[1]), held[2], held[1], tonumber(held[3] or '0'), held[4] end
 end
 
--- Why this node does not vote on this log, or nothing. A log is never made here.
+-- Whether this node may have forgotten what it said last: it restarted since it last voted on this log, and what
+-- it wrote then was not synced at once (a run that was so is marked). A run that is not known is not judged.
+local function forgetful(mark)
+  if run == '' or not mark or mark == '' or mark == run then return false end
+  local mark_id, mark_synced = string.match(mark, '^([^/]*)(.*)$')
+  return mark_id ~= string.match(run, '^[^/]*') and mark_synced ~= '/always'
+end
+
+-- Why this node has no such log, or nothing. A log is never made here.
 local function absent()
   local found = redis.call('HGET', node, 'identity')
   if not found then return {'NOLOG', 'empty'} end
@@ -42,13 +53,27 @@ local function absent()
   if redis.call('EXISTS', promise) == 0 or redis.call('XLEN', log) == 0 then return {'NOLOG', 'lost'} end
 end
 
--- Why the caller may not write here, or nothing: the promise must be exactly the caller's.
-local function refusal()
+-- Why this node does not vote on this log, or nothing, and then what it promised.
+local function abstention()
   local missing = absent()
   if missing then return missing end
-  local held, held_nonce, text = promised()
+  local held, held_nonce, text, floor, mark = promised()
+  if forgetful(mark) then return {'RESTARTED', string.format('%d', math.max(held, floor))} end
+  return nil, held, held_nonce, text, floor, mark
+end
+
+-- Why the caller may not write here, or nothing: the promise must be exactly the caller's.
+local function refusal()
+  local reason, held, held_nonce, text, floor, mark = abstention()
+  if reason then return reason end
   if held > epoch or (held == epoch and held_nonce ~= nonce) then return {'FENCED', text} end
   if held < epoch then return {'UNPROMISED', text} end
+  return nil, floor, mark
+end
+
+-- Notes the run in which a promise stands, with what is written anyway.
+local function note_run(mark)
+  if run ~= '' and mark ~= run then redis.call('HSET', promise, 'run', run) end
 end
 
 local function write(first)

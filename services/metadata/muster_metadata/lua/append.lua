@@ -1,7 +1,9 @@
 -- Writes a batch behind the exact end, all or nothing. ARGV[4], ARGV[5]: id and hash of that end;
--- ARGV[6]: acknowledged position of the writer; then id, record, nonce and hash of each entry.
-local refused = refusal()
+-- ARGV[6]: acknowledged position of the writer; ARGV[7]: the floor that it knows; then id, record, nonce and hash of
+-- each entry.
+local refused, floor, mark = refusal()
 if refused then return refused end
+if floor > epoch and floor > tonumber(ARGV[7]) then return {'RAISED', string.format('%d', floor)} end
 local id, hash = last_entry()
 local count = #ARGV
 if id ~= ARGV[4] or hash ~= ARGV[5] then
@@ -9,6 +11,7 @@ if id ~= ARGV[4] or hash ~= ARGV[5] then
   acknowledge(ARGV[6])
   return {'DUP', id, hash}
 end
-write(7)
+write(8)
 acknowledge(ARGV[6])
+note_run(mark)
 return {'OK', ARGV[count - 3], ARGV[count]}

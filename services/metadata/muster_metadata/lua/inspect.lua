@@ -1,7 +1,9 @@
 -- What the node holds of a log. Reads only.
-local missing = absent()
-if missing then return missing end
+local reason, _, held_nonce, text, floor, mark = abstention()
+if reason then return reason end
 local id, hash = last_entry()
-local held = redis.call('HMGET', promise, 'epoch', 'nonce')
 local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1][1]
-return {'OK', id, hash, redis.call('GET', acknowledged) or '0-1', held[1], held[2], first, redis.call('XLEN', log)}
+return {
+  'OK', id, hash, redis.call('GET', acknowledged) or '0-1', text, held_nonce, first, redis.call('XLEN', log),
+  string.format('%d', floor), mark or '',
+}

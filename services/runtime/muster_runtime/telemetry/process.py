@@ -38,9 +38,12 @@ COLLECT_TIMEOUTS = Metric(
 ALARM_EVENTS = (
     "group_quarantined",
     "lease_too_short",
+    "log_acknowledged_records_cut",
     "log_damaged",
     "log_node_damaged",
     "log_not_readable",
+    "log_second_may_be_missing",
+    "log_waits_for_a_node",
     "metadata_outdated",
     "preload_failed",
     "shard_failed",

@@ -10,7 +10,13 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from muster_metadata.addresses import BadUrlsError
-from muster_metadata.replacement import Plan, ReplaceError, Replacement
+from muster_metadata.replacement import (
+    REBUILD_DELAY_MS,
+    STEP_TIMEOUT_MS,
+    Plan,
+    ReplaceError,
+    Replacement,
+)
 from muster_metadata.restored import RestoredError, raise_epochs
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.errors import StartupError
@@ -77,7 +83,11 @@ def replace(
     """
 
     async def main() -> None:
-        async with Replacement(_address(redis, data), old, new, tell=typer.echo, timeout_s=timeout) as work:
+        step_timeout_ms, rebuild_delay_ms = _times()
+        async with Replacement(
+            _address(redis, data), old, new, tell=typer.echo, timeout_s=timeout,
+            step_timeout_ms=step_timeout_ms, rebuild_delay_ms=rebuild_delay_ms,
+        ) as work:  # fmt: skip
             plan = await work.plan()
             _introduce(plan)
             if dry_run:
@@ -199,3 +209,13 @@ def _row(node: NodeState) -> tuple[str, ...]:
         apart,
         "not well" if node.problems else "well",
     )
+
+
+def _times() -> tuple[int, int]:
+    """How long a step of `replace` may take, and how long it waits before it fills a server.
+
+    At least as long as the settings of metadata say: for so long somebody may count on what a server
+    said before it lost its data.
+    """
+    settings = load(MetadataSettings)
+    return max(STEP_TIMEOUT_MS, settings.step_timeout_ms), max(REBUILD_DELAY_MS, settings.rebuild_delay_ms)

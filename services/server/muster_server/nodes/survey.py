@@ -10,7 +10,8 @@ from muster_metadata.addresses import place_of, split_urls
 from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
 from muster_metadata.durability import Weakness, configuration_of, default_user
 from muster_metadata.durability import judge as judge_durability
-from muster_metadata.introductions import fields, introductions
+from muster_metadata.introductions import introductions
+from muster_metadata.lane import fields
 from muster_metadata.node import Node
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
@@ -43,6 +44,7 @@ class NodeState:
         memory_bytes: used.
         memory_limit_bytes: 0: none.
         missing_logs: logs that it does not have.
+        unsure_logs: logs that it does not vote on: it restarted and may have forgotten what it said of them.
         damaged_logs: logs that lack entries in the middle.
         lagging_logs: logs that end before the best copy.
         lag_entries: entries that it lacks at most in one log.
@@ -61,6 +63,7 @@ class NodeState:
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     missing_logs: int = 0
+    unsure_logs: int = 0
     damaged_logs: int = 0
     lagging_logs: int = 0
     lag_entries: int = 0
@@ -221,6 +224,11 @@ async def _compare(
     for _, state in counted:
         if state.identity and state.missing_logs:
             state.problems.append(f"it lacks {state.missing_logs} of {len(logs)} logs")
+        if state.unsure_logs:
+            state.problems.append(
+                f"it restarted and may have forgotten what it said last: it does not vote on "
+                f"{state.unsure_logs} of {len(logs)} logs until a majority of the others has repaired them"
+            )
         if state.damaged_logs:
             state.problems.append(
                 f"{state.damaged_logs} of its logs lack entries in the middle: `muster verify` names them"
@@ -238,6 +246,9 @@ def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority
     ends: list[tuple[NodeState, Position]] = []
     promises: list[tuple[NodeState, tuple[int, bytes]]] = []
     for state, reply in zip(states, replies, strict=True):
+        if reply.status is Status.RESTARTED:
+            state.unsure_logs += 1
+            continue
         if reply.status is not Status.OK:
             state.missing_logs += 1
             continue

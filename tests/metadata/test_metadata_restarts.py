@@ -1,0 +1,362 @@
+"""Nodes that restart and forgot what they said last, that lose their data again, logs that nobody uses."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster, records
+from kit.waiting import until, until_equal
+from muster_metadata.entries import Entry, arguments, chain
+from muster_metadata.node import Answer, Node
+from muster_metadata.repair import Held, Repaired, Repairer
+from muster_metadata.reply import Reply, Status
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_server.dev.redis_nodes import RedisNode
+from structlog.testing import capture_logs
+
+MISSING = "log_second_may_be_missing"
+
+
+@asynccontextmanager
+async def node_of(cluster: MetadataCluster, index: int) -> AsyncIterator[Node]:
+    """A connection of its own to one node."""
+    known = cluster[0].server.metadata.quorum.nodes[index]
+    node = Node(known.index, cluster.nodes[index].url, 1_000)
+    node.belongs_to(cluster[0].server.metadata.cluster_id, 4, len(cluster.nodes))
+    node.start()
+    try:
+        await until(lambda: node.steps.connected and node.bulk.connected, "connected")
+        yield node
+    finally:
+        await node.stop()
+
+
+async def stopped(cluster: MetadataCluster) -> None:
+    """Ends all instances, so that nothing happens by itself."""
+    for instance in cluster.instances:
+        await instance.stop()
+
+
+def written_bytes(node: RedisNode) -> tuple[Path, int]:
+    """The append-only file of a node and how much stands there."""
+    (file,) = (node.folder / "appendonlydir").glob("*.incr.aof")
+    return file, file.stat().st_size
+
+
+async def forget(node: RedisNode, since: tuple[Path, int]) -> None:
+    """The machine of a node loses its power, and what was written since is gone."""
+    await lose_power(node, since)
+    await node.start()
+
+
+async def lose_power(node: RedisNode, since: tuple[Path, int]) -> None:
+    """It is away, and its file ends where it did."""
+    await node.kill()
+    with since[0].open("r+b") as file:
+        file.truncate(since[1])
+
+
+async def claimed(cluster: MetadataCluster, *payload: bytes) -> Writer:
+    """A writer whose log is level at all nodes."""
+    writer = Writer(0)
+    assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    for record in payload:
+        await writer.append(cluster[0], record)
+    await until(lambda: cluster.level(0), "level")
+    return writer
+
+
+async def test_a_node_that_forgot_a_promise_does_not_vote(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await stopped(cluster)
+        before = written_bytes(cluster.nodes[2])
+        async with node_of(cluster, 2) as node:
+            assert (await node.prepare(0, 2, secrets.token_bytes(16), b"tag")).status is Status.OK
+        await forget(cluster.nodes[2], before)
+        async with cluster.client(2) as client:
+            assert await client.hget("muster:{0}:promise", "epoch") == b"1"
+        entries = chain(writer.end, 1, [(b"w:2", secrets.token_bytes(16))])
+        id_ = writer.end.position.stream_id
+        batch: list[bytes | str] = [id_, writer.end.hash, id_, *arguments(entries)]
+        async with node_of(cluster, 2) as node:
+            held = (0, writer.epoch, writer.nonce)
+            for answer in (
+                node.append(*held, batch),
+                node.check(*held),
+                node.inspect(0),
+                node.prepare(0, 3, secrets.token_bytes(16), b"tag"),
+                node.acknowledge(*held, id_, writer.end.hash),
+            ):
+                assert (await answer).status is Status.RESTARTED
+
+
+async def test_a_record_that_one_node_forgot_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes 2 and 3 acknowledged it, node 3 forgot it, and only nodes 1 and 3 are heard at first."""
+    async with metadata_cluster(
+        tmp_path, 3, instances=2, fsync="everysec", claim_timeout_ms=1_000
+    ) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        before = written_bytes(cluster.nodes[2])
+        monkeypatch.setattr(cluster[0].server.metadata.quorum.nodes[0], "append", _unreached)
+        assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert [count for count, _ in await cluster.ends(0)] == [3, 4, 4]
+        await cluster[0].stop()
+        await lose_power(cluster.nodes[2], before)
+        cluster.nodes[1].pause()
+        await cluster.nodes[2].start()
+        instance = cluster[1]
+        await until_equal(lambda: hears(instance), [True, False, True], "nodes 1 and 3 answer")
+        successor = Writer(0, "c-2")
+        assert (await successor.claim(instance)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        cluster.nodes[1].resume()
+        await until(lambda: owns(successor, instance), "the successor has the log")
+        assert records(await instance.read(0, successor)) == [b"w:1", b"w:2"]
+        await until_equal(lambda: voting(cluster, 0), 3, "the node that forgot votes again")
+
+
+def _unreached(*_: Any) -> Answer:
+    answer: Answer = asyncio.get_running_loop().create_future()
+    answer.set_result(Reply(Status.DOWN))
+    return answer
+
+
+async def hears(instance: Instance) -> list[bool]:
+    """Which nodes an instance has connections to."""
+    return [node.steps.connected for node in instance.server.metadata.quorum.nodes]
+
+
+async def owns(writer: Writer, instance: Instance) -> bool:
+    """Claims, with another nonce each time."""
+    writer.nonce = secrets.token_bytes(16)
+    return (await writer.claim(instance)).outcome == pb.LOG_OUTCOME_OK
+
+
+async def voting(cluster: MetadataCluster, shard: int) -> int:
+    """How many nodes vote on a log."""
+    found = 0
+    for index in range(len(cluster.nodes)):
+        async with node_of(cluster, index) as node:
+            found += (await node.inspect(shard)).status is Status.OK
+    return found
+
+
+async def test_a_node_that_restarted_votes_again_under_a_floor(tmp_path: Path) -> None:
+    """What it may have forgotten decides nothing: no forgotten promise gets another, no older write lands."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        forgotten = (0, writer.epoch + 1, secrets.token_bytes(16))
+        before = written_bytes(cluster.nodes[2])
+        async with node_of(cluster, 2) as node:
+            assert (await node.prepare(*forgotten, b"tag")).status is Status.OK
+        await forget(cluster.nodes[2], before)
+        await until(lambda: cluster.level(0), "it is brought back")
+        await until_equal(lambda: voting(cluster, 3), 3, "also for a log that nobody ever claimed")
+        batch = writer.batch(b"w:2")
+        entries = chain(writer.end, 1, [(b"w:2", batch.records[0].nonce)])
+        id_ = writer.end.position.stream_id
+        parts: list[bytes | str] = [id_, writer.end.hash, id_, *arguments(entries)]
+        for index in (0, 1):
+            async with node_of(cluster, index) as node:
+                assert (await node.prepare(*forgotten, b"tag")).status is Status.PROMISED
+                assert (await node.append(0, writer.epoch, writer.nonce, parts)).status is Status.RAISED
+        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:3")).outcome == pb.LOG_OUTCOME_OK
+        successor = Writer(0, "c-2")
+        await successor.claim(cluster[0])
+        assert records(await cluster[0].read(0, successor)) == writer.acknowledged
+
+
+async def test_a_node_is_let_in_with_what_the_others_had_and_not_before(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await stopped(cluster)
+        before = written_bytes(cluster.nodes[2])
+        held = (0, writer.epoch, writer.nonce)
+        id_ = writer.end.position.stream_id
+        entries = chain(writer.end, 1, [(b"w:2", secrets.token_bytes(16))])
+        async with node_of(cluster, 2) as node:
+            batch: list[bytes | str] = [id_, writer.end.hash, id_, *arguments(entries)]
+            assert (await node.append(*held, batch)).status is Status.OK
+        await forget(cluster.nodes[2], before)
+        last: Entry = entries[0]
+        having = (last.position.stream_id, last.hash)
+        async with node_of(cluster, 2) as node:
+            run = node.steps.run
+            assert (await node.readmit(*held, having, 9, run)).status is Status.MISMATCH
+            assert (await node.inspect(0)).status is Status.RESTARTED
+            ends = (id_, writer.end.hash, id_, writer.end.hash)
+            assert (await node.repair(*held, ends, entries)).status is Status.OK
+            assert (await node.readmit(*held, having, 9, run)).status is Status.OK
+            assert (await node.inspect(0)).status is Status.OK
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_where_all_nodes_restart_they_go_on_and_an_alarm_says_so(tmp_path: Path, count: int) -> None:
+    async with metadata_cluster(tmp_path, count, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        with capture_logs() as logs:
+            for node in range(count):
+                await cluster.nodes[node].kill()
+            for node in range(count):
+                await cluster.nodes[node].start()
+            assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+            await until_equal(lambda: voting(cluster, 0), count, "all nodes vote")
+            await until(lambda: any(line["event"] == MISSING for line in logs), "the alarm")
+        told = next(line for line in logs if line["event"] == MISSING)
+        assert told["alarm"]
+        assert told["restarted_at"]
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+async def test_a_node_that_syncs_each_write_forgets_nothing(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        with capture_logs() as logs:
+            await cluster.nodes[0].kill()
+            await cluster.nodes[0].start()
+            assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert not any(line["event"] == MISSING for line in logs)
+
+
+async def test_a_second_loss_of_a_node_is_waited_for_again(tmp_path: Path) -> None:
+    """What was seen before somebody else filled the node says nothing about how long it is empty now."""
+    async with metadata_cluster(tmp_path, 3, instances=1) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        quorum = cluster[0].server.metadata.quorum
+        now_ms = 0
+        repairer = Repairer(quorum, rebuild_delay_ms=5_000, now_ms=lambda: now_ms)
+        held = Held(0, writer.epoch, writer.nonce)
+        async with cluster.client(2) as client:
+            await client.flushall()
+            assert await repairer.repair(quorum.nodes[2], held) is Repaired.LATER
+            await until(lambda: cluster.level(0), "the instance has filled it")
+            now_ms = 60_000
+            await client.flushall()
+            assert await repairer.repair(quorum.nodes[2], held) is Repaired.LATER
+
+
+async def test_a_shorter_log_of_a_later_epoch_is_not_claimed(tmp_path: Path) -> None:
+    """It lacks what was acknowledged, although its last position is the higher one."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, *(b"w:%d" % number for number in range(5)))
+        await until_equal(
+            lambda: acknowledged(cluster, 1), b"1-7", "the second node knows what is acknowledged"
+        )
+        await stopped(cluster)
+        await cluster.nodes[2].kill()
+        nonce = secrets.token_bytes(16)
+        async with node_of(cluster, 0) as node:
+            assert (await node.prepare(0, 2, nonce, b"tag")).status is Status.OK
+            rows = (await node.page(0, "-", "+", 2)).values[0]
+            claim = Entry.from_redis(rows[1])
+            id_ = writer.end.position.stream_id
+            ends = (id_, writer.end.hash, claim.position.stream_id, claim.hash)
+            later = chain(claim.end, 2, [(b"w:later", secrets.token_bytes(16))])
+            assert (await node.repair(0, 2, nonce, ends, later)).status is Status.OK
+        instance = await cluster.add_instance()
+        result = await Writer(0, "c-2").claim(instance)
+        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+
+
+async def acknowledged(cluster: MetadataCluster, index: int) -> bytes:
+    """The acknowledged position that a node knows."""
+    async with cluster.client(index) as client:
+        found: Any = await client.get("muster:{0}:acknowledged")
+        return bytes(found or b"")
+
+
+async def test_a_nonce_names_one_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that left its Claim at one node and was overtaken does not leave another one behind it."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        nodes = cluster[0].server.metadata.quorum.nodes
+        monkeypatch.setattr(nodes[2], "append", _unreached)
+        send = nodes[1].append
+        overtaking: list[Answer] = []
+
+        def overtaken(shard: int, *rest: Any) -> Answer:
+            if not overtaking:
+                # On the same connection: it comes before the Claim.
+                overtaking.append(nodes[1].prepare(shard, 50, secrets.token_bytes(16), b"other"))
+            return send(shard, *rest)
+
+        monkeypatch.setattr(nodes[1], "append", overtaken)
+        successor = Writer(0, "c-2")
+        result = await successor.claim(cluster[0])
+        assert overtaking
+        if result.outcome != pb.LOG_OUTCOME_OK:
+            assert result.outcome == pb.LOG_OUTCOME_FENCED
+            await until(lambda: owns(successor, cluster[0]), "another nonce takes the log")
+        entries = await cluster[0].read(0, successor)
+        nonces = [entry.nonce for entry in entries]
+        assert len(set(nonces)) == len(nonces)
+        assert records(entries) == writer.acknowledged
+
+
+async def test_a_nonce_that_stands_in_the_log_is_promised_nothing(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await stopped(cluster)
+        async with node_of(cluster, 0) as node:
+            answer = await node.prepare(0, 7, writer.nonce, b"tag", above=0)
+            assert (answer.status, answer.epoch) == (Status.SPENT, writer.epoch)
+            fresh = secrets.token_bytes(16)
+            assert (await node.prepare(0, 7, fresh, b"tag", above=0)).status is Status.OK
+
+
+async def test_a_deleted_log_that_nobody_uses_is_filled_and_nothing_is_left(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        await claimed(cluster, b"w:1")
+        await stopped(cluster)
+        await cluster.add_instance()
+        await cluster.add_instance()
+        cluster.instances = cluster.instances[1:]
+        async with cluster.client(1) as client:
+            await client.delete("muster:{0}:log", "muster:{0}:promise")
+            await until(lambda: cluster.level(0), "it is filled")
+            await until_equal(
+                lambda: client.exists("muster:{0}:copy", "muster:{0}:vacant"), 0, "nothing is left"
+            )
+
+
+async def test_a_claim_whose_counted_promise_is_gone_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes 1 and 2 promised; node 2 lost the promise, and the owner went on with nodes 2 and 3."""
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        nodes = cluster[1].server.metadata.quorum.nodes
+        unheard = [True]
+        prepare, send = nodes[2].prepare, nodes[1].append
+
+        def not_at_first(*arguments: Any, **options: Any) -> Answer:
+            return _unreached() if unheard and unheard.pop() else prepare(*arguments, **options)
+
+        def after_a_loss(*arguments: Any) -> Answer:
+            monkeypatch.setattr(nodes[1], "append", send)
+
+            async def lose() -> Reply:
+                async with cluster.client(1) as client:
+                    await client.hset(
+                        "muster:{0}:promise", mapping={"epoch": writer.epoch, "nonce": writer.nonce}
+                    )
+                await writer.append(cluster[0], b"w:2")
+                return await send(*arguments)
+
+            return asyncio.ensure_future(lose())
+
+        monkeypatch.setattr(nodes[2], "prepare", not_at_first)
+        monkeypatch.setattr(nodes[1], "append", after_a_loss)
+        successor = Writer(0, "c-2")
+        result = await successor.claim(cluster[1])
+        assert writer.acknowledged == [b"w:1", b"w:2"]
+        if result.outcome != pb.LOG_OUTCOME_OK:
+            await until(lambda: owns(successor, cluster[1]), "another nonce takes the log")
+        assert records(await cluster[1].read(0, successor)) == writer.acknowledged
