@@ -287,9 +287,12 @@ class Arena:
         await self.until(at_home, "every shard is where it shall be")
 
     async def repaired(self, seconds: float = WITHIN_SECONDS) -> None:
-        """Waits until every node has every shard's log up to about its end."""
+        """Waits until every node has every shard's log up to about its end, and votes on it."""
 
         async def caught_up() -> bool:
+            for index in range(1, len(self.cluster.nodes) + 1):
+                if not await self.logs.votes(index):
+                    return False
             for shard in range(self.cluster.shard_count):
                 ends = [await self.logs.end(index, shard) for index in range(1, len(self.cluster.nodes) + 1)]
                 most = max(ends)

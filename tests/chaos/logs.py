@@ -59,6 +59,20 @@ class Logs:
         """The epoch that a node promised."""
         return int(await self.nodes[index - 1].hget(log_keys(shard, self._shard_count).promise, "epoch") or 0)
 
+    async def promises(self, index: int) -> dict[int, int]:
+        """The epochs that a node promised, of all shards."""
+        return {shard: await self.promised(index, shard) for shard in range(self._shard_count)}
+
+    async def votes(self, index: int) -> bool:
+        """Whether a node votes on every shard: it did not restart since it last did."""
+        node = self.nodes[index - 1]
+        run = (await node.info("server"))["run_id"].encode()
+        for shard in range(self._shard_count):
+            mark = await node.hget(log_keys(shard, self._shard_count).promise, "run")
+            if mark is None or mark.partition(b"/")[0] != run:
+                return False
+        return True
+
     async def records(
         self, index: int, shard: int, behind: Position = NOWHERE
     ) -> list[tuple[Position, Record]]:

@@ -108,6 +108,33 @@ async def power_cut(arena: Arena) -> str:
     return f"{behind} logs had lost their end, and were repaired"
 
 
+@scenario("17b", "power cut of one Redis node in the second in which shards are claimed", KILLED_MS)
+async def power_cut_in_claims(arena: Arena) -> str:
+    node, victim = arena.cluster.node(3), arena.cluster.coordinators[0].name
+    (aof,) = (node.folder / "appendonlydir").glob("*.incr.aof")
+    synced = aof.stat().st_size
+    await arena.kill(victim)
+    before = await arena.logs.promises(1)
+
+    async def claimed() -> bool:
+        return await arena.logs.promises(1) != before
+
+    await arena.until(claimed, "shards are claimed", 10)
+    promised = await arena.logs.promises(3)
+    await arena.kill("redis-3")
+    with aof.open("r+b") as file:
+        file.truncate(synced)
+    await arena.start("redis-3")
+    back = await arena.logs.promises(3)
+    forgotten = sum(back[shard] != epoch for shard, epoch in promised.items())
+    if not forgotten:
+        raise NotHit("the node forgot no promise")
+    await arena.start(victim)
+    await arena.repaired()
+    await arena.all_commit()
+    return f"it forgot the promises of {forgotten} logs, and voted when that decided nothing any more"
+
+
 @scenario("18", "one Redis node away for 25 s", NODE_MS)
 async def node_away(arena: Arena) -> str:
     await arena.kill("redis-3")
@@ -293,6 +320,16 @@ async def flushed(arena: Arena) -> str:
     await arena.all_commit()
     await arena.repaired()
     return "both were rebuilt from the others"
+
+
+@scenario("25b", "FLUSHALL on one Redis node, and again as soon as it votes", KILLED_MS)
+async def flushed_twice(arena: Arena) -> str:
+    for time_of in ("first", "second"):
+        await arena.logs.nodes[1].flushall()
+        arena.note(f"FLUSHALL on redis-2 for the {time_of} time")
+        await arena.repaired()
+    await arena.all_commit()
+    return "it was rebuilt both times"
 
 
 @scenario("27", "metadata killed between the script and its answer", KILLED_MS, tries=3)

@@ -49,6 +49,7 @@ class RedisNode:
         self.refusing = ""
         self.loading_until_s = 0.0
         self.delay_s = 0.0
+        self._starts = 1
         self._scripts = scripts
         self._loaded: set[bytes] = set()
         self._written = written
@@ -80,6 +81,7 @@ class RedisNode:
     def start(self, loading_s: float = 0.0) -> None:
         """Starts it again from its file."""
         self.alive = True
+        self._starts += 1
         self.loading_until_s = self.world.now_s + loading_s
         self.network.listen(self.place, PORT, lambda end: _Client(self, end))
 
@@ -89,9 +91,19 @@ class RedisNode:
         self._file = self._synced()
         self.store = _played(self._file)
 
-    def as_of_file(self) -> Store:
-        """What its file, played again, gives after `lose_power`."""
-        return _played(self._synced())
+    @property
+    def run_id(self) -> bytes:
+        """Of the process that it is now."""
+        return b"%020d%020d" % (self.index, self._starts)
+
+    @property
+    def votes(self) -> bool:
+        """Whether it votes on every log: what it may have forgotten decides nothing any more."""
+        return all(
+            not isinstance(value, dict) or value.get(b"run", self.run_id) == self.run_id
+            for key, value in self.store.keys.items()
+            if key.endswith(b":promise")
+        )
 
     def _synced(self) -> list[Effect]:
         synced_s = self.world.now_s - SYNC_S
@@ -160,6 +172,8 @@ class RedisNode:
             return sha
         if name == b"SELECT":
             return OK
+        if name == b"INFO":
+            return self.store.info(*arguments) + b"run_id:%b\r\n" % self.run_id
         return self._do(name, arguments)
 
     def _do(self, name: bytes, arguments: Sequence[bytes]) -> Any:

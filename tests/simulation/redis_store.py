@@ -294,7 +294,7 @@ class Store:
     def config(self, what: bytes, name: bytes) -> list[bytes]:
         values = {
             b"appendonly": b"yes",
-            b"appendfsync": b"always",
+            b"appendfsync": b"everysec",
             b"maxmemory-policy": b"noeviction",
             b"no-appendfsync-on-rewrite": b"no",
         }

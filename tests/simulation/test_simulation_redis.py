@@ -23,6 +23,7 @@ from simulation.world import World
 
 KEYS = [b"muster:{0}:log", b"muster:{0}:promise", b"muster:{0}:acknowledged", b"muster:node"]
 COPY = b"muster:{0}:copy"
+VACANT = b"muster:{0}:vacant"
 SNAPSHOT, SNAPSHOTS = b"muster:{0}:snapshot:1-3", b"muster:{0}:snapshots"
 LEASES, OWNERS = b"muster:leases", b"muster:owners"
 IDENTITY = b"cluster/1/1 of 3/1"
@@ -152,7 +153,7 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
     """Writers of several claims, with right and wrong ends, cuts, copies, trims, leases and owners."""
     both, draw = Both(server), random.Random(1_000 + seed)
     both.script(
-        "initialise", [KEYS[3], *KEYS[:3]], IDENTITY, b"5", b"a,b,c", b"genesis", bytes(16), b"h" * 32
+        "initialise", [KEYS[3], *KEYS[:3]], IDENTITY, b"5", b"a,b,c", b"genesis", bytes(16), b"h" * 32, b"r1"
     )
     ends = [(b"0-1", b"h" * 32)]
 
@@ -177,6 +178,9 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
     def identity() -> bytes:
         return IDENTITY if draw.random() < 0.95 else b"other"
 
+    def run_id() -> bytes:
+        return draw.choice((b"", b"r1", b"r1", b"r1/always", b"r2", b"r2/always"))
+
     def row(run: int, counter: int) -> bytes:
         return b'{"run": %d, "session": "s%d", "counter": %d, "serving": [[1, 2]]}' % (run, run, counter)
 
@@ -185,14 +189,14 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
         begin = (identity(), number, nonce())
         run, counter = draw.randint(1, 3), draw.randint(1, 9)
         lease = [LEASES, KEYS[3]]
-        last = both.script("inspect", KEYS, IDENTITY, b"0", b"")
+        last = both.script("inspect", KEYS, IDENTITY, b"0", b"", run_id())
         if last[0] == b"OK" and draw.random() < 0.7:
             ends.append((last[1], last[2]))
             number = last[4]
             begin = (IDENTITY, number, last[5])
         steps: dict[str, tuple[Any, ...]] = {
-            "prepare": (KEYS, *begin, draw.choice((b"", b"tag"))),
-            "append": (KEYS, *begin, *end(), end()[0], *entries(number)),
+            "prepare": (KEYS, *begin, draw.choice((b"", b"tag")), draw.choice((b"", b"0", b"2"))),
+            "append": (KEYS, *begin, *end(), end()[0], draw.choice((b"0", b"7")), *entries(number)),
             "repair": (KEYS, *begin, *end(), *end(), *entries(number)),
             "check": (KEYS, *begin),
             "acknowledge": (KEYS, *begin, *end()),
@@ -206,13 +210,40 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
             ),
             "mark": ([*KEYS, SNAPSHOT, SNAPSHOTS], *begin, b"1-3", *end(), end()[0], SNAPSHOT[:-3]),
             "hashes": (KEYS, *begin, end()[0], b"%d" % draw.randint(1, 5)),
-            "stage": ([*KEYS, COPY], *begin, *draw.choice((end(), (b"", b""))), *entries(number)),
-            "install": ([*KEYS, COPY], *begin, *end(), *draw.choice((end(), (b"", b""))), b"0-1", b"5"),
+            "stage": (
+                [*KEYS, COPY],
+                *begin,
+                *draw.choice((end(), (b"", b""))),
+                draw.choice((b"", b"gone")),
+                *entries(number),
+            ),
+            "install": (
+                [*KEYS, COPY, VACANT],
+                *begin,
+                *end(),
+                *draw.choice((end(), (b"", b""))),
+                b"0-1",
+                b"5",
+                b"a,b,c",
+                run_id(),
+            ),
+            "discard": ([*KEYS, COPY], *begin),
+            "vacant": ([*KEYS, VACANT], *begin, draw.randbytes(8)),
+            "raise": (KEYS, *begin, b"%d" % draw.randint(0, 8)),
+            "readmit": (
+                KEYS,
+                *begin,
+                *draw.choice((end(), (b"", b""))),
+                b"%d" % draw.randint(0, 8),
+                draw.choice((b"r1", b"r2")),
+            ),
             "renew": (lease, identity(), b"c", b"s%d" % run, b"%d" % run, b"%d" % counter, row(run, counter)),
             "bury": ([LEASES], b"c", b"s%d" % run, b"%d" % counter),
             "own": ([OWNERS, KEYS[3]], identity(), b"0", number, b'{"epoch": %s}' % number),
         }
         name = draw.choice(list(steps))
         keys, *arguments = steps[name]
+        if name not in ("renew", "bury", "own"):
+            arguments.append(run_id())
         both.script(name, list(keys), *arguments)
     both.compare()
