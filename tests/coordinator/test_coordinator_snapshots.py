@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
-from kit.waiting import until
+from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator, ShardLogSettings
 from muster_coordinator.kept_snapshots import KeptSnapshots
 from muster_coordinator.loader import Loader
@@ -456,3 +457,29 @@ def test_settings_say_what_is_done() -> None:
     pace = settings.to_pace()
     assert (pace.records, pace.size_bytes, pace.retention_ms, pace.only_exported) == (500, 1 << 20, 9, True)
     assert ShardLogSettings().to_pace().records * 2 <= 20_000  # what a load may replay
+
+
+async def test_shards_whose_logs_cannot_be_read_hold_up_no_other_one(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them hang than are looked after at a time, and come first."""
+    to_pace, preload = ShardLogSettings.to_pace, Loader.preload
+    hung = set[int]()
+
+    async def hanging(loader: Loader, image: LogImage) -> None:
+        if image.shard < SHARD:
+            hung.add(image.shard)
+            await asyncio.Event().wait()
+        await preload(loader, image)
+
+    monkeypatch.setattr(ShardLogSettings, "to_pace", lambda self: replace(to_pace(self), limit_ms=300))
+    monkeypatch.setattr(Loader, "preload", hanging)
+    first = await cluster.add("a", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(first, SHARDS)
+    caller = cluster.caller(first)
+    for shard in range(SHARD):
+        group = group_of(shard, 0, SHARDS)
+        await asyncio.gather(*(caller.commit(group, number) for number in range(EVERY + 5)))
+    await until_equal(lambda: hung, set(range(SHARD)), "all of them hang")
+    await commits(caller, await joined_group(caller), EVERY + 5, 1)
+    assert await taken(first) > NOWHERE

@@ -194,6 +194,7 @@ class Coordinator:
                 changed=owner.shard_changed if measures is None else measures.also(owner.shard_changed),
                 pushed=late.pushed,
                 watch=_unwatched if measures is None else measures.watch,
+                room=lambda: owner.groups < self._config.max_groups,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
             ),

@@ -155,6 +155,7 @@ class OwnedShard:
         )
         outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse, self._core_failed)
         self._kept = KeptSnapshots(shard_log, image)
+        image.core.ask_for_room(around.room)
         suspects = around.faults.suspects(self.number)
         self._driver = CoreDriver(
             self.number,

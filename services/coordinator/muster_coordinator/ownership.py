@@ -99,6 +99,7 @@ class Ownership:
         self._given: dict[int, common_pb2.Coordinator] = {}
         self._live: frozenset[str] = frozenset()
         self._live_since_ms = 0
+        self._known_addresses: frozenset[Address] = frozenset()
         self._topics: dict[str, int] | None = None
         self._features = NO_FEATURES
         self._background: set[asyncio.Task[Any]] = set()
@@ -147,6 +148,12 @@ class Ownership:
         await asyncio.gather(*tasks, return_exceptions=True)
         for shard in tuple(self.shards.values()):
             shard.unload(None)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of all shards."""
+        cores = (shard.core for shard in self.shards.values())
+        return sum(len(core.groups) for core in cores if core is not None)
 
     @property
     def core_failures(self) -> int:
@@ -371,6 +378,16 @@ class Ownership:
         live = frozenset(picture.live) if picture is not None else frozenset()
         if live != self._live:
             self._live, self._live_since_ms = live, self._now_ms()
+        addresses = self._addresses()
+        if addresses != self._known_addresses:
+            self._known_addresses = addresses
+            self._in_background(self._peers.keep(addresses))
+
+    def _addresses(self) -> frozenset[Address]:
+        cluster = self._view.cluster
+        nodes = () if cluster is None else cluster.coordinators
+        gone = discovery_pb2.COORDINATOR_STATE_DEAD
+        return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
 
     def _note_topics(self) -> None:
         catalog = self._view.catalog

@@ -1,6 +1,6 @@
 """Coordinators among themselves: asking for a shard, and being asked."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 
 import grpc
 import structlog
@@ -43,6 +43,11 @@ class Peers:
         stub: rpc.CoordinatorPeerServiceAsyncStub = rpc.CoordinatorPeerServiceStub(channel)
         request = pb.RequestHandoffRequest(shard=shard, shard_epoch=shard_epoch, successor=successor)
         return await stub.RequestHandoff(request, timeout=ASK_TIMEOUT_S)
+
+    async def keep(self, addresses: Set[Address]) -> None:
+        """Closes the channels to all other addresses: nobody is there any more."""
+        for address in self._channels.keys() - addresses:
+            await self._channels.pop(address).close()
 
     async def close(self) -> None:
         """Closes all channels."""

@@ -235,6 +235,30 @@ class GroupSettings(Settings):
         le=3_600_000,
         description=("How long an empty group gathers members before its first generation (KIP-134)."),
     )
+    max_groups: int = Field(
+        default=_DEFAULTS.max_groups,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Groups of all shards of the process, those with nothing but offsets included; who would make "
+            "more is told to try again."
+        ),
+    )
+    max_groups_per_shard: int = Field(
+        default=_DEFAULTS.max_groups_per_shard,
+        ge=1,
+        le=100_000_000,
+        description="Groups of one shard; who would make more is told to try again.",
+    )
+    max_new_groups_per_shard: int = Field(
+        default=_DEFAULTS.max_new_groups_per_shard,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Groups of one shard that had no generation and no commit yet; for another one the oldest goes "
+            "that has only given ids out."
+        ),
+    )
     max_size: int = Field(
         default=_DEFAULTS.max_size,
         ge=1,

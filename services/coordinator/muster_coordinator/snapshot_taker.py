@@ -1,8 +1,7 @@
-"""Takes snapshots of the logs that this process owns, and trims them: one at a time, behind the calls."""
+"""Takes snapshots of the logs that this process owns, and trims them: few at a time, after the calls."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -36,6 +35,8 @@ class SnapshotPace:
         retry_ms: pause before a snapshot that came to nothing is tried again.
         damaged_ms: the same after the log could not be read: an operator has to act first.
         trim_ms: how often a log is looked at that may be trimmed.
+        at_once: shards that are looked after at a time; each is read into memory a second time.
+        limit_ms: time for one, after which it pauses as long.
     """
 
     records: int = 10_000
@@ -46,6 +47,8 @@ class SnapshotPace:
     retry_ms: int = 5_000
     damaged_ms: int = 60_000
     trim_ms: int = 10_000
+    at_once: int = 2
+    limit_ms: int = 60_000
 
 
 class _GivenUp(Exception):
@@ -84,6 +87,8 @@ class SnapshotTaker:
         self._trim_at_ms: dict[int, int] = {}
         self._not_before_ms: dict[int, int] = {}
         self._runner: asyncio.Task[None] | None = None
+        self._visits: dict[int, asyncio.Task[None]] = {}
+        self._free = asyncio.Semaphore(pace.at_once)
 
     def start(self) -> None:
         """Begins."""
@@ -91,29 +96,47 @@ class SnapshotTaker:
 
     async def stop(self) -> None:
         """Ends where it stands: a snapshot without its marker is none."""
-        if self._runner is not None:
-            self._runner.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._runner
+        tasks = [task for task in (self._runner, *self._visits.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._pace.tick_ms / 1000)
             for shard in tuple(self._shards().values()):
-                try:
-                    await self._look_after(shard)
-                except (_GivenUp, LogStopped) as reason:
-                    self._pause(shard, self._pace.retry_ms)
-                    log.info("snapshot_given_up", shard=shard.number, reason=str(reason))
-                except LoadFailed as error:
-                    self._pause(shard, self._pace.damaged_ms)
-                    alarm("log_not_readable", shard=shard.number, reason=str(error))
-                except Exception:
-                    self._pause(shard, self._pace.retry_ms)
-                    log.exception("snapshot_failed", shard=shard.number)
+                if shard.number not in self._visits and self._wanted(shard):
+                    visit = asyncio.get_running_loop().create_task(self._visit(shard))
+                    self._visits[shard.number] = visit
+
+    def _wanted(self, shard: OwnedShard) -> bool:
+        kept = shard.kept
+        return kept is not None and (self._due(shard, kept) or self._may_trim(shard))
+
+    async def _visit(self, shard: OwnedShard) -> None:
+        """Looks after a shard once there is room, and no longer than the limit: another one may hang."""
+        try:
+            async with self._free, asyncio.timeout(self._pace.limit_ms / 1000):
+                await self._look_after(shard)
+        except TimeoutError:
+            self._pause(shard, self._pace.limit_ms)
+            log.warning("snapshot_hangs", shard=shard.number, limit_ms=self._pace.limit_ms)
+        except (_GivenUp, LogStopped) as reason:
+            self._pause(shard, self._pace.retry_ms)
+            log.info("snapshot_given_up", shard=shard.number, reason=str(reason))
+        except LoadFailed as error:
+            self._pause(shard, self._pace.damaged_ms)
+            alarm("log_not_readable", shard=shard.number, reason=str(error))
+        except Exception:
+            self._pause(shard, self._pace.retry_ms)
+            log.exception("snapshot_failed", shard=shard.number)
+        finally:
+            del self._visits[shard.number]
 
     def _pause(self, shard: OwnedShard, pause_ms: int) -> None:
-        self._not_before_ms[shard.number] = self._now().boot_ms + pause_ms
+        until_ms = self._now().boot_ms + pause_ms
+        self._not_before_ms[shard.number] = until_ms
+        self._trim_at_ms[shard.number] = max(until_ms, self._trim_at_ms.get(shard.number, 0))
 
     async def _look_after(self, shard: OwnedShard) -> None:
         kept = shard.kept
@@ -121,10 +144,13 @@ class SnapshotTaker:
             return
         if self._due(shard, kept):
             await self._take(shard, kept)
-        now = self._now()
-        if self._pace.retention_ms and self._trim_at_ms.get(shard.number, 0) <= now.boot_ms:
-            self._trim_at_ms[shard.number] = now.boot_ms + self._pace.trim_ms
+        if self._may_trim(shard):
+            self._trim_at_ms[shard.number] = self._now().boot_ms + self._pace.trim_ms
             await self._trim(shard, kept)
+
+    def _may_trim(self, shard: OwnedShard) -> bool:
+        due_ms = self._trim_at_ms.get(shard.number, 0)
+        return self._pace.retention_ms > 0 and due_ms <= self._now().boot_ms
 
     def _due(self, shard: OwnedShard, kept: KeptSnapshots) -> bool:
         pace = self._pace

@@ -51,6 +51,7 @@ class Surroundings:
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
         watch: gives what is told of the records that a loaded shard stores; None: nobody is.
+        room: whether the process may take another group.
         faults: what failed in this process.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
@@ -65,6 +66,7 @@ class Surroundings:
     changed: Callable[["OwnedShard"], None]
     pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None
+    room: Callable[[], bool] = lambda: True
     faults: Faults = field(default_factory=Faults.not_kept)
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000

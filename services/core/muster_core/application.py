@@ -110,6 +110,7 @@ class Application:
         group = self.group(record.group_id, wall_ms)
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
+        group.stored = True
         staying = {entry.member_id: entry for entry in record.members[:]}
         if not group.members.keys() <= staying.keys():
             for member_id in [member_id for member_id in group.members if member_id not in staying]:
@@ -233,6 +234,7 @@ class Application:
 
     def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
         group = self.group(record.group_id, wall_ms)
+        group.stored = True
         group.offsets.store(record, wall_ms)
         member = group.members.get(record.member_id)
         if member is not None and record.member_seq > member.commit_seq:

@@ -11,6 +11,9 @@ class GroupConfig:
         min_session_timeout_ms: lowest session timeout a member may ask for.
         max_session_timeout_ms: highest one.
         initial_rebalance_delay_ms: how long an empty group gathers members first (KIP-134).
+        max_groups: groups of all shards of the process.
+        max_groups_per_shard: groups of one shard.
+        max_new_groups_per_shard: groups of one shard that had no generation yet and no commit.
         max_size: members per group (KIP-389).
         max_group_bytes: ids and protocol lists of all members of a group, as they stand in one record; below
             the 8 MiB that a record may have.
@@ -28,6 +31,9 @@ class GroupConfig:
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
+    max_groups: int = 200_000
+    max_groups_per_shard: int = 50_000
+    max_new_groups_per_shard: int = 1_000
     max_size: int = 5_000
     max_group_bytes: int = 7 * 1_048_576
     max_pending_members: int = 1_000

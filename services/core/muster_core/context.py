@@ -16,6 +16,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
 from muster_core.features import NO_FEATURES
 from muster_core.group import Group, Step
+from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.position import Position
 from muster_core.purgatory import DelayedOperation, Purgatory
@@ -56,6 +57,7 @@ class ShardContext:
         streams: session streams by id → members on them, with their groups.
         quarantine: the groups that no turn may touch.
         held: those of them that the log knows: nothing of them changes, their offsets are read.
+        room: whether the process may take another group.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
     """
 
@@ -72,6 +74,8 @@ class ShardContext:
         self.streams: dict[int, dict[Member, Group]] = {}
         self.quarantine = NOBODY
         self.held: dict[str, Group] = {}
+        self._unstored: dict[str, Group] = {}
+        self.room: Callable[[], bool] = lambda: True
         self.working_on: OfAGroup | None = None
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
@@ -149,6 +153,71 @@ class ShardContext:
         if group is not None:
             self._move_up(group)
 
+    # --- groups
+
+    def too_many_groups(self) -> str:
+        """Why no group can be added, for people; empty: one can."""
+        limit = self.config.max_groups_per_shard
+        if len(self.groups) + len(self.held) >= limit:
+            return (
+                f"the shard has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS_PER_SHARD); try again"
+            )
+        if not self.room():
+            limit = self.config.max_groups
+            return f"the coordinator has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS); try again"
+        return ""
+
+    def too_many_new_groups(self) -> str:
+        """Why no group can be added whose first member joins, for people; empty: one can.
+
+        Makes room if it must: of the groups that the log does not know the oldest goes in which nobody is. An
+        id that it has given out is refused as unknown then, and its owner joins anew.
+        """
+        limit = self.config.max_new_groups_per_shard
+        if len(self._unstored) >= limit and not self._make_room():
+            return (
+                f"the shard has its limit of {limit:,} groups that gather their first members "
+                "(MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD); try again"
+            )
+        return self.too_many_groups()
+
+    def _make_room(self) -> bool:
+        for group_id, group in self._unstored.items():
+            if group.stored or self.groups.get(group_id) is not group:
+                del self._unstored[group_id]
+                return True
+            if self._is_idle(group):
+                self.forget(group)
+                return True
+        return False
+
+    def add_unstored(self, group: Group) -> None:
+        """Takes a group in that the log does not know yet."""
+        group.stored = False
+        self.groups[group.group_id] = self._unstored[group.group_id] = group
+
+    def forget_unstored(self, group: Group) -> bool:
+        """Drops a group of which the log knows nothing if nobody is in it, and no id of it is given out."""
+        forgotten = not group.stored and not group.pending_members and self._is_idle(group)
+        if forgotten:
+            self.forget(group)
+        return forgotten
+
+    def forget(self, group: Group) -> None:
+        """Drops a group of which the log knows nothing, with the ids that it has given out."""
+        for timer in group.pending_members.values():
+            self.purgatory.wheel.cancel(timer)
+        group.pending_members.clear()
+        del self.groups[group.group_id]
+        self._unstored.pop(group.group_id, None)
+        group.become(GroupState.DEAD, self.now.wall_ms)
+
+    @staticmethod
+    def _is_idle(group: Group) -> bool:
+        return group.state is GroupState.EMPTY and not (group.members or group.in_flight or group.line)
+
+    # --- what waits in line
+
     def in_line(self, group: Group, step: Callable[[], None], *, deadline: bool = False) -> None:
         """Runs a step on the group now, or after the group record that is in flight.
 
@@ -204,7 +273,10 @@ class ShardContext:
     def detach(self, member: Member) -> None:
         """Takes a member off its session stream."""
         if member.stream_id is not None:
-            self.streams.get(member.stream_id, {}).pop(member, None)
+            members = self.streams.get(member.stream_id, {})
+            members.pop(member, None)
+            if not members:  # a stream without members here leaves nothing here
+                self.streams.pop(member.stream_id, None)
             member.stream_id = None
 
     def fence(self, group: Group, member: Member, code: ErrorCode) -> None:

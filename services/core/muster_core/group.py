@@ -64,6 +64,7 @@ class Group:
         subscribed_topics: topics of published subscriptions; None: not known.
         offsets: committed offsets.
         history: the last generations.
+        stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         line: what waits for it, in order.
     """
@@ -88,6 +89,7 @@ class Group:
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
         self.history: deque[GenerationEntry] = deque(maxlen=history_length)
+        self.stored = True
         self.in_flight = False
         self.line: deque[Step] = deque()
         self._supporters = Supporters()

@@ -81,6 +81,8 @@ class Joins:
             self._refuse_id(call)
         elif not request.protocol_type or not request.protocols:
             self._refuse_protocols(call)
+        elif full := self._context.too_many_new_groups():
+            self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
         else:
             history_length = self._context.config.history_length
             group = Group(request.group_id, self._context.now.wall_ms, history_length)
@@ -88,7 +90,7 @@ class Joins:
             if not self._has_bytes(group, "", join):
                 self._refuse_bytes(call)
                 return
-            self._context.groups[group.group_id] = group
+            self._context.add_unstored(group)
             self._join(group, join)
 
     def _join(self, group: Group, join: _Join) -> None:

@@ -66,6 +66,10 @@ class Offsets:
             if request.generation >= 0:
                 self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
                 return
+            full = self._context.too_many_groups()
+            if full:
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
             self._store(call, request, None)
             return
         if self._context.call_in_line(group, call):
@@ -292,9 +296,15 @@ class Offsets:
             self._context.working_on = group
             self._context.in_line(group, partial(self._expire_group, group))
 
+    def on_their_way(self, group: Group) -> bool:
+        """Whether the log is about to know commits of the group."""
+        return self._open_commits[group.group_id] > 0
+
     def _expire_group(self, group: Group) -> None:
         if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
             return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
+        if self._context.forget_unstored(group):
+            return
         expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
         records = self.tombstones(group, expired, "expired")
         if (

@@ -162,6 +162,9 @@ class Queries:
             deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
         elif group.state is not GroupState.EMPTY:
             deletion.settle(group.group_id, error_code.NON_EMPTY_GROUP, "the group has members")
+        elif not group.stored and not self._offsets.on_their_way(group):
+            self._context.forget(group)
+            deletion.settle(group.group_id, error_code.NONE)
         else:
             records: list[log.Record] = []
             if len(group.offsets):

@@ -122,6 +122,15 @@ class Shard:
         """The groups by id, to be read only."""
         return self._context.groups
 
+    def ask_for_room(self, room: Callable[[], bool]) -> None:
+        """Sets what says whether the process may take another group."""
+        self._context.room = room
+
+    @property
+    def streams(self) -> int:
+        """Number of session streams that members of it are on."""
+        return len(self._context.streams)
+
     @property
     def quarantine(self) -> Quarantine:
         """The groups in quarantine."""
