@@ -14,7 +14,7 @@ from client.client_streams import Break, StreamingCoordinator
 from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
-from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages
+from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2 as session
@@ -472,6 +472,16 @@ async def test_a_refused_call_is_raised_as_a_unary_one_would_be(world: World) ->
     with pytest.raises(muster.RequestRefused, match="INVALID_ARGUMENT: as the test wants it"):
         await member.commit({ALL[0]: 1})
     assert world.told == ["assigned"]
+
+
+def test_a_refused_call_names_its_field_once() -> None:
+    refused = session.Reply(call_id=1)
+    refused.refused.status = grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    refused.refused.message = "member_id: must be at most 255 bytes long"
+    refused.refused.field = "member_id"
+    with pytest.raises(muster.RequestRefused) as raised:
+        response_of(refused)
+    assert str(raised.value).count("member_id") == 1
 
 
 async def test_news_of_a_deposed_coordinator_are_dropped(world: World) -> None:

@@ -7,9 +7,11 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_coordinator.validation import violations
 from muster_core import error_code
 from muster_core.events import Attach
 from muster_protos.muster.v1 import common_pb2, session_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
 METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
@@ -427,3 +429,43 @@ def test_nobody_joins_without_protocols_also_where_all_members_have_left() -> No
     assert second.join().is_parked
     cluster.advance(60_000)
     assert second.joined().generation == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "instance"),
+    [("c" * 255, ""), ("\N{GRINNING FACE}" * 63, ""), ("c", "i" * 249)],
+    ids=["a long client id", "one of four bytes a character", "a long instance id"],
+)
+def test_a_member_id_has_255_bytes_at_most_and_lets_its_member_join_and_sync(
+    name: str, instance: str
+) -> None:
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, name, instance=instance)
+    assert not violations(member.join_request())
+    member.join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    assert member.joined().error_code == error_code.NONE
+    assert 200 < len(member.member_id.encode()) <= 255
+    assert not violations(member.join_request())
+    assert member.sync({member.member_id: b"all"}).synced().assignment == b"all"
+    assert member.heartbeat() == error_code.NONE
+
+
+def test_refusals_say_what_is_wrong_and_what_to_do() -> None:
+    cluster = VirtualShard()
+    member = acts.member(cluster, "a")
+    member.join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    member.joined()
+    for who, generation, text in [
+        ("nobody", 1, "no such member"),
+        (member.member_id, 7, "another generation"),
+    ]:
+        for call in (
+            pb.HeartbeatRequest(group_id="g", member_id=who, generation=generation),
+            pb.SyncGroupRequest(group_id="g", member_id=who, generation=generation),
+        ):
+            answer = cluster.ask(call)
+            assert isinstance(answer, pb.HeartbeatResponse | pb.SyncGroupResponse)
+            assert text in answer.error_message
+            assert "join" in answer.error_message

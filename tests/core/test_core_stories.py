@@ -384,6 +384,18 @@ def test_history_names_cause_and_moves() -> None:
     ]
 
 
+@pytest.mark.parametrize(("assignment", "unknown"), [(b"foreign", True), (published(), False), (b"", False)])
+def test_history_says_where_it_does_not_know_what_moved(assignment: bytes, unknown: bool) -> None:
+    cluster = VirtualShard()
+    member = VirtualMember(cluster, "a").join()
+    cluster.advance(3_000)
+    member.joined()
+    member.sync({member.member_id: assignment}).synced()
+    history = cluster.ask(pb.GroupHistoryRequest(group_id="g"))
+    assert isinstance(history, pb.GroupHistoryResponse)
+    assert [generation.moves_unknown for generation in history.generations] == [unknown]
+
+
 def test_a_changed_topic_rebalances_its_subscribers_only() -> None:
     cluster = VirtualShard()
     members = {}

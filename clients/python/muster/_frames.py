@@ -52,8 +52,7 @@ def response_of(reply: session_pb2.Reply) -> GroupResponse:
     if kind is None or kind == "refused":
         refused = reply.refused
         status = _STATUS.get(refused.status, grpc.StatusCode.UNKNOWN)
-        details = f"{refused.field}: {refused.message}" if refused.field else refused.message
-        raise sort_status(status, details, "the call")
+        raise sort_status(status, refused.message, "the call")  # it names the field
     response: GroupResponse = getattr(reply, kind)
     return response
 

@@ -29,6 +29,13 @@ IN_QUARANTINE = (
     "the group is in quarantine: serving it made the coordinator fail twice, see its log; an operator "
     "releases it with `muster groups release`, or the next version of the servers does"
 )
+_TEXTS: dict[ErrorCode, str] = {
+    error_code.UNKNOWN_MEMBER_ID: "the group has no such member; join with an empty member id",
+    error_code.ILLEGAL_GENERATION: "the group is in another generation; join again",
+    error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
+    error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
+}
+"""What people are told where a refusal says nothing of its own."""
 _REMOVED = "the member was removed from the group"
 
 
@@ -96,7 +103,8 @@ class ShardContext:
         """Answers a call with an error."""
         call = self.calls.get(call_id)
         if call is not None:
-            self.reply(call_id, refusal(call.message, code, self.epoch, message, owner))
+            text = message or _TEXTS.get(code, "")
+            self.reply(call_id, refusal(call.message, code, self.epoch, text, owner))
 
     # --- the log
 

@@ -18,10 +18,13 @@ from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.protocols import Protocols, protocols_of
 from muster_core.rebalance import Rebalancer
-from muster_core.record_bounds import utf8_bytes
+from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.timing_wheel import Timer
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
+
+_NAME_MAX_BYTES = 255 - 1 - 36
+"""What a member id, which has at most 255 bytes, has before its UUID."""
 
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 
@@ -160,7 +163,7 @@ class Joins:
     def _give_id(self, group: Group, join: _Join) -> None:
         """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
         call, request = join.call, join.request
-        member_id = f"{request.client_id or 'client'}-{_uuid(group, join)}"
+        member_id = _made_id(request.client_id or "client", group, join)
         if member_id not in group.members:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
@@ -198,7 +201,7 @@ class Joins:
 
     @staticmethod
     def _static_id(group: Group, join: _Join) -> str:
-        return f"{join.group_instance_id}-{_uuid(group, join)}"
+        return _made_id(join.group_instance_id, group, join)
 
     def _add(self, group: Group, member_id: str, join: _Join) -> None:
         call, request = join.call, join.request
@@ -388,6 +391,11 @@ def _is_retry(member: Member, join: _Join) -> bool:
     """Whether the log already has the outcome of this very join."""
     member_seq = join.request.member_seq
     return member_seq != 0 and member_seq == member.recorded_join_seq
+
+
+def _made_id(name: str, group: Group, join: _Join) -> str:
+    """A member id that begins with a name, or with as much of it as an id has room for."""
+    return f"{cut_to_bytes(name, _NAME_MAX_BYTES)}-{_uuid(group, join)}"
 
 
 def _uuid(group: Group, join: _Join) -> UUID:

@@ -25,6 +25,7 @@ from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.offsets import Offsets
 from muster_core.position import NOWHERE
+from muster_core.published import read_assignment
 
 _DEFAULT_GENERATIONS = 20
 _CLASSIC = "classic"
@@ -131,9 +132,13 @@ class Queries:
             return
         count = request.limit or _DEFAULT_GENERATIONS
         generations: list[GroupHistoryResponse.Generation] = []
+        # of generations gone by the bytes are not kept; a group's members do not change their language
+        given = {member.assignment for member in group.members.values() if member.assignment}
+        foreign = any(read_assignment(one) is None for one in given)
         room_bytes = HISTORY_MAX_BYTES
         for entry in islice(reversed(group.history), count):
             generation = entry.to_proto()
+            generation.moves_unknown = foreign and not entry.moves and entry.assigned_at_ms > 0
             room_bytes -= generation.ByteSize()
             if generations and room_bytes < 0:
                 break

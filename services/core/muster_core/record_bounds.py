@@ -25,6 +25,11 @@ def utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+def cut_to_bytes(text: str, limit: int) -> str:
+    """The longest beginning of a text that has at most so many bytes."""
+    return text if utf8_bytes(text) <= limit else text.encode()[:limit].decode(errors="ignore")
+
+
 def in_appends(records: Iterable[records_pb2.Record]) -> Iterator[tuple[records_pb2.Record, ...]]:
     """Cuts records into runs that the log takes at a time, in order; usually one."""
     run: list[records_pb2.Record] = []

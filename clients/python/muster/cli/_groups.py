@@ -73,7 +73,7 @@ def history(
                 g.generation,
                 when(g.started_at_ms),
                 len(g.members),
-                f"{len(g.moves)}{'+' if g.moves_truncated else ''}",
+                "?" if g.moves_unknown else f"{len(g.moves)}{'+' if g.moves_truncated else ''}",
                 g.cause.sentence or g.cause.reason,
             )
             for g in generations

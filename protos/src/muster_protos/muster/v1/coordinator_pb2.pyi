@@ -73,7 +73,7 @@ class GroupProtocol(_message.Message):
     name: _builtins.str
     """Name of the assignor, 1 to 255 bytes, e.g. `range`."""
     metadata: _builtins.bytes
-    """Serialised `Subscription`, or foreign bytes; at most 64 KiB."""
+    """Serialised `Subscription`, or foreign bytes; at most 512 KiB."""
     def __init__(
         self,
         *,
@@ -116,7 +116,7 @@ class JoinGroupRequest(_message.Message):
     session_timeout_ms: _builtins.int
     """How long the member may be silent, ms. Server bounds by default 6,000 to 1,800,000."""
     rebalance_timeout_ms: _builtins.int
-    """How long the others wait for it to rejoin, ms, 0 to 1,800,000. 0: the session timeout."""
+    """How long the others wait for it to rejoin, ms, 0 to 2,147,483,647. 0: the session timeout."""
     protocol_type: _builtins.str
     """Kind of the group, e.g. `consumer`; equal for all members. 1 to 255 bytes."""
     reason: _builtins.str
@@ -1628,6 +1628,7 @@ class GroupHistoryResponse(_message.Message):
         MOVES_FIELD_NUMBER: _builtins.int
         MOVES_TRUNCATED_FIELD_NUMBER: _builtins.int
         POSITION_FIELD_NUMBER: _builtins.int
+        MOVES_UNKNOWN_FIELD_NUMBER: _builtins.int
         generation: _builtins.int
         """Its number, from 1."""
         started_at_ms: _builtins.int
@@ -1640,6 +1641,8 @@ class GroupHistoryResponse(_message.Message):
         """Chosen protocol; empty: the group was empty."""
         moves_truncated: _builtins.bool
         """True: more changed hands than `moves` lists."""
+        moves_unknown: _builtins.bool
+        """True: what changed hands is not known, since the group's assignments are foreign bytes."""
         @_builtins.property
         def cause(self) -> _common_pb2.RebalanceCause:
             """Why it was started."""
@@ -1669,10 +1672,11 @@ class GroupHistoryResponse(_message.Message):
             moves: _abc.Iterable[Global___GroupHistoryResponse.Move] | None = ...,
             moves_truncated: _builtins.bool = ...,
             position: _common_pb2.Position | None = ...,
+            moves_unknown: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "position", b"position"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_at_ms", b"assigned_at_ms", "cause", b"cause", "generation", b"generation", "leader", b"leader", "members", b"members", "moves", b"moves", "moves_truncated", b"moves_truncated", "position", b"position", "protocol_name", b"protocol_name", "started_at_ms", b"started_at_ms"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_at_ms", b"assigned_at_ms", "cause", b"cause", "generation", b"generation", "leader", b"leader", "members", b"members", "moves", b"moves", "moves_truncated", b"moves_truncated", "moves_unknown", b"moves_unknown", "position", b"position", "protocol_name", b"protocol_name", "started_at_ms", b"started_at_ms"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
