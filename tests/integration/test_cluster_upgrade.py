@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import muster
@@ -10,6 +12,14 @@ import pytest
 from kit.server_cluster import FAST_GROUPS
 from kit.two_versions import SteadyMembers, TwoVersions, history_problem
 from kit.waiting import until
+from muster_core.features import ALL_FEATURES
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.settings import load
+from muster_runtime.tls import TlsSettings
+from muster_server.doctor.examination import Patient, examine
+from muster_server.doctor.findings import Result
+from muster_server.features.command import FeaturesError, enable_one, listing
+from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 from muster_server.verify.verifier import verify
 
 GROUP, MEMBERS = "steady", 4
@@ -24,46 +34,146 @@ import sys
 from muster_server.verify.verifier import verify
 sys.exit(not verify(sys.argv[1]).clean)
 """
+REFUSED = "which the cluster has enabled"
+ORDERS = {
+    "as documented": (METADATA, COORDINATOR, DISCOVERY),
+    "the other way round": (DISCOVERY, COORDINATOR, METADATA),
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[TwoVersions]:
+    if history_problem():
+        pytest.skip(history_problem())
+    async with TwoVersions(tmp_path, SETTINGS) as running:
+        yield running
+
+
+class Fleet:
+    """Members of both versions in one group."""
+
+    def __init__(self, *members: SteadyMembers) -> None:
+        self._members = members
+
+    @property
+    def rebalances(self) -> int:
+        return sum(members.rebalances for members in self._members)
+
+    @property
+    def settled(self) -> bool:
+        generations = {number for members in self._members for number in members.generations.values()}
+        return len(generations) == 1 and sum(len(members.commits) for members in self._members) == MEMBERS
+
+    async def go_on(self) -> None:
+        """Waits until every member has committed five times more."""
+        await asyncio.gather(*(members.go_on() for members in self._members))
+
+
+@asynccontextmanager
+async def fleet_of(cluster: TwoVersions) -> AsyncIterator[Fleet]:
+    """Half of the members are of the version before. None of them may see a rebalance meanwhile."""
+    async with muster.Cluster(cluster.servers) as client:
+        await client.create_topic(GROUP, MEMBERS)
+        half = MEMBERS // 2
+        async with AsyncExitStack() as stack:
+            old = SteadyMembers(cluster.servers, GROUP, cluster.previous, 0, half)
+            new = SteadyMembers(cluster.servers, GROUP, "", half, MEMBERS - half)
+            fleet = Fleet(*[await stack.enter_async_context(members) for members in (old, new)])
+            await until(lambda: fleet.settled, "members of both versions share the work", 60)
+            began = fleet.rebalances
+            yield fleet
+            assert fleet.rebalances == began
+        assert len(await client.committed(GROUP)) == MEMBERS
 
 
 @pytest.mark.timeout(600)
-async def test_upgrade_and_rollback_under_load(tmp_path: Path) -> None:
-    if history_problem():
-        pytest.skip(history_problem())
-    async with TwoVersions(tmp_path, SETTINGS) as cluster:
-        async with muster.Cluster(cluster.servers) as client:
-            await client.create_topic(GROUP, MEMBERS)
-            async with (
-                SteadyMembers(cluster.servers, GROUP, cluster.previous, 0, MEMBERS // 2) as old,
-                SteadyMembers(cluster.servers, GROUP, "", MEMBERS // 2, MEMBERS // 2) as new,
-            ):
-                fleet = (old, new)
-                await until(
-                    lambda: (
-                        len({*old.generations.values(), *new.generations.values()}) == 1
-                        and len(old.commits) + len(new.commits) == MEMBERS
-                    ),
-                    "members of both versions share the work",
-                    60,
-                )
-                began = old.rebalances + new.rebalances
-                for slot in cluster.slots:
-                    await slot.run(new=True)
-                    await asyncio.gather(*(members.go_on() for members in fleet))
-                for slot in reversed(cluster.slots):
-                    await slot.run(new=False)
-                    await asyncio.gather(*(members.go_on() for members in fleet))
-                assert old.rebalances + new.rebalances == began
-            offsets = await client.committed(GROUP)
-            assert len(offsets) == MEMBERS
-        report = verify(cluster.nodes.url)
-        assert report.clean, report.evidence
-        assert report.kinds["snapshot"] > 0
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            VERIFY,
-            cluster.nodes.url,
-            env={**os.environ, "PYTHONPATH": cluster.previous},
-        )
-        assert await process.wait() == 0
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+async def test_upgrade_and_rollback_under_load(cluster: TwoVersions, order: tuple[str, ...]) -> None:
+    slots = sorted(cluster.slots, key=lambda slot: order.index(slot.role))
+    async with fleet_of(cluster) as fleet:
+        for slot in slots:
+            await slot.run(new=True)
+            await fleet.go_on()
+        for slot in reversed(slots):
+            await slot.run(new=False)
+            await fleet.go_on()
+    report = verify(cluster.nodes.url)
+    assert report.clean, report.evidence
+    assert report.kinds["snapshot"] > 0
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        VERIFY,
+        cluster.nodes.url,
+        env={**os.environ, "PYTHONPATH": cluster.previous},
+    )
+    assert await process.wait() == 0
+
+
+async def owners(servers: str) -> set[str]:
+    """Names of the coordinators that own shards."""
+    async with muster.Cluster(servers) as client:
+        cluster: discovery_pb2.Cluster = await client.describe()
+        return {owner.node_id for owner in cluster.shards}
+
+
+@pytest.mark.timeout(600)
+async def test_features_are_enabled_after_the_upgrade_and_shut_the_version_before_out(
+    cluster: TwoVersions,
+) -> None:
+    """What an old process has, and that no feature can be enabled before the last one is gone."""
+    tls = load(TlsSettings)
+    metadata = [slot.address for slot in cluster.metadata]
+    async with fleet_of(cluster) as fleet:
+        with pytest.raises(FeaturesError, match="a version that knows no features"):
+            await listing(metadata, tls)
+        for slot in cluster.metadata:
+            await slot.run(new=True)
+        for slot in (*cluster.coordinators, *cluster.discovery):
+            with pytest.raises(FeaturesError, match="servers are alive that do not know it"):
+                await enable_one(metadata, tls, min(ALL_FEATURES))
+            await slot.run(new=True)
+            await fleet.go_on()
+
+        async def enabled() -> bool:
+            for feature in sorted(ALL_FEATURES):
+                try:
+                    await enable_one(metadata, tls, feature)
+                except FeaturesError:
+                    return False
+            return (await listing(metadata, tls)).enabled == ALL_FEATURES
+
+        await until(enabled, "the last old process is forgotten", 60)
+        await fleet.go_on()
+
+        # An operator goes back by mistake, with one process of each role.
+        first, second = cluster.coordinators
+        old_metadata, old_discovery = cluster.metadata[1], cluster.discovery[1]
+        await old_metadata.spawn(new=False)
+        await first.spawn(new=False)
+        await until(lambda: "WRONGTYPE" in old_metadata.log, "the old metadata finds no leases")
+        await until(lambda: REFUSED in first.log, "the old coordinator is refused")
+        for _ in range(5):
+            await fleet.go_on()
+        assert not first.ready
+        assert await owners(cluster.discovery[0].address) == {second.name}
+        await old_metadata.kill()
+        await old_metadata.run(new=True)
+        await old_discovery.spawn(new=False)
+        await until(lambda: REFUSED in old_discovery.log, "the old discovery is refused")
+        for old in (old_discovery, first):
+            await old.kill()
+            await old.run(new=True)
+        await fleet.go_on()
+    report = verify(cluster.nodes.url)
+    assert report.clean, report.evidence
+
+
+@pytest.mark.timeout(300)
+async def test_doctor_tells_the_versions_apart(cluster: TwoVersions) -> None:
+    await cluster.metadata[0].run(new=True)
+    metadata = [slot.address for slot in cluster.metadata]
+    patient = Patient([cluster.discovery[0].address], metadata, "", load(TlsSettings))
+    (versions,) = [finding for finding in await examine(patient) if finding.check == "versions"]
+    assert versions.result is Result.WARNING
+    assert "4 × 0.1.0, 2 × 0.2.0" in versions.detail

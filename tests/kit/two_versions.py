@@ -82,6 +82,7 @@ class Slot:
         self, name: str, role: str, port: int, folder: Path, settings: Mapping[str, str], previous: str
     ) -> None:
         self.name = name
+        self.role = role
         self.address = f"{LOOPBACK}:{port}"
         self._new = RoleProcess(name, role, port, folder / "new", settings)
         self._old = RoleProcess(name, role, port, folder / "old", {**settings, "PYTHONPATH": previous})
@@ -89,9 +90,32 @@ class Slot:
 
     async def run(self, *, new: bool) -> None:
         """Ends it in good order if it runs, and starts it in a version."""
+        await self.spawn(new=new)
+        assert self._running is not None
+        await self._running.ready()
+
+    async def spawn(self, *, new: bool) -> None:
+        """The same, without waiting until it serves."""
         await self.stop()
         self._running = self._new if new else self._old
-        await self._running.start()
+        self._running.spawn()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves, or did."""
+        return self._running is not None and self._running.is_ready
+
+    @property
+    def log(self) -> str:
+        """What the running version has logged."""
+        assert self._running is not None
+        return self._running.process.log.read_text("utf-8")
+
+    async def kill(self) -> None:
+        """Ends it at once."""
+        if self._running is not None:
+            await self._running.kill()
+            self._running = None
 
     async def stop(self) -> None:
         """Ends it in good order."""

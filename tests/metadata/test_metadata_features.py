@@ -7,11 +7,20 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.metadata_instances import WATCH, Instance, metadata_cluster
+from kit.metadata_instances import FAST, WATCH, Instance, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
+from muster_metadata import keys
+from muster_metadata.leases import LeaseRow
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.reply import Status
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.log.v1.records_pb2 import Record
+from muster_runtime.settings import load
 
+SHARDS = 2
 COORDINATOR: dict[str, Any] = {
     "node_id": "c-1",
     "session": "s-1",
@@ -43,8 +52,12 @@ async def rest_of(watch: Any) -> None:
 
 
 async def test_a_new_cluster_has_every_feature_and_tells_its_servers(tmp_path: Path) -> None:
-    async with metadata_cluster(tmp_path, instances=2) as cluster:
+    async with metadata_cluster(tmp_path, instances=2, shards=SHARDS) as cluster:
         assert await enabled(cluster[1]) == FEATURE_NAMES
+        catalog = [Record.FromString(entry.record) for entry in await cluster[0].read(SHARDS)]
+        stored = [record for record in catalog if record.HasField("feature_enabled")]
+        assert tuple(record.feature_enabled.name for record in stored) == FEATURE_NAMES
+        assert all(record.critical for record in stored)
         response = await renewed(cluster[0], features=FEATURE_NAMES)
         assert response.renewed, response.message
         assert tuple(response.features) == FEATURE_NAMES
@@ -160,3 +173,54 @@ async def test_a_watch_ends_when_a_feature_is_enabled_that_the_watcher_lacks(tmp
         assert await cluster[0].server.metadata.catalog.enable(FEATURE_NAMES[0], "test")
         with pytest.raises(grpc.aio.AioRpcError, match=FEATURE_NAMES[0]):
             await rest_of(watch)
+
+
+async def test_metadata_of_before_features_finds_no_leases(tmp_path: Path) -> None:
+    """Its script for renewals fails on the only table that it knows, at every node; what was there has moved."""
+    async with metadata_cluster(tmp_path, features=()) as cluster:
+        lease = cluster[0].stub.Lease()
+        await lease.write(pb.LeaseRequest(**COORDINATOR, features=FEATURE_NAMES))
+        assert (await lease.read()).renewed
+        assert await cluster[0].server.metadata.catalog.enable(FEATURE_NAMES[0], "test")
+
+        async def sealed() -> bool:
+            nodes = cluster[0].server.metadata.quorum.nodes
+            row = ("c-old", "s", 1, 1, LeaseRow("c-old", "s", 1, 1).to_json())
+            table = (keys.LEASES_BEFORE_FEATURES, keys.NODE)
+            renewals = [await node.table("renew", table, node.identity, *row) for node in nodes]
+            return all(renewal.status is Status.BROKEN for renewal in renewals)
+
+        await until(sealed, "no node takes such a renewal")
+        moved = await cluster[0].server.metadata.tables.lease("c-1", 1_000)
+        assert moved is not None
+        assert moved.session == "s-1"
+        await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": 2}, features=FEATURE_NAMES))
+        assert (await lease.read()).renewed
+        lease.cancel()
+
+
+async def test_a_node_that_lost_its_data_is_sealed_again(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster, cluster.client(0) as client:
+
+        async def sealed() -> bool:
+            return await client.get(keys.LEASES_BEFORE_FEATURES) == keys.LEASES.encode()
+
+        await until(sealed, "it is sealed at first")
+        await client.flushall()
+        await until(sealed, "it is sealed again", 30)
+
+
+async def test_nobody_is_served_before_the_catalog_was_read(tmp_path: Path) -> None:
+    """Who lacks a feature gets no lease from an instance that does not know yet what is enabled."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        settings = load(MetadataSettings, redis_url=cluster.nodes.url, listen="127.0.0.1:0", **FAST)
+        server = MetadataServer(settings)
+        server.metadata._monitor._on_catalog = lambda _: None
+        port = await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
+            await until(lambda: bool(server.metadata.view.cluster.version), "it has read everything else")
+            with pytest.raises(grpc.aio.AioRpcError, match="the catalog was not read yet"):
+                await stub.Lease().read()
+            assert not server.metadata.ready.is_set()
+        await server.stop(0)

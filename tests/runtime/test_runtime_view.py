@@ -97,6 +97,23 @@ async def test_goes_on_with_the_next_instance(pair: tuple[MetadataStandIn, Metad
         assert owner.shard_epoch == 2
 
 
+async def test_leaves_an_instance_that_lacks_what_is_enabled(
+    pair: tuple[MetadataStandIn, MetadataStandIn],
+) -> None:
+    """One of an older version pushes what it sees, and sees no leases any more."""
+    first, second = pair
+    first.push(cluster({0: (1, "a")}), metadata_pb2.TopicCatalog(features=["one"]))
+    second.push(cluster({0: (2, "old")}), catalog({}, 9))
+    async with Watching(first, second) as view:
+        await until(lambda: view.connected)
+        assert view.features == {"one"}
+        await first.stop()
+        await until(lambda: second.watches > 1, "it was asked, and left")
+        assert view.changes == 1
+        second.push(cluster({0: (3, "new")}), metadata_pb2.TopicCatalog(features=["one"]))
+        await until_equal(lambda: view.changes, 2)
+
+
 async def test_comes_back_to_a_restarted_instance(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
     first, _ = pair
     first.push(cluster({0: (1, "a")}))

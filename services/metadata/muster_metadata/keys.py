@@ -6,8 +6,12 @@ from typing import NamedTuple
 NODE = "muster:node"
 """Hash: `identity` of the node, `created_at_ms` of the cluster, `nodes`: addresses of this configuration."""
 
-LEASES = "muster:leases"
-"""Hash: name of a coordinator → its row as JSON."""
+LEASES_BEFORE_FEATURES = "muster:leases"
+"""Hash: name of a coordinator → its row as JSON, while no feature is enabled. Then the name of the next key:
+a metadata that knows no features finds no hash there, and gives no lease."""
+
+LEASES = "muster:leases:2"
+"""Hash: name of a coordinator → its row as JSON, in a cluster with features."""
 
 SERVERS = "muster:servers"
 """Hash: key of a server that has no lease → its row as JSON."""

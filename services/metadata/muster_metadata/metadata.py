@@ -78,7 +78,7 @@ class Metadata:
             Node(index, url, settings.step_timeout_ms, self._connected) for index, url in enumerate(urls, 1)
         ]
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
-        self.tables = Tables(self.quorum)
+        self.tables = Tables(self.quorum, lambda: bool(self.catalog.features))
         self.view = ClusterView(LeaseObserver(settings.lease_ms), boot_ms)
         repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)

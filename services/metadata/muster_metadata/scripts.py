@@ -9,7 +9,7 @@ _ON_A_LOG = (
     "inspect", "prepare", "append", "repair", "check", "acknowledge", "trim", "hashes", "stage", "install",
     "exported", "snapshot", "mark", "raise", "readmit", "vacant", "discard",
 )  # fmt: skip
-_OTHERS = ("initialise", "configure", "renew", "bury", "forget", "own")
+_OTHERS = ("initialise", "configure", "renew", "bury", "forget", "own", "seal")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from muster_core.position import Position
 
 from muster_metadata import keys
 from muster_metadata.entries import parse_id
-from muster_metadata.leases import LeaseRow
+from muster_metadata.leases import LeaseRow, merged
 from muster_metadata.node import Node
 from muster_metadata.owners import OwnerRow
 from muster_metadata.quorum import Quorum, Replies
@@ -52,11 +52,26 @@ class NodeTables:
 
 
 class Tables:
-    """Reads and writes the tables."""
+    """Reads and writes the tables.
 
-    def __init__(self, quorum: Quorum) -> None:
+    Args:
+        quorum: the nodes.
+        with_features: whether the cluster has enabled any feature: its leases are in a table of their own.
+    """
+
+    def __init__(self, quorum: Quorum, with_features: Callable[[], bool]) -> None:
         self._quorum = quorum
+        self._with_features = with_features
+        self._sealed: set[Node] = set()
         self._catalog_key = keys.log_keys(0, 0).acknowledged
+
+    def _leases(self, node: Node) -> str:
+        """The table of leases at a node, sealed before the command that it is for."""
+        if not self._with_features():
+            return keys.LEASES_BEFORE_FEATURES
+        if node not in self._sealed:
+            node.table("seal", (keys.LEASES_BEFORE_FEATURES, keys.LEASES, keys.NODE), node.identity)
+        return keys.LEASES
 
     async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
         """The highest row under a name.
@@ -70,7 +85,7 @@ class Tables:
             return count(replies, Status.OK) >= majority or None
 
         verdict, replies = await self._quorum.ask(
-            lambda node: node.ask("HGET", keys.LEASES, name), decide, timeout_ms=timeout_ms
+            lambda node: node.ask("HGET", self._leases(node), name), decide, timeout_ms=timeout_ms
         )
         if not verdict:
             raise TimeoutError
@@ -89,7 +104,8 @@ class Tables:
             node.ask("HGETALL", keys.OWNERS),
             node.ask("GET", self._catalog_key),
         )
-        _, pending = await asyncio.wait(answers, timeout=timeout_ms / 1000)
+        before = node.ask("HGETALL", keys.LEASES_BEFORE_FEATURES)
+        _, pending = await asyncio.wait((*answers, before), timeout=timeout_ms / 1000)
         if pending:
             return NodeTables("it does not answer")
         replies: list[Reply] = [answer.result() for answer in answers]
@@ -101,8 +117,16 @@ class Tables:
             return NodeTables(_EMPTY if node.member else _EMPTY_STRANGER, empty=True)
         if identity.decode("utf-8", "replace") != node.identity:
             return NodeTables(_FOREIGN, foreign=True)
+        # It answers everything else: what is there is no table of leases any more.
+        sealed = before.result().status is not Status.OK
+        old = {} if sealed else _rows(before.result().values[0], _name, LeaseRow.from_json)
+        if sealed:
+            self._sealed.add(node)
+        else:
+            self._sealed.discard(node)
+            self._leases(node)
         return NodeTables(
-            leases=_rows(leases, _name, LeaseRow.from_json),
+            leases=merged((old, _rows(leases, _name, LeaseRow.from_json))),
             owners=_rows(owners, int, OwnerRow.from_json),
             catalog=parse_id(catalog) if catalog else None,
         )
@@ -128,7 +152,7 @@ class Tables:
             return Status.LOST if final else None
 
         verdict, replies = await self._quorum.ask(
-            lambda node: node.table("renew", (keys.LEASES, keys.NODE), node.identity, *stored),
+            lambda node: node.table("renew", (self._leases(node), keys.NODE), node.identity, *stored),
             decide,
             timeout_ms=timeout_ms,
         )
@@ -140,12 +164,12 @@ class Tables:
     def bury(self, row: LeaseRow) -> None:
         """Marks a process as dead on all nodes, unless it renewed since."""
         for node in self._quorum.nodes:
-            node.table("bury", (keys.LEASES,), row.node_id, row.session, row.counter)
+            node.table("bury", (self._leases(node),), row.node_id, row.session, row.counter)
 
     def forget(self, row: LeaseRow) -> None:
         """Removes a row on all nodes, unless it was renewed since."""
         for node in self._quorum.nodes:
-            node.table("forget", (keys.LEASES,), row.node_id, row.session, row.counter)
+            node.table("forget", (self._leases(node),), row.node_id, row.session, row.counter)
 
     def own(self, shard: int, row: OwnerRow) -> None:
         """Notes a claim on all nodes."""

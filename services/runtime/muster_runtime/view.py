@@ -25,6 +25,10 @@ BACKOFF_MIN_MS = 50
 BACKOFF_MAX_MS = 1_000
 
 
+class OlderMetadataError(Exception):
+    """A metadata instance does not know what is enabled: what it pushes is out of date and stays so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watcher:
     """Who watches, as metadata is told.
@@ -195,11 +199,16 @@ class ClusterView:
         )
         self._request.last_known = self._cluster is None
         stream = stub.Watch(self._request, wait_for_ready=False)
-        heard = False
+        heard = shown = False
         patience_s: float | None = self._first_view_timeout_s
         try:
             message = await asyncio.wait_for(stream.read(), patience_s)
             while isinstance(message, metadata_pb2.WatchResponse):
+                if message.cluster.shard_count and not shown:
+                    # The first picture of a watch has the catalog in it.
+                    shown = True
+                    if self._features - set(message.catalog.features):
+                        raise OlderMetadataError("it does not know which features the cluster has enabled")
                 heard = self._apply(message) or heard
                 patience_s = message.lease_ms / 1000 if message.beat_ms else None
                 message = await asyncio.wait_for(stream.read(), patience_s)
@@ -207,7 +216,7 @@ class ClusterView:
             return f"{error.code().name}: {error.details()}", heard
         except TimeoutError:
             return f"it sent nothing for {patience_s:g} s", heard
-        except ForeignClusterError as error:
+        except (ForeignClusterError, OlderMetadataError) as error:
             return str(error), heard
         except Exception as error:  # a watch that ended for good would leave a view that silently grows old
             log.exception("metadata_watch_failed")

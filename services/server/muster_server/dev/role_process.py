@@ -61,9 +61,11 @@ class RoleProcess:
         Raises:
             ChildError: it ended, or did not serve in time.
         """
-        await self.process.wait_until(self._is_ready, READY_SECONDS)
+        await self.process.wait_until(lambda: self.is_ready, READY_SECONDS)
 
-    def _is_ready(self) -> bool:
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves, or did since it was started."""
         return self._ready_file.exists() and self.role in json.loads(self._ready_file.read_text())
 
     async def start(self) -> None:
