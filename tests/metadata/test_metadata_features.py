@@ -1,5 +1,6 @@
 """Features of a cluster at metadata: who knows them, who is refused, and how one is enabled."""
 
+import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.metadata_instances import FAST, WATCH, Instance, metadata_cluster
+from kit.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata import keys
@@ -47,8 +48,9 @@ async def enabled(instance: Instance) -> tuple[str, ...]:
 
 async def rest_of(watch: Any) -> None:
     """Reads a stream to its end."""
-    while await watch.read() is not grpc.aio.EOF:
-        """What was sent before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await watch.read() is not grpc.aio.EOF:
+            """What was sent before."""
 
 
 async def test_a_new_cluster_has_every_feature_and_tells_its_servers(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ async def test_a_watch_ends_when_a_feature_is_enabled_that_the_watcher_lacks(tmp
 
 
 async def test_metadata_of_before_features_finds_no_leases(tmp_path: Path) -> None:
-    """Its script for renewals fails on the only table that it knows, at every node; what was there has moved."""
+    """Its renewals fail at every node on the only table that it knows; what was there has moved."""
     async with metadata_cluster(tmp_path, features=()) as cluster:
         lease = cluster[0].stub.Lease()
         await lease.write(pb.LeaseRequest(**COORDINATOR, features=FEATURE_NAMES))
@@ -221,6 +223,6 @@ async def test_nobody_is_served_before_the_catalog_was_read(tmp_path: Path) -> N
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             await until(lambda: bool(server.metadata.view.cluster.version), "it has read everything else")
             with pytest.raises(grpc.aio.AioRpcError, match="the catalog was not read yet"):
-                await stub.Lease().read()
+                await asyncio.wait_for(stub.Lease().read(), PATIENCE_S)
             assert not server.metadata.ready.is_set()
         await server.stop(0)
