@@ -177,3 +177,4 @@ async def test_doctor_tells_the_versions_apart(cluster: TwoVersions) -> None:
     (versions,) = [finding for finding in await examine(patient) if finding.check == "versions"]
     assert versions.result is Result.WARNING
     assert "4 × 0.1.0, 2 × 0.2.0" in versions.detail
+    assert "0.1.0 is run by coordinator" in versions.detail

@@ -205,10 +205,8 @@ class ClusterView:
             message = await asyncio.wait_for(stream.read(), patience_s)
             while isinstance(message, metadata_pb2.WatchResponse):
                 if message.cluster.shard_count and not shown:
-                    # The first picture of a watch has the catalog in it.
                     shown = True
-                    if self._features - set(message.catalog.features):
-                        raise OlderMetadataError("it does not know which features the cluster has enabled")
+                    self._check_age(message)
                 heard = self._apply(message) or heard
                 patience_s = message.lease_ms / 1000 if message.beat_ms else None
                 message = await asyncio.wait_for(stream.read(), patience_s)
@@ -224,6 +222,11 @@ class ClusterView:
         finally:
             stream.cancel()
         return "it ended the stream", heard
+
+    def _check_age(self, first: metadata_pb2.WatchResponse) -> None:
+        """The first picture of a watch has the catalog in it, and that what is enabled."""
+        if self._features - set(first.catalog.features):
+            raise OlderMetadataError("it does not know which features the cluster has enabled")
 
     def _apply(self, message: metadata_pb2.WatchResponse) -> bool:
         """Takes a message over; False: no majority of the log's nodes stands behind it, or it is empty."""

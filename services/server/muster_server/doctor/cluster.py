@@ -191,7 +191,7 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
             "versions",
             "all processes",
             Result.FAILED,
-            f"they are more than one minor version apart: {told}",
+            f"they are more than one minor version apart: {told}; {_of_the_oldest(versions, known)}",
             "bring the older ones up one minor version at a time: docs/upgrade.md",
         )
     elif len(counted) > 1:
@@ -199,11 +199,18 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
             "versions",
             "all processes",
             Result.WARNING,
-            f"two versions run side by side: {told}",
+            f"two versions run side by side: {told}; {_of_the_oldest(versions, known)}",
             "this is what an upgrade looks like; finish it: docs/upgrade.md",
         )
     else:
         yield Finding("versions", "all processes", Result.OK, told)
+
+
+def _of_the_oldest(versions: Mapping[str, str], known: Mapping[str, tuple[int, int, int]]) -> str:
+    """Which processes run the oldest version."""
+    oldest = min(known.values())
+    names = sorted(name for name, parsed in known.items() if parsed == oldest)
+    return f"{versions[names[0]]} is run by {', '.join(names)}"
 
 
 def _parsed(version: str) -> tuple[int, int, int] | None:
