@@ -123,15 +123,10 @@ async def listing(addresses: Sequence[str], tls: TlsSettings) -> Listing:
         FeaturesError: one does not answer, or is older than features: nobody else knows of that one.
     """
     answers = await asyncio.gather(*(_ask(address, tls) for address in addresses))
-    servers = {
-        (server.role, server.name, tuple(server.features)): server
-        for answer in answers
-        for server in answer.servers
-    }
     return Listing(
         frozenset(name for answer in answers for name in answer.enabled),
         frozenset.intersection(*(frozenset(answer.known) for answer in answers)),
-        [servers[key] for key in sorted(servers)],
+        max((answer.servers for answer in answers), key=len),
     )
 
 
