@@ -12,7 +12,7 @@ from abuse.session import Session
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 NUMBER = 46_000
-AT_ONCE = 500
+AT_ONCE = 100
 CLIENTS = 20
 LISTING_S = 12.0
 
@@ -30,7 +30,7 @@ async def flood(target: Target) -> str:
 
 async def attack(target: Target) -> str:
     made = await flood(target)
-    await asyncio.sleep(2)
+    await asyncio.sleep(5)
     begins()
     statuses: dict[str, int] = {}
     ends_s = time.monotonic() + LISTING_S
