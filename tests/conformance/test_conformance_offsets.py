@@ -438,7 +438,8 @@ def test_a_deleted_topic_takes_the_offsets_of_all_groups_with_it(state: str) -> 
     acts.in_state(cluster, state)
     before = len(cluster.appends)
     cluster.feed(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
-    tombstones = [append.records[0].offset_tombstone for append in cluster.appends[before:]]
+    (append,) = cluster.appends[before:]
+    tombstones = [record.offset_tombstone for record in append.records]
     assert sorted(tombstone.group_id for tombstone in tombstones) == ["bare", "g", "simple"]
     assert {tombstone.reason for tombstone in tombstones} == {"topic_deleted"}
     for each in (cluster, cluster.reloaded()):

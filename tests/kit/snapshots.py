@@ -62,10 +62,12 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
     """A shard that was made of the snapshot of another one."""
     copy = Shard(shard.number, config)
     reader = copy.restore()
-    for part in parts(shard.groups.values(), Covered(shard.number, upto, bytes(32)), part_bytes):
+    covered = Covered(shard.number, upto, bytes(32), catalog_offset=shard.catalog_offset)
+    for part in parts(shard.groups.values(), covered, part_bytes):
         reader.take(part)
     assert reader.complete
-    assert reader.covered == Covered(shard.number, upto, bytes(32))
+    assert reader.covered == covered
+    assert copy.catalog_offset == shard.catalog_offset
     return copy
 
 

@@ -282,6 +282,9 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         if self.store.stopped or self.cut_off:
             yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_UNKNOWN, message="no majority")
             return
+        if request.shard == len(self.store.logs):  # the catalog, which has no log here
+            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, acknowledged=self.store.catalog.version)
+            return
         if request.epoch and self.store.promises[request.shard] != (request.epoch, request.claim_nonce):
             yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_FENCED, message="claimed by another")
             return

@@ -128,6 +128,7 @@ class LeaseKeeper:
         # Written by the loop, read on the line.
         self._state = discovery_pb2.COORDINATOR_STATE_LIVE
         self._serving: tuple[tuple[int, int], ...] = ()
+        self._catalog_offset = 0
         self._kicked = False
         self._stopping = False
         self._releasing = False
@@ -181,6 +182,17 @@ class LeaseKeeper:
         with self._line.lock:
             self._serving = tuple(serving)
             self._state = state
+            self._kicked = True
+        self._line.wake()
+
+    def carried_out(self, catalog_offset: int) -> None:
+        """Says with the next renewal, which comes at once, how far this process has carried the catalog out.
+
+        Args:
+            catalog_offset: place in the catalog's log.
+        """
+        with self._line.lock:
+            self._catalog_offset = max(self._catalog_offset, catalog_offset)
             self._kicked = True
         self._line.wake()
 
@@ -263,6 +275,7 @@ class LeaseKeeper:
             self._number += 1
             self._sent_ms = sent_ms
             number, serving, state = self._number, self._serving, self._state
+            catalog_offset = self._catalog_offset
         lease_ms = self._pace.lease_ms
         request = pb.LeaseRequest(
             node_id=self._holder.node_id,
@@ -276,6 +289,7 @@ class LeaseKeeper:
             release=release,
             features=self._holder.features,
             lease_ms=lease_ms,
+            catalog_offset=catalog_offset,
         )
         if not release:
             self._ping()

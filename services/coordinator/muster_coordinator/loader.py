@@ -24,6 +24,8 @@ PAGE_TIMEOUT_S = 2.0
 SHORT_READS_MAX = 20
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
+_BEYOND = Position((1 << 53) - 1, (1 << 53) - 1)
+"""Where no log ends."""
 
 
 class Loader:
@@ -46,6 +48,32 @@ class Loader:
     def image(self, shard: int, quarantine: Quarantine = NOBODY) -> LogImage:
         """An image of nothing; of groups in quarantine it will only have the offsets."""
         return LogImage(shard, self._config, quarantine)
+
+    async def acknowledged(self, shard: int) -> Position:
+        """How far a log is acknowledged now, as a majority of its nodes says; asks until it is known.
+
+        Raises:
+            LogStopped: there is no such log.
+        """
+        pause_s = _PAUSE_FIRST_S
+        request = pb.ReadLogRequest(shard=shard, page_size=1)
+        getattr(request, "from").CopyFrom(_BEYOND.to_proto())
+        while True:
+            call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
+            try:
+                page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
+                if isinstance(page, pb.ReadLogResponse):
+                    if page.outcome == pb.LOG_OUTCOME_OK:
+                        return Position.from_proto(page.acknowledged)
+                    if page.outcome == pb.LOG_OUTCOME_NO_LOG:
+                        raise LogStopped(page.outcome, page.message)
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                log.debug("acknowledged_not_read", shard=shard, reason=repr(error))
+            finally:
+                call.cancel()
+            self._current = (self._current + 1) % self._instances
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     async def preload(self, image: LogImage) -> None:
         """Reads up to the acknowledged position, before the shard is claimed.

@@ -8,7 +8,16 @@ from functools import partial
 import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
-from muster_core.events import Attach, Beat, Event, GroupRequest, GroupResponse, Suspend, Unload
+from muster_core.events import (
+    Attach,
+    Beat,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Suspend,
+    TopicsChanged,
+    Unload,
+)
 from muster_core.fault import Journal
 from muster_core.position import Position
 from muster_core.responses import refusal
@@ -112,6 +121,9 @@ class OwnedShard:
         """
         around = self._around
         self._become(Phase.CLAIMING)
+        # What is deleted from now on may not have been carried out by the owner before.
+        heard = around.catalog()
+        known = 0 if heard is None else heard.offset
         nonce = around.nonces.next()
         who = around.claimant
         step = metadata_pb2.ClaimStep(
@@ -137,9 +149,11 @@ class OwnedShard:
             else:
                 self._fail(str(error))
             raise
-        self._serve(image, nonce, result.end, began_ms)
+        self._serve(image, nonce, result.end, began_ms, known)
 
-    def _serve(self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int) -> None:
+    def _serve(
+        self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int, catalog_offset: int
+    ) -> None:
         around = self._around
         watch = around.watch(image.core)
         shard_log = self._log = ShardLog(
@@ -170,6 +184,9 @@ class OwnedShard:
         self._driver.begin(self.epoch, around.features())
         if not self.serving:
             return  # its core failed at once
+        catalog = around.catalog()
+        if catalog is not None:
+            self.tell(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
         self.loaded_records = image.records
         self.load_ms = around.now().boot_ms - began_ms
         log.info(

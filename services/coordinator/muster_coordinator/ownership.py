@@ -8,9 +8,11 @@ from typing import Any
 
 import grpc
 import structlog
+from muster_core.catalog import Catalog
 from muster_core.events import FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.channels import Address
 from muster_runtime.logs import alarm
@@ -100,7 +102,11 @@ class Ownership:
         self._live: frozenset[str] = frozenset()
         self._live_since_ms = 0
         self._known_addresses: frozenset[Address] = frozenset()
-        self._topics: dict[str, int] | None = None
+        self.catalog: Catalog | None = None
+        self._pushed: metadata_pb2.TopicCatalog | None = None
+        self._topics: dict[str, discovery_pb2.Topic] | None = None
+        self._caught_up = False
+        self._catching_up: asyncio.Task[None] | None = None
         self._features = NO_FEATURES
         self._background: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -162,15 +168,41 @@ class Ownership:
 
     # --- lease
 
+    def may_answer(self, now_ms: int) -> bool:
+        """Whether clients may be answered at a boot time: the lease is held, and the topics are known."""
+        return self._caught_up and self._lease.may_answer(now_ms)
+
     def suspended(self) -> None:
         """The lease's deadline passed."""
+        self._caught_up = False
+        if self._catching_up is not None:
+            self._catching_up.cancel()
         for shard in self.shards.values():
             shard.suspend()
 
     def resumed(self) -> None:
-        """The lease is held, for the first time or again."""
-        for shard in self.shards.values():
-            shard.resume()
+        """The lease is held, for the first time or again; nothing is served before the topics are known."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._catching_up = self._in_background(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """Hears of every deletion of a topic that was answered while this process had no lease.
+
+        Who answers a deletion waits for those that hold a lease: this one asks for the end of the catalog's
+        log after it has one, so either waits for the other (docs/safety.md, "Topics").
+        """
+        seen = 0
+        while (cluster := self._view.cluster) is None:
+            seen = await self._view.wait_change(seen)
+        end = await self._loader.acknowledged(cluster.shard_count)
+        while True:
+            seen = self._view.changes
+            self._note_topics()
+            if self.catalog is not None and self.catalog.offset >= end.offset:
+                break
+            await self._view.wait_change(seen)
+        self._caught_up = True
         self.reconcile()
 
     # --- what others ask
@@ -248,7 +280,7 @@ class Ownership:
         for shard in tuple(self._pulls_not_asked):
             if not still_wanted(picture, shard):
                 self._cancel(shard)
-        if not self._lease.may_answer(self._now_ms()):
+        if not self.may_answer(self._now_ms()):
             return
         for held in self.shards.values():
             if held.suspended:
@@ -390,19 +422,30 @@ class Ownership:
         return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
 
     def _note_topics(self) -> None:
-        catalog = self._view.catalog
-        if catalog is None:
+        pushed = self._view.catalog
+        if pushed is None or pushed is self._pushed:
             return
-        topics = {topic.name: topic.partitions for topic in catalog.topics}
-        before, self._topics = self._topics, topics
-        if before is None or before == topics:
-            return
-        changed = frozenset(
-            name for name in before.keys() | topics.keys() if before.get(name) != topics.get(name)
+        self._pushed = pushed
+        before, self._topics = self._topics, {topic.name: topic for topic in pushed.topics}
+        topics = self._topics
+        self.catalog = Catalog(
+            pushed.version.offset,
+            {name: topic.partitions for name, topic in topics.items()},
+            {removed.name: removed.offset for removed in pushed.deletions},
         )
-        event = TopicsChanged(changed, frozenset(before.keys() - topics.keys()))
+        changed: frozenset[str] = frozenset()
+        deleted: frozenset[str] = frozenset()
+        if before is not None:
+            changed = frozenset(
+                name
+                for name in before.keys() | topics.keys()
+                if _are_different(before.get(name), topics.get(name))
+            )
+            deleted = frozenset(before.keys() - topics.keys())
+        event = TopicsChanged(changed, deleted, self.catalog)
         for shard in tuple(self.shards.values()):
             shard.tell(event)
+        self._lease.carried_out(self.catalog.offset)
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -464,6 +507,16 @@ class Ownership:
 
     def _now_ms(self) -> int:
         return self._around.now().boot_ms
+
+
+def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
+    """Whether a topic came, went, came again, or got another number of partitions."""
+    if before is None or now is None:
+        return before is not now
+    if before.partitions != now.partitions:
+        return True
+    # An instance of metadata of an older version does not tell incarnations.
+    return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)
 
 
 def _no(outcome: peer_pb.HandoffOutcome.ValueType, message: str) -> peer_pb.RequestHandoffResponse:

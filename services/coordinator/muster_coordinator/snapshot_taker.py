@@ -168,7 +168,9 @@ class SnapshotTaker:
         if image.chain.end.epoch != kept.log.epoch or image.core.skipped_records:
             return  # the nodes have not heard yet how far this owner's log is acknowledged
         upto = image.chain.end
-        covered = Covered(shard.number, upto, image.chain.end_hash).behind(image.base, image.written_at_ms)
+        covered = Covered(
+            shard.number, upto, image.chain.end_hash, catalog_offset=image.core.catalog_offset
+        ).behind(image.base, image.written_at_ms)
         hashes = await self._store_parts(shard, kept, image, covered)
         snapshot = records_pb2.Snapshot(
             upto=upto.to_proto(),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.events import Push
 from muster_core.features import Feature
@@ -47,6 +48,7 @@ class Surroundings:
         features: what the cluster has enabled; complete while the lease is held.
         changed: told when a shard began or ceased to be served.
         pushed: takes the core's news for session streams.
+        catalog: the topics as this process has carried them out; None: not heard of yet.
         load_wait_ms: how long a call waits for a load to end before it is answered
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
@@ -65,6 +67,7 @@ class Surroundings:
     features: Callable[[], frozenset[Feature]]
     changed: Callable[["OwnedShard"], None]
     pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
+    catalog: Callable[[], Catalog | None] = lambda: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None
     room: Callable[[], bool] = lambda: True
     faults: Faults = field(default_factory=Faults.not_kept)

@@ -37,6 +37,7 @@ class Application:
         frozen: ids of groups of which only offsets are taken over: their other records made this program
             fail.
         failed: the record that raised last, with its position; None: none did.
+        catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Application:
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
         self.failed: tuple[Position, log.Record] | None = None
+        self.catalog_offset = 0
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
@@ -56,6 +58,7 @@ class Application:
             "group_tombstone": self._group_tombstone,
             "offset_committed": self._offset_committed,
             "offset_tombstone": self._offset_tombstone,
+            "topics_seen": self._topics_seen,
         }
 
     def apply(self, position: Position, record: log.Record) -> None:
@@ -170,6 +173,7 @@ class Application:
         if group.history:
             self._note_moves(group.history[-1], wall_ms, group.owners, owners)
         group.owners = owners
+        group.renewed_topics = frozenset()
         group.assigned_generation = record.generation
         group.become(GroupState.STABLE, wall_ms)
 
@@ -246,6 +250,13 @@ class Application:
             group.offsets.remove(
                 (entry.topic, number) for entry in record.topics for number in entry.partitions
             )
+
+    def _topics_seen(self, _: Position, __: int, record: log.TopicsSeen) -> None:
+        self.catalog_offset = max(self.catalog_offset, record.catalog_offset)
+        topics = frozenset(record.topics)
+        if topics:
+            for group in self._groups.values():
+                group.renew(topics)
 
     @staticmethod
     def _adopt(group: Group, member_id: str, entry: log.Member) -> Member:

@@ -1,7 +1,7 @@
 """What the parts of a shard share: groups, open calls, open appends, the purgatory and the present turn."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.application import Application, group_of
+from muster_core.catalog import NOTHING_KNOWN
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.error_code import ErrorCode
@@ -66,6 +67,7 @@ class ShardContext:
         held: those of them that the log knows: nothing of them changes, their offsets are read.
         room: whether the process may take another group.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
+        catalog: the topics as last heard.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -84,6 +86,7 @@ class ShardContext:
         self._unstored: dict[str, Group] = {}
         self.room: Callable[[], bool] = lambda: True
         self.working_on: OfAGroup | None = None
+        self.catalog = NOTHING_KNOWN
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
@@ -146,6 +149,11 @@ class ShardContext:
         self._appends[self._last_append_id] = append
         self.effects.appends.append(Append(self._last_append_id, append.records))
         self.purgatory.try_complete_else_watch(append, ())
+
+    def on_their_way(self) -> Iterator[log.Record]:
+        """The records that were sent to the log and are not acknowledged yet, in order."""
+        for append in self._appends.values():
+            yield from append.records
 
     def append_done(self, append_id: int, position: Position) -> None:
         """Applies the records of an append and lets go on what waited for it."""

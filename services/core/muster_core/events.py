@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
+from muster_core.catalog import Catalog
 from muster_core.features import Feature
 from muster_core.position import Position
 
@@ -131,11 +132,17 @@ class TopicsChanged:
 
     Attributes:
         topics: names that were created, deleted or got another number of partitions.
-        deleted: those of them that were deleted.
+        deleted: those of them that were deleted, as far as the catalog does not say it.
+        catalog: the topics now; None: not known.
+        carried_out: up to where in the catalog's log deletions count as carried out in a shard whose log says
+            nothing
+            of it; 0: up to where the catalog is.
     """
 
     topics: frozenset[str]
     deleted: frozenset[str] = frozenset()
+    catalog: Catalog | None = None
+    carried_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

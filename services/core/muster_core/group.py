@@ -61,6 +61,9 @@ class Group:
         cause: why the running rebalance, or the present generation, was started.
         unfinished: why a rebalance has to follow what the log says, until the next generation.
         owners: published assignments: partition → (member id, position that gave it).
+        renewed_topics: topics that were deleted since the last assignment: what it gave of them is of no
+            later
+            topic of these names.
         subscribed_topics: topics of published subscriptions; None: not known.
         offsets: committed offsets.
         history: the last generations.
@@ -86,6 +89,7 @@ class Group:
         self.cause: common_pb2.RebalanceCause | None = None
         self.unfinished: common_pb2.RebalanceCause | None = None
         self.owners: dict[TopicPartition, tuple[str, Position]] = {}
+        self.renewed_topics: frozenset[str] = frozenset()
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
         self.history: deque[GenerationEntry] = deque(maxlen=history_length)
@@ -95,6 +99,12 @@ class Group:
         self._supporters = Supporters()
         self._size_bytes = 0
         self._parked_joins = 0
+
+    def renew(self, topics: frozenset[str]) -> bool:
+        """Topics were deleted; whether members own anything of them."""
+        owned = topics & {topic for topic, _ in self.owners}
+        self.renewed_topics |= owned
+        return bool(owned)
 
     def drop_deadlines(self) -> None:
         """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""

@@ -24,7 +24,9 @@ from muster_core.member import Member
 from muster_core.offset_store import CommittedOffset, OffsetStore
 from muster_core.published import TopicPartition
 from muster_core.rebalance import Rebalancer
-from muster_core.record_bounds import APPEND_MAX_BYTES, PART_BYTES, RECORD_MAX_BYTES, in_appends, utf8_bytes
+from muster_core.record_bounds import APPEND_MAX_BYTES, PART_BYTES, RECORD_MAX_BYTES, in_appends
+from muster_core.tombstones import offset_tombstones
+from muster_core.topic_deletions import TopicDeletions
 
 _NO_GROUP = "there is no such group"
 _NOTHING = OffsetStore()
@@ -33,8 +35,6 @@ PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
-_NUMBER_BYTES = 16
-"""What a partition takes in a tombstone, the framing of its topic included."""
 
 _SURELY_SMALL = 100
 """A commit of so many partitions fits into a record, whatever their names and metadata."""
@@ -49,11 +49,13 @@ class Offsets:
     Args:
         context: the shard.
         rebalancer: prolongs sessions.
+        deletions: of topics.
     """
 
-    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deletions: TopicDeletions) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._deletions = deletions
         self._in_flight: dict[_RetryKey, list[int]] = {}
         self._open_commits: Counter[str] = Counter()
 
@@ -126,9 +128,11 @@ class Offsets:
         commit.member_seq = request.member_seq if known else 0
         if request.retention_ms > 0:
             commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
-        for topic in request.topics:
-            for entry in topic.partitions:
-                if not self._too_large(entry.metadata):
+        # Decided now: the catalog may be another one when the commit is stored.
+        response = self._answer(request)
+        for topic, outcomes in zip(request.topics, response.topics, strict=True):
+            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                if not outcome.error_code:
                     commit.offsets.add(
                         topic=topic.name,
                         partition=entry.partition,
@@ -137,7 +141,7 @@ class Offsets:
                         metadata=entry.metadata,
                     )
         if not commit.offsets:
-            self._context.reply(call.call_id, self._answer(request))
+            self._context.reply(call.call_id, response)
             return
         records = _in_parts(record)
         if len(records) > 1 and len(list(in_appends(records))) > 1:
@@ -148,12 +152,18 @@ class Offsets:
         if member is not None and request.member_seq:
             member.accepted_commit_seq = request.member_seq
             self._in_flight[retry_key] = [call.call_id]
-        answer = partial(self._stored, call, request, retry_key)
+        answer = partial(self._stored, call, request, retry_key, response)
         self._open_commits[request.group_id] += 1
+        self._deletions.note_before_commit()
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
-    def _stored(self, call: Request, request: OffsetCommitRequest, retry_key: _RetryKey) -> None:
-        answer = self._answer(request)
+    def _stored(
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        retry_key: _RetryKey,
+        answer: OffsetCommitResponse,
+    ) -> None:
         self._open_commits[request.group_id] -= 1
         if not self._open_commits[request.group_id]:
             del self._open_commits[request.group_id]
@@ -170,14 +180,21 @@ class Offsets:
 
     def _answer(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
+        group = self._context.groups.get(request.group_id)
+        renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
         for topic in request.topics:
             outcome = response.topics.add(name=topic.name)
+            count = self._context.catalog.partitions.get(topic.name)
+            gone = topic.name in renewed  # what its members work at is of the topic that was deleted
             for entry in topic.partitions:
-                code = (
-                    error_code.OFFSET_METADATA_TOO_LARGE
-                    if self._too_large(entry.metadata)
-                    else error_code.NONE
-                )
+                code = error_code.NONE
+                if self._too_large(entry.metadata):
+                    code = error_code.OFFSET_METADATA_TOO_LARGE
+                elif gone or (count is not None and entry.partition >= count):
+                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    # Whoever was given a partition may know of it before this coordinator does.
+                    if not gone and group is not None and (topic.name, entry.partition) in group.owners:
+                        code = error_code.NONE
                 outcome.partitions.add(partition=entry.partition, error_code=code)
         return response
 
@@ -258,35 +275,7 @@ class Offsets:
 
     def tombstones(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> list[log.Record]:
         """The records that remove offsets; none without any."""
-        records: list[log.Record] = []
-        size_bytes, last = PART_BYTES, ""
-        for topic, number in sorted(partitions):
-            if size_bytes >= PART_BYTES:
-                record = self._context.record()
-                record.offset_tombstone.CopyFrom(log.OffsetTombstone(group_id=group.group_id, reason=reason))
-                records.append(record)
-                size_bytes, last = 0, ""
-            topics = records[-1].offset_tombstone.topics
-            if topic != last:
-                topics.add(topic=topic)
-                size_bytes += utf8_bytes(topic)
-                last = topic
-            topics[-1].partitions.append(number)
-            size_bytes += _NUMBER_BYTES
-        return records
-
-    def topics_deleted(self, topics: frozenset[str]) -> None:
-        """Removes the offsets of deleted topics from all groups (conformance OD-12)."""
-        for group in tuple(self._context.groups.values()):
-            self._context.working_on = group
-            if any(topic in topics for (topic, _), _ in group.offsets):
-                self._context.in_line(group, partial(self._forget_topics, group, topics))
-
-    def _forget_topics(self, group: Group, topics: frozenset[str]) -> None:
-        gone = [partition for partition, _ in group.offsets if partition[0] in topics]
-        if gone:
-            records = self.tombstones(group, gone, "topic_deleted")
-            self._context.append(records, lambda: None, holds=group)
+        return offset_tombstones(self._context, group.group_id, partitions, reason)
 
     # --- expiry (KIP-211)
 

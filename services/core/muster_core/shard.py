@@ -51,6 +51,7 @@ from muster_core.snapshot import SnapshotReader
 from muster_core.streams import Streams
 from muster_core.syncs import Syncs
 from muster_core.timing_wheel import Timer
+from muster_core.topic_deletions import TopicDeletions
 
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
@@ -79,7 +80,8 @@ class Shard:
         self._joins = Joins(self._context, self._rebalancer)
         self._syncs = Syncs(self._context, self._rebalancer)
         self._leaves = Leaves(self._context, self._rebalancer)
-        self._offsets = Offsets(self._context, self._rebalancer)
+        self._deletions = TopicDeletions(self._context)
+        self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
         self._streams = Streams(self._context, self._rebalancer)
         self._queries = Queries(self._context, self._offsets)
         self._retention = _Retention(self._context, self._offsets)
@@ -183,7 +185,15 @@ class Shard:
 
     def restore(self) -> SnapshotReader:
         """What takes over a snapshot, before the records behind it are replayed; the shard must be fresh."""
-        return SnapshotReader(self.number, self._context.groups, self._context.config.history_length)
+        context = self._context
+        return SnapshotReader(
+            self.number, context.groups, context.config.history_length, self._deletions.restore
+        )
+
+    @property
+    def catalog_offset(self) -> int:
+        """Up to where in the catalog's log deletions of topics were carried out; 0: the log does not say."""
+        return self._context.application.catalog_offset
 
     def replay(self, position: Position, record: records_pb2.Record) -> None:
         """Takes over a record of the log, in order, while loading.
@@ -391,8 +401,7 @@ class Shard:
             if changed and group.members:
                 cause = causes.topics_changed(changed, self._context.now.wall_ms)
                 self._context.in_line(group, partial(self._rebalance_for_topics, group, cause))
-        if event.deleted:
-            self._offsets.topics_deleted(event.deleted)
+        self._deletions.carry_out(event)
 
     def _rebalance_for_topics(self, group: Group, cause: common_pb2.RebalanceCause) -> None:
         if group.members:  # they may have left while this waited in line

@@ -4,8 +4,8 @@ Made from a state that was only ever replayed, and read back into the same state
 the records behind it equals a replay of all records (invariant G12).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
 
@@ -56,6 +56,7 @@ class Covered:
         hash: chain hash of the entry there.
         milestones: places that it and snapshots before it covered, oldest first.
         previous_upto: what the snapshot before covers, which is kept beside this one; nowhere: there is none.
+        catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
     """
 
     shard: int
@@ -63,6 +64,7 @@ class Covered:
     hash: bytes
     milestones: tuple[Milestone, ...] = ()
     previous_upto: Position = NOWHERE
+    catalog_offset: int = 0
 
     def behind(self, before: "Covered", written_at_ms: int) -> "Covered":
         """The same as the successor of another snapshot; of too many milestones every second one goes.
@@ -75,7 +77,7 @@ class Covered:
         if len(kept) >= _MILESTONES_MAX:
             del kept[1::2]
         mine = Milestone(self.upto, written_at_ms)
-        return Covered(self.shard, self.upto, self.hash, (*kept, mine), before.upto)
+        return replace(self, milestones=(*kept, mine), previous_upto=before.upto)
 
 
 def nothing_of(shard: int) -> Covered:
@@ -123,6 +125,7 @@ def _items(groups: Iterable[Group], covered: Covered) -> Iterator[snapshot_pb2.S
         upto=covered.upto.to_proto(),
         hash=covered.hash,
         previous_upto=covered.previous_upto.to_proto(),
+        catalog_offset=covered.catalog_offset,
     )
     for milestone in covered.milestones:
         header.milestones.add(position=milestone.position.to_proto(), written_at_ms=milestone.written_at_ms)
@@ -149,6 +152,7 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
             unfinished=group.unfinished,
             topics_known=group.subscribed_topics is not None,
             topics=sorted(group.subscribed_topics or ()),
+            renewed_topics=sorted(group.renewed_topics),
         )
     )
     for member in group.members.values():
@@ -204,6 +208,10 @@ def _offset_items(
 # --- reading
 
 
+def _unheard(_: Covered) -> None:
+    """Nobody needs to know."""
+
+
 @dataclass(slots=True)
 class _Open:
     """The group whose items come."""
@@ -220,6 +228,7 @@ class SnapshotReader:
         shard: the shard that it must be of.
         groups: the state's groups; empty.
         history_length: generations that a group remembers.
+        begun: told what the snapshot is of.
 
     Attributes:
         covered: what the snapshot is of; None before its first part.
@@ -230,6 +239,7 @@ class SnapshotReader:
     shard: int
     groups: dict[str, Group]
     history_length: int
+    begun: Callable[[Covered], None] = _unheard
     covered: Covered | None = None
     part_hashes: list[bytes] = field(default_factory=list)
     complete: bool = False
@@ -300,7 +310,9 @@ class SnapshotReader:
                 Milestone(Position.from_proto(row.position), row.written_at_ms) for row in header.milestones
             ),
             Position.from_proto(header.previous_upto),
+            header.catalog_offset,
         )
+        self.begun(self.covered)
 
     def _open_group(self, head: snapshot_pb2.GroupHead) -> None:
         if head.group_id in self.groups:
@@ -315,6 +327,7 @@ class SnapshotReader:
         group.cause = kept.cause if head.HasField("cause") else None
         group.unfinished = kept.unfinished if head.HasField("unfinished") else None
         group.subscribed_topics = frozenset(head.topics) if head.topics_known else None
+        group.renewed_topics = frozenset(head.renewed_topics)
         self.groups[head.group_id] = group
         self._open = _Open(group, head)
 

@@ -149,6 +149,8 @@ class Syncs:
         kept = []
         for topic, number in partitions_in(assignment):
             owner, position = group.owners.get((topic, number), ("", None))
+            if topic in group.renewed_topics:
+                continue  # of a topic that was deleted: what is given now is another one's
             if position is not None and owner == member.member_id and (topic, number) in held:
                 kept.append(log.KeptToken(topic=topic, partition=number, position=position.to_proto()))
         return kept

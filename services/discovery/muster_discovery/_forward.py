@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import time
 
 import grpc
 import structlog
@@ -13,6 +14,7 @@ from muster_runtime.view import ClusterView
 log = structlog.get_logger()
 
 _CHANGE_ID_BYTES = 16
+_PATIENCE_S = 30.0
 
 
 def change_id(request_id: str) -> bytes:
@@ -58,6 +60,7 @@ class Forwarder:
             error_message="no metadata instance answers; try again",
         )
         share_s = self._attempt_timeout_s
+        until_s = time.monotonic() + (_PATIENCE_S if remaining_s is None else 0.7 * remaining_s - share_s)
         if remaining_s is not None:
             share_s = min(share_s, max(remaining_s * 0.9, 0.0) / len(self._channels))
         first = self._view.instance if self._writer is None else self._writer
@@ -72,8 +75,10 @@ class Forwarder:
                 if found.not_writer:
                     others.append(instance)
                     continue
+                while found.pending and time.monotonic() < until_s:
+                    found = await self._ask(instance, request, share_s) or found
                 answer = found
-                if answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+                if answer.pending or answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
                     self._writer = instance
                     return answer
             instances = others

@@ -3,8 +3,8 @@
 import asyncio
 import re
 import secrets
-import time
-from collections.abc import Callable, Set
+from collections.abc import Awaitable, Callable, Set
+from dataclasses import dataclass
 
 import structlog
 from muster_core.position import NOWHERE, Position
@@ -38,11 +38,29 @@ _UNAVAILABLE = pb.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     error_message="the catalog cannot be written now; the change may or may not have been stored",
 )
+_UNSETTLED = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="not every coordinator has heard yet that the topic was deleted; try again",
+    pending=True,
+)
 _NOT_WRITER = pb.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     error_message="another instance of metadata may hold the catalog's log",
     not_writer=True,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A deletion that some coordinator has perhaps not carried out.
+
+    Attributes:
+        offset: of it in the catalog's log.
+        answer: what is answered then; None: the change goes on then.
+    """
+
+    offset: int
+    answer: pb.ChangeTopicResponse | None = None
 
 
 class Catalog:
@@ -61,6 +79,8 @@ class Catalog:
         changed: told of each new state.
         not_understood: told why this version must not serve the cluster, when the catalog says so.
         change_timeout_ms: after this a change is answered as not available.
+        carried_out: waits until every coordinator has carried out what stands up to an offset of the log;
+            absent: there are none yet.
     """
 
     def __init__(
@@ -73,6 +93,7 @@ class Catalog:
         changed: Callable[[pb.TopicCatalog], None],
         not_understood: Callable[[str], None],
         change_timeout_ms: int,
+        carried_out: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._logs = logs
         self._reader = reader
@@ -82,6 +103,8 @@ class Catalog:
         self._changed = changed
         self._not_understood = not_understood
         self._timeout_s = change_timeout_ms / 1000
+        self._carried_out = carried_out
+        self._settled = 0
         self._lock = asyncio.Lock()
         self._seen = Topics()
         self._shard = -1
@@ -136,23 +159,43 @@ class Catalog:
             topics.apply(entry)
         return topics
 
-    async def change(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
-        """Carries out a change, once for each id; answers after a majority has it."""
-        deadline_s = time.monotonic() + self._timeout_s
+    async def change(
+        self, request: pb.ChangeTopicRequest, remaining_s: float | None = None
+    ) -> pb.ChangeTopicResponse:
+        """Carries out a change, once for each id; answers after a majority has it.
+
+        A deletion is answered, and a topic of the same name created, when every coordinator that may answer
+        has carried the deletion out.
+
+        Args:
+            request: the change.
+            remaining_s: time that the caller still waits; None: no limit.
+        """
+        limit_s = self._timeout_s if remaining_s is None else min(self._timeout_s, 0.8 * remaining_s)
+        unsettled = False
         try:
-            async with asyncio.timeout(self._timeout_s), self._lock:
-                while time.monotonic() < deadline_s:
-                    if request.only_writer and self._held is None:
-                        return _NOT_WRITER
-                    answer = await self._attempt(request)
-                    if answer is not None:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    async with self._lock:
+                        if request.only_writer and self._held is None:
+                            return _NOT_WRITER
+                        answer = await self._attempt(request)
+                    if isinstance(answer, pb.ChangeTopicResponse):
                         return answer
-                    await asyncio.sleep(_PAUSE_S)
+                    unsettled = answer is not None
+                    if answer is None:
+                        await asyncio.sleep(_PAUSE_S)
+                    elif self._carried_out is not None:
+                        await self._carried_out(answer.offset)
+                        self._settled = max(self._settled, answer.offset)
+                        if answer.answer is not None:
+                            return answer.answer
         except TimeoutError:
-            self._held = None
+            if not unsettled:
+                self._held = None  # perhaps it cannot write any more: another instance may
         except NotUnderstood as error:
             self._not_understood(str(error))
-        return _UNAVAILABLE
+        return _UNSETTLED if unsettled else _UNAVAILABLE
 
     async def enable(self, feature: str, version: str) -> bool:
         """Enables a feature for good; says whether it is, after a majority has it.
@@ -175,7 +218,7 @@ class Catalog:
                     elif not held:
                         await asyncio.sleep(_PAUSE_S)
         except TimeoutError:
-            self._held = None
+            pass
         except NotUnderstood as error:
             self._not_understood(str(error))
         return feature in self._mine.features
@@ -189,15 +232,14 @@ class Catalog:
         except NotUnderstood as error:
             self._not_understood(str(error))
 
-    async def _attempt(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse | None:
+    async def _attempt(self, request: pb.ChangeTopicRequest) -> "pb.ChangeTopicResponse | _Unsettled | None":
         """One try; None: try again."""
         if self._held is None and not await self._claim():
             return None
         assert self._held is not None
-        assert self._end is not None
         answer = self._mine.done(request)
         if answer is not None:
-            return answer
+            return await self._after_deletion(request, answer)
         decision = self._mine.decide(request)
         if isinstance(decision, pb.ChangeTopicResponse):
             # A refusal says what is stored: only true while nobody else changed it.
@@ -208,10 +250,34 @@ class Catalog:
                 return decision
             self._held = None
             return None
+        if request.HasField("create"):
+            removed = self._mine.deletions.get(request.create.name, 0)
+            if self._is_unsettled(removed):
+                return await self._unsettled(removed)
         decision.written_at_ms = self._wall_ms()
         if not await self._store(decision.SerializeToString()):
             return None
-        return self._mine.stored(request)
+        return await self._after_deletion(request, self._mine.stored(request))
+
+    async def _after_deletion(
+        self, request: pb.ChangeTopicRequest, answer: pb.ChangeTopicResponse
+    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        """The answer to a change, unless it is a deletion that some coordinator has not carried out."""
+        removed = answer.version.offset if request.HasField("delete") else 0
+        return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
+
+    def _is_unsettled(self, removed: int) -> bool:
+        return self._carried_out is not None and removed > self._settled
+
+    async def _unsettled(
+        self, offset: int, answer: pb.ChangeTopicResponse | None = None
+    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        """A deletion that has to be waited for; before, a majority must say that it is acknowledged."""
+        held, end = self._held, self._end
+        if held is None or end is None or not await self._upkeep.acknowledge(held, end):
+            self._held = None
+            return None if answer is None else _UNAVAILABLE
+        return _Unsettled(offset, answer)
 
     async def _store(self, record: bytes) -> bool:
         """Appends a record, repeated unchanged while the outcome is unknown. False: it is not there."""

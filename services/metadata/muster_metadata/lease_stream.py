@@ -156,6 +156,7 @@ class Leases:
             serving=tuple((served.shard, served.epoch) for served in request.serving),
             features=tuple(sorted(set(request.features))),
             lease_ms=request.lease_ms,
+            catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
         )
         if known is None or known.session != row.session:
             try:

@@ -32,6 +32,7 @@ class LeaseRow:
         serving: pairs of shard and epoch that it has loaded.
         features: names of the features that it knows.
         lease_ms: the lease time that it counts its own deadline with; 0: it does not say.
+        catalog: offset in the catalog's log up to which it has carried changes out; -1: it does not say.
     """
 
     node_id: str
@@ -47,6 +48,7 @@ class LeaseRow:
     serving: tuple[tuple[int, int], ...] = ()
     features: tuple[str, ...] = ()
     lease_ms: int = 0
+    catalog: int = -1
 
     def to_json(self) -> str:
         """As the table stores it."""
@@ -76,6 +78,7 @@ class LeaseRow:
                 counter=int(row.counter),
                 port=int(row.port),
                 lease_ms=int(row.lease_ms),
+                catalog=int(row.catalog),
             )
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("not a lease row") from error
@@ -184,6 +187,21 @@ class LeaseObserver:
             (seen.row, DEAD if seen.silent or seen.row.dead else DRAINING if seen.row.draining else LIVE)
             for _, seen in sorted(self._rows.items())
             if not seen.row.released
+        ]
+
+    def read_since(self, now_ms: int) -> bool:
+        """Whether a majority of the nodes was read, all of it after a boot time."""
+        return not self._failed and self._last_ms > now_ms
+
+    def lagging(self, offset: int) -> list[str]:
+        """Names of those that may answer clients and have not carried the catalog out up to a place.
+
+        One that was seen dead counts until its lease has run out: only then it has stopped by its own clock.
+        """
+        return [
+            name
+            for name, seen in self._rows.items()
+            if 0 <= seen.row.catalog < offset and not seen.silent and not seen.row.released
         ]
 
     def stale(self, now_ms: int, after_ms: int) -> list[LeaseRow]:

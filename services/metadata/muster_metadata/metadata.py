@@ -23,6 +23,7 @@ from muster_metadata.claim import Claimer
 from muster_metadata.configuration import UNREACHED, Unusable
 from muster_metadata.durability import weaknesses
 from muster_metadata.features import Features
+from muster_metadata.followers import Followers
 from muster_metadata.lease_stream import Leases
 from muster_metadata.leases import LeaseObserver
 from muster_metadata.logs import Logs
@@ -106,6 +107,7 @@ class Metadata:
             self.view.topics,
             self._outdated,
             settings.change_timeout_ms,
+            Followers(self.view.observer, boot_ms).carried_out,
         )
         version = software_version()
         me = pb.Server(role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES)

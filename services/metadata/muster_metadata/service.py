@@ -129,7 +129,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS,
                 error_message=f"a topic has 1 to {MAX_PARTITIONS} partitions",
             )
-        return await self._metadata.catalog.change(request)
+        return await self._metadata.catalog.change(request, context.time_remaining())
 
     async def ReportExported(
         self, request: pb.ReportExportedRequest, context: Any

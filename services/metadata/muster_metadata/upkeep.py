@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata import steps
 from muster_metadata.entries import End
@@ -131,13 +132,14 @@ class Upkeep:
         for known in self._logs.values():
             self._lags(known, node)
 
-    async def acknowledge(self, held: Held, end: End) -> None:
-        """Stores an acknowledged position at once, for readers that wait for it."""
-        await self._quorum.ask(
+    async def acknowledge(self, held: Held, end: End) -> bool:
+        """Stores an acknowledged position at once, for readers who wait; says whether a majority has it."""
+        verdict, _ = await self._quorum.ask(
             lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),
             steps.checked(self._quorum.majority),
             late=lambda node, reply: self.heard(held, node, reply),
         )
+        return verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK
 
     def complain(self, shard: int, node: Node, reply: Reply) -> None:
         """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""

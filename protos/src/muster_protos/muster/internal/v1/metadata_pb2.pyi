@@ -1223,6 +1223,7 @@ class ChangeTopicResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     NOT_WRITER_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or
     COORDINATOR_NOT_AVAILABLE.
@@ -1231,6 +1232,10 @@ class ChangeTopicResponse(_message.Message):
     """Explanation for people; empty without an error."""
     not_writer: _builtins.bool
     """True: this instance does not hold the catalog's log; ask another one, or this one again without `only_writer`."""
+    pending: _builtins.bool
+    """True, with COORDINATOR_NOT_AVAILABLE: this instance writes the catalog, and waits for coordinators that have not
+    carried a deletion out; ask it again.
+    """
     @_builtins.property
     def topic(self) -> _discovery_pb2.Topic:
         """The topic as it is now."""
@@ -1249,10 +1254,11 @@ class ChangeTopicResponse(_message.Message):
         error_message: _builtins.str = ...,
         version: _common_pb2.Position | None = ...,
         not_writer: _builtins.bool = ...,
+        pending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "not_writer", b"not_writer", "topic", b"topic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "not_writer", b"not_writer", "pending", b"pending", "topic", b"topic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

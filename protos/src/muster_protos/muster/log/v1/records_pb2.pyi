@@ -759,16 +759,24 @@ class TopicsSeen(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     catalog_offset: _builtins.int
     """Offset of that place in the catalog's log."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that were deleted since the record of this kind before, and of which a group of the shard knew: members own
+        nothing of later topics of these names before their next generation.
+        """
+
     def __init__(
         self,
         *,
         catalog_offset: _builtins.int = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

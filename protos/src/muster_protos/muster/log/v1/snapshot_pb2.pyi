@@ -239,6 +239,7 @@ class GroupHead(_message.Message):
     UNFINISHED_FIELD_NUMBER: _builtins.int
     TOPICS_KNOWN_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    RENEWED_TOPICS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """Its id."""
     state: _coordinator_pb2.GroupState.ValueType
@@ -269,6 +270,10 @@ class GroupHead(_message.Message):
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """They, sorted."""
 
+    @_builtins.property
+    def renewed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that were deleted since its last assignment, sorted."""
+
     def __init__(
         self,
         *,
@@ -284,10 +289,11 @@ class GroupHead(_message.Message):
         unfinished: _common_pb2.RebalanceCause | None = ...,
         topics_known: _builtins.bool = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        renewed_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "unfinished", b"unfinished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_generation", b"assigned_generation", "cause", b"cause", "generation", b"generation", "group_id", b"group_id", "leader", b"leader", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "renewed_topics", b"renewed_topics", "state", b"state", "state_since_ms", b"state_since_ms", "topics", b"topics", "topics_known", b"topics_known", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,32 @@
+"""The topics, as a coordinator knows them at one time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What the catalog's log had made of the topics at one place.
+
+    Attributes:
+        offset: the place.
+        partitions: numbers of partitions by topic.
+        deletions: of names that were removed the offset of the last removal in the catalog's log.
+    """
+
+    offset: int
+    partitions: Mapping[str, int]
+    deletions: Mapping[str, int]
+
+    @cached_property
+    def last_deletion(self) -> int:
+        """Offset of the newest removal; 0: there was none."""
+        return max(self.deletions.values(), default=0)
+
+    def deleted_since(self, offset: int) -> frozenset[str]:
+        """Names that were removed after a place; there may be later topics of them."""
+        return frozenset(name for name, removed in self.deletions.items() if removed > offset)
+
+
+NOTHING_KNOWN = Catalog(0, {}, {})

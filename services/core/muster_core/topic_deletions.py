@@ -1,0 +1,92 @@
+"""Deletions of topics, carried out in the groups of a shard."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+
+from muster_core.context import ShardContext
+from muster_core.events import TopicsChanged
+from muster_core.features import Feature
+from muster_core.published import TopicPartition
+from muster_core.snapshot import Covered
+from muster_core.tombstones import offset_tombstones
+
+
+class TopicDeletions:
+    """Carries deletions of topics out in the groups of a shard, each once (docs/safety.md, "Topics").
+
+    A deletion takes what stands in the log before it, commits that are on their way included, and nothing
+    that comes after. A record in the log says up to where in the catalog's log that was done, so that the
+    next owner neither does it again nor leaves one out.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._carried_out = 0
+        self._recorded = 0
+
+    def restore(self, covered: Covered) -> None:
+        """A snapshot was begun."""
+        self._context.application.catalog_offset = covered.catalog_offset
+
+    def carry_out(self, event: TopicsChanged) -> None:
+        """Takes in the catalog, and removes what is of topics that were deleted since."""
+        context, catalog = self._context, event.catalog
+        deleted = event.deleted
+        if catalog is not None:
+            self._recorded = max(self._recorded, context.application.catalog_offset)
+            since = max(self._carried_out, self._recorded) or event.carried_out or catalog.offset
+            deleted |= catalog.deleted_since(since)
+            self._carried_out = max(since, catalog.offset)
+            context.catalog = catalog
+        if not deleted:
+            return
+        records = list(self._tombstones(deleted))
+        # All groups are looked at, also those without an offset.
+        owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
+        if self._records and (records or any(owned)):
+            records.append(self._seen(deleted))
+        if records:
+            context.append(records, _nothing)
+
+    def note_before_commit(self) -> None:
+        """Says in the log how far deletions were carried out, if that must stand before the next commit."""
+        if not self._records:
+            return
+        self._recorded = max(self._recorded, self._context.application.catalog_offset)
+        if not self._recorded or self._recorded < self._context.catalog.last_deletion:
+            self._context.append([self._seen(frozenset())], _nothing)
+
+    @property
+    def _records(self) -> bool:
+        return Feature.TOPIC_INCARNATIONS in self._context.features and self._carried_out > 0
+
+    def _seen(self, deleted: frozenset[str]) -> log.Record:
+        self._recorded = self._carried_out
+        record = self._context.record()
+        record.critical = True
+        record.topics_seen.CopyFrom(log.TopicsSeen(catalog_offset=self._carried_out, topics=sorted(deleted)))
+        return record
+
+    def _tombstones(self, topics: frozenset[str]) -> Iterator[log.Record]:
+        """The records that remove all offsets in these topics, those on their way to the log included."""
+        found: dict[str, set[TopicPartition]] = defaultdict(set)
+        for group in self._context.groups.values():
+            gone = {partition for partition, _ in group.offsets if partition[0] in topics}
+            if gone:
+                found[group.group_id] |= gone
+        for record in self._context.on_their_way():
+            commit = record.offset_committed
+            for entry in commit.offsets:
+                if entry.topic in topics:
+                    found[commit.group_id].add((entry.topic, entry.partition))
+        for group_id, partitions in found.items():
+            yield from offset_tombstones(self._context, group_id, partitions, "topic_deleted")
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,150 @@
+"""Topics that are deleted and created again while a coordinator hears late of it; on the real log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from coordinator.coordinator_cluster import group_of, owns
+from coordinator.real_cluster import SHARDS, RealCluster
+from kit.waiting import until
+from muster_coordinator import Coordinator
+from muster_core import error_code
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.view import ClusterView
+
+NEVER_MS = 3_600_000
+GROUP = group_of(1, 0, SHARDS)
+
+
+class HeldBack:
+    """Keeps what metadata pushes from a view until it is let go; the lease goes on."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._apply = view._apply
+        self._messages: list[pb.WatchResponse] = []
+        view._apply = self._messages.append  # type: ignore[method-assign, assignment]
+
+    def let_go(self) -> None:
+        self._view._apply = self._apply  # type: ignore[method-assign]
+        for message in self._messages:
+            self._apply(message)
+
+
+def view_of(coordinator: Coordinator) -> ClusterView:
+    assert coordinator._parts is not None
+    return coordinator._parts.view
+
+
+@pytest.fixture
+async def real(tmp_path: Path) -> AsyncIterator[RealCluster]:
+    cluster = RealCluster(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
+async def create(real: RealCluster, timeout: float = 20) -> pb.ChangeTopicResponse:
+    topic = discovery_pb2.Topic(name="t", partitions=1)
+    answer: pb.ChangeTopicResponse = await real.stub.ChangeTopic(
+        pb.ChangeTopicRequest(create=topic), timeout=timeout
+    )
+    return answer
+
+
+async def delete(real: RealCluster) -> pb.ChangeTopicResponse:
+    request = pb.ChangeTopicRequest(delete="t", change_id=b"d" * 16)
+    while (answer := await real.stub.ChangeTopic(request, timeout=20)).pending:
+        pass
+    assert isinstance(answer, pb.ChangeTopicResponse)
+    return answer
+
+
+def topics(view: ClusterView) -> list[str]:
+    return [] if view.catalog is None else [topic.name for topic in view.catalog.topics]
+
+
+async def test_a_commit_into_a_topic_that_was_created_again_stays_however_late_its_coordinator_hears(
+    real: RealCluster,
+) -> None:
+    owner = await real.add("a", settle_ms=NEVER_MS)
+    await owns(owner, SHARDS)
+    witness = await real.add("b", settle_ms=NEVER_MS)
+    await create(real)
+    await until(lambda: topics(view_of(owner)) == topics(view_of(witness)) == ["t"])
+    caller = real.caller(owner)
+    assert await caller.commit(GROUP, 1) == error_code.NONE
+    held = HeldBack(view_of(owner))
+    deleting = asyncio.create_task(delete(real))
+    await until(lambda: not topics(view_of(witness)))
+    # It is deleted for everybody but the owner of the group: nobody may be told so, nor create it again.
+    refused = await create(real, timeout=4)
+    assert (refused.error_code, refused.pending) == (error_code.COORDINATOR_NOT_AVAILABLE, True)
+    assert not deleting.done()
+    held.let_go()
+    assert (await deleting).error_code == error_code.NONE
+    assert (await create(real)).error_code == error_code.NONE
+    assert await caller.commit(GROUP, 1_000) == error_code.NONE
+    await until(lambda: topics(view_of(owner)) == topics(view_of(witness)) == ["t"])
+    assert await caller.fetch(GROUP) == [(error_code.NONE, 1_000)]
+
+
+async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_topic_before(
+    real: RealCluster,
+) -> None:
+    owner = await real.add("a", settle_ms=NEVER_MS)
+    await owns(owner, SHARDS)
+    await create(real)
+    await until(lambda: topics(view_of(owner)) == ["t"])
+    caller = real.caller(owner)
+    assert await caller.commit(GROUP, 1) == error_code.NONE
+    first = view_of(owner).catalog
+    assert first is not None
+    # What the catalog's log says after both, without the view in between.
+    both = pb.TopicCatalog()
+    both.CopyFrom(first)
+    both.version.offset += 2
+    both.topics[0].incarnation = both.version.offset
+    both.deletions.add(name="t", offset=both.version.offset - 1)
+    view = view_of(owner)
+    assert view.cluster is not None
+    view._apply(pb.WatchResponse(cluster=view.cluster, catalog=both))
+    assert await caller.fetch(GROUP) == [(error_code.NONE, -1)]
+
+
+async def test_a_deletion_does_not_wait_for_a_coordinator_that_died(real: RealCluster) -> None:
+    first, second = await real.add("a"), await real.add("b")
+    await create(real)
+    await until(lambda: topics(view_of(first)) == topics(view_of(second)) == ["t"])
+    await first.abort()
+    assert (await delete(real)).error_code == error_code.NONE
+
+
+async def test_who_has_a_lease_serves_nothing_before_it_heard_of_what_is_acknowledged(
+    real: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(real)
+    apply = ClusterView._apply
+    held: list[tuple[ClusterView, pb.WatchResponse]] = []
+
+    def without_the_catalog(view: ClusterView, message: pb.WatchResponse) -> None:
+        rest = pb.WatchResponse()
+        rest.CopyFrom(message)
+        rest.ClearField("catalog")
+        held.append((view, message))
+        apply(view, rest)
+
+    monkeypatch.setattr(ClusterView, "_apply", without_the_catalog)
+    owner = await real.add("a", join_delay_ms=0)
+    await until(lambda: owner.node_id in [node.node_id for node in cluster_of(owner).coordinators])
+    assert not owner.shards
+    monkeypatch.undo()
+    for view, message in held:
+        apply(view, message)
+    await owns(owner, SHARDS)
+
+
+def cluster_of(coordinator: Coordinator) -> discovery_pb2.Cluster:
+    return view_of(coordinator).cluster or discovery_pb2.Cluster()
