@@ -1,0 +1,99 @@
+"""What is decided about failures, and where they are kept."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from google.protobuf import json_format
+from muster_coordinator.failures import Failure
+from muster_coordinator.fault_folder import FaultFolder, default_folder
+from muster_coordinator.faults import Faults, Verdict
+from muster_core import fault
+from muster_core.clock import Now
+from muster_core.events import Request
+from muster_core.quarantine import Quarantine
+from muster_protos.muster.internal.v1 import fault_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+MAX_BYTES = 20_000
+
+
+def failure(group_id: str, at_ms: int = 0, metadata_bytes: int = 0) -> Failure:
+    kept = fault_pb2.Fault(format=fault.FORMAT, group_id=group_id, failed_at_ms=at_ms, complete=True)
+    for call_id in range(3):
+        protocol = pb.GroupProtocol(name="range", metadata=bytes(metadata_bytes))
+        request = pb.JoinGroupRequest(group_id=group_id, protocols=[protocol])
+        kept.events.append(fault.message_of(Request(call_id, request), Now(0, 0)))
+    return Failure(group_id, "JoinGroupRequest", "KeyError('x')", kept)
+
+
+def folder(path: Path, max_files: int = 3) -> FaultFolder:
+    return FaultFolder(path, max_files, MAX_BYTES)
+
+
+def read(path: Path) -> list[fault_pb2.Fault]:
+    return [json_format.Parse(file.read_bytes(), fault_pb2.Fault()) for file in sorted(path.iterdir())]
+
+
+def test_many_groups_that_fail_do_not_load_their_shard_again_for_each() -> None:
+    faults = Faults.not_kept()
+    verdicts = [faults.judge(0, failure(f"g{number}"), number)[0] for number in range(6)]
+    assert verdicts == [Verdict.RELOAD] * 3 + [Verdict.QUARANTINE] * 3
+    assert faults.judge(1, failure("other"), 6)[0] is Verdict.RELOAD, "another shard"
+    assert faults.judge(0, failure("late"), 120_000)[0] is Verdict.RELOAD, "it has been quiet since"
+    assert faults.quarantine(0).groups == {"g3", "g4", "g5"}
+    assert faults.suspects(0) == {"g0", "g1", "g2", "late"}
+
+
+def test_failures_with_nobody_to_blame_count_within_a_minute() -> None:
+    faults = Faults.not_kept()
+    times_ms = [0, 30_000, 61_000, 89_000, 90_500]
+    verdicts = [faults.judge(0, failure(""), at_ms)[0] for at_ms in times_ms]
+    assert verdicts == [Verdict.RELOAD] * 3 + [Verdict.FAIL] * 2
+
+
+def test_a_group_that_is_released_begins_anew() -> None:
+    faults = Faults.not_kept()
+    for _ in range(3):
+        faults.judge(0, failure("g"), 0)
+    assert faults.quarantine(0) == Quarantine(frozenset({"g"}), frozenset({"g"}))
+    assert faults.release(0, "g")
+    assert not faults.release(0, "g")
+    assert faults.quarantine(0) == Quarantine()
+    assert faults.judge(0, failure("g"), 300_000)[0] is Verdict.RELOAD
+
+
+def test_what_is_known_of_failures_is_bounded_and_goes_with_the_shard() -> None:
+    faults = Faults.not_kept()
+    for number in range(1_500):
+        faults.judge(number % 2, failure(f"g{number}"), number * 60_000)
+    assert len(list(faults)) == 1_000
+    faults.forget(0)
+    assert {one.shard for one in faults} == {1}
+
+
+def test_files_are_private_few_and_small(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "faults"
+    files = folder(path)
+    for number in range(5):
+        assert files.keep(failure(f"g{number}", number * 1_000).kept) == str(max(path.iterdir()))
+    assert [one.group_id for one in read(path)] == ["g2", "g3", "g4"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(("metadata_bytes", "events"), [(100, 3), (10_000, 1), (60_000, 0)])
+def test_of_what_is_too_large_a_part_is_kept(tmp_path: Path, metadata_bytes: int, events: int) -> None:
+    folder(tmp_path).keep(failure("g", 0, metadata_bytes).kept)
+    (kept,) = read(tmp_path)
+    assert (len(kept.events), kept.complete) == (events, events == 3)
+    assert all(file.stat().st_size <= MAX_BYTES for file in tmp_path.iterdir())
+
+
+def test_a_folder_that_is_none_costs_the_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("file", "link"):
+        assert folder(tmp_path / name).keep(failure("g").kept) == ""
+    assert folder(tmp_path, max_files=0).keep(failure("g").kept) == ""
+    assert default_folder().name.startswith("muster-faults-")
