@@ -200,16 +200,34 @@ async def zombies(arena: Arena) -> str:
         await arena.until(lambda: owned_by_heirs() == count, "the heirs own all", 90)
         await asyncio.sleep(2)
         arena.note(f"SIGCONT {names[0]}")
+        woke_ns = time.monotonic_ns()
         first.send_signal(signal.SIGCONT)
         await asyncio.sleep(3)
         arena.follow()
+        stale = _listed_before_assigned(
+            arena, {f"{group}/{number}" for number in range(0, count, 2)}, woke_ns
+        )
+        arena.expect(not stale, f"who wakes up lists nothing that others own, but {stale} did")
         refused = [event for event in arena.recent if event.get("f") == "refused" and event["g"] == group]
     finally:
         first.send_signal(signal.SIGCONT)
         await end([first, second])
     if not refused:
         raise NotHit("none of them was between its token and its write when it was stopped")
-    return f"{len(refused)} writes of the woken process were refused"
+    return f"{len(refused)} writes of the woken process were refused, and it listed no partition as its own"
+
+
+def _listed_before_assigned(arena: Arena, slots: set[str], since_ns: int) -> list[str]:
+    """Members that listed partitions after a time, before any were assigned to them after it."""
+    assigned: set[str] = set()
+    listed = []
+    for event in arena.recent:
+        if event["t"] >= since_ns and event.get("s") in slots:
+            if event.get("f") == "assigned":
+                assigned.add(event["s"])
+            elif event.get("f") == "listed" and event["ps"] and event["s"] not in assigned:
+                listed.append(event["s"])
+    return listed
 
 
 @scenario("45", "two static members with one instance id, a fail-over in between", KILLED_MS)

@@ -53,7 +53,9 @@ class Worker:
         """Works for ever."""
         await asyncio.sleep(random.random() * COMMIT_SECONDS)
         while True:
-            asked = [asyncio.create_task(self._advance(p)) for p in self.member.partitions]
+            listed = self.member.partitions
+            self._tell("listed", ps=[partition.number for partition in listed])
+            asked = [asyncio.create_task(self._advance(partition)) for partition in listed]
             await asyncio.sleep(COMMIT_SECONDS)
             if asked:
                 await asyncio.wait(asked)

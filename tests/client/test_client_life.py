@@ -13,6 +13,7 @@ from client.client_scripted import TOKEN, ScriptedCluster
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
+from muster._sessions import Spells
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import session_pb2 as session
 
@@ -277,3 +278,14 @@ async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(w
     with pytest.raises(muster.CommitFailed):
         await second
     assert len(a.requests("OffsetCommit")) == 1
+
+
+async def test_addresses_are_forgotten_when_nothing_holds_for_them_any_more(world: World) -> None:
+    spells = Spells()
+    for number in range(1_000):
+        spells.begin(f"10.0.0.{number}:7410", 60_000)
+    assert spells.holds("10.0.0.7:7410")
+    world.slept_ms += 60_000
+    assert not spells.holds("10.0.0.7:7410")
+    spells.begin("10.0.1.1:7410", 60_000)
+    assert len(spells) == 1

@@ -313,3 +313,25 @@ async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
             process.kill()
             await process.wait()
     assert err.decode().rstrip().endswith("KeyboardInterrupt")
+
+
+EARLY = """
+import asyncio, os, signal, muster
+
+def run(main, begin=asyncio.run):
+    os.kill(os.getpid(), signal.SIGINT)
+    return begin(main)
+
+asyncio.run = run
+muster.run(lambda p: None, group="g", topic="t", partitions=1, servers="127.0.0.1:1")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print("ended in order")
+"""
+
+
+async def test_a_signal_before_the_loop_runs_ends_the_program_in_order() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", EARLY, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out.decode().strip(), err.decode()) == (0, "ended in order", "")

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from types import FrameType
 from typing import Any, Unpack
 
 from muster._cluster import Cluster
@@ -51,14 +52,17 @@ def run(
     async def main() -> None:
         stop = asyncio.Event()
         with _signals(stop):
+            if early:
+                stop.set()
             await arun(
                 work, group=group, topic=topic, partitions=partitions, servers=servers, stop=stop, **settings
             )
 
-    try:
-        asyncio.run(main())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    with _early_signals() as early:
+        try:
+            asyncio.run(main())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 async def arun(
@@ -122,6 +126,27 @@ async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> N
         for future in (task, *watches):
             future.cancel()
         await asyncio.wait((task, *watches))
+
+
+@contextlib.contextmanager
+def _early_signals() -> Iterator[list[int]]:
+    """Gives the SIGINT or SIGTERM that came before the loop heeds them; a second one does not wait."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,27 @@ SHUNNED_FOR_MS = 1_000
 Response = TypeVar("Response", bound=GroupResponse)
 
 
+class Spells:
+    """What holds for some addresses for a while; forgotten after it, since addresses come and go for ever."""
+
+    def __init__(self) -> None:
+        self._until_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many addresses are kept."""
+        return len(self._until_ms)
+
+    def begin(self, address: str, for_ms: int) -> None:
+        """It holds for so long, from now on."""
+        now_ms = boot_ms()
+        self._until_ms = {place: until_ms for place, until_ms in self._until_ms.items() if until_ms > now_ms}
+        self._until_ms[address] = now_ms + for_ms
+
+    def holds(self, address: str) -> bool:
+        """Whether it does, at this moment."""
+        return boot_ms() < self._until_ms.get(address, 0)
+
+
 class SessionTransport:
     """Streams where a server has them, unary calls where it does not.
 
@@ -38,8 +59,8 @@ class SessionTransport:
         self._channels = channels
         self._unary = unary
         self._sessions: dict[str, Session] = {}
-        self._unary_until_ms: dict[str, int] = {}
-        self._shunned_until_ms: dict[str, int] = {}
+        self._streamless = Spells()
+        self._shunned = Spells()
         self._running: set[Session] = set()
 
     async def call(
@@ -64,13 +85,13 @@ class SessionTransport:
 
     def shuns(self, address: str) -> bool:
         """See `muster._transport.Transport`."""
-        return boot_ms() < self._shunned_until_ms.get(address, 0)
+        return self._shunned.holds(address)
 
     def at(self, address: str) -> Session | None:
         """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
         session = self._sessions.get(address)
         if session is None or not session.open:
-            if boot_ms() < self._unary_until_ms.get(address, 0):
+            if self._streamless.holds(address):
                 return None
             session = self._sessions[address] = Session(address, self._channels, self._ended)
             self._running.add(session)
@@ -85,10 +106,10 @@ class SessionTransport:
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
         if end.how is How.SILENT:
-            self._shunned_until_ms[session.address] = boot_ms() + SHUNNED_FOR_MS
+            self._shunned.begin(session.address, SHUNNED_FOR_MS)
         for_ms = {How.UNSUPPORTED: UNSUPPORTED_FOR_MS, How.REFUSED: REFUSED_FOR_MS}.get(end.how, 0)
         if for_ms:
-            self._unary_until_ms[session.address] = boot_ms() + for_ms
+            self._streamless.begin(session.address, for_ms)
             log.info(
                 "no session stream with %s (%s): going on by unary calls for %d s",
                 session.address,
