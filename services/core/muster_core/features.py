@@ -23,10 +23,6 @@ class Feature(StrEnum):
         "unsure-beats",
         "members keep their partitions through an outage of the log for as long as their sessions last",
     )
-    CATALOG_SNAPSHOTS = (
-        "catalog-snapshots",
-        "the catalog's log is snapshotted and trimmed",
-    )
 
     about: str
 
