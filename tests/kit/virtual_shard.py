@@ -37,6 +37,7 @@ class VirtualShard:
     Attributes:
         features: what the cluster has enabled; all, where a test does not say.
         now_ms: virtual boot time.
+        wall_trusted: what the edge says of the wall clock.
         log: every acknowledged record, in order, with its place.
         answers: answers that nobody has asked for yet, by call id.
         auto_ack: whether appends are acknowledged at once.
@@ -53,6 +54,7 @@ class VirtualShard:
         self.features = features
         self.config = config or GroupConfig()
         self.now_ms = 10_000
+        self.wall_trusted = True
         self.log: list[tuple[Position, log.Record]] = list(records or [])
         self.answers: dict[int, GroupResponse] = {}
         self.answered: set[int] = set()
@@ -71,7 +73,7 @@ class VirtualShard:
 
     @property
     def now(self) -> Now:
-        return Now(self.now_ms, WALL_MS + self.now_ms)
+        return Now(self.now_ms, WALL_MS + self.now_ms, self.wall_trusted)
 
     def reloaded(self, upto: int | None = None) -> "VirtualShard":
         """Another owner's shard after a load of this log, or of its first `upto` records."""

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kit.metadata_instances import FAST, MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata_instances import FAST, WATCH, MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher
@@ -18,6 +19,7 @@ from muster_metadata.entries import End, Entry, arguments, chain
 from muster_metadata.keys import NODE, Identity
 from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, LIVE, LeaseRow
+from muster_metadata.monitor import agreed
 from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum
 from muster_metadata.reply import Reply, Status
@@ -368,3 +370,32 @@ async def test_two_processes_of_one_name_do_not_share_a_run(tmp_path: Path) -> N
         second = LeaseRow("c-1", "s-2", run=1, counter=2, host="127.0.0.1", port=2)
         assert (await tables.renew(first, 1_000))[0] is Status.OK
         assert (await tables.renew(second, 1_000))[0] is Status.SUPERSEDED
+
+
+@pytest.mark.parametrize(
+    ("clocks", "majority", "shown"),
+    [
+        ([5], 1, 5),
+        ([], 1, None),
+        ([100, 200, 300], 2, 200),
+        ([100, 200, 9_000_000], 2, 200),
+        ([-9_000_000, 100, 200], 2, 200),
+        ([100, 9_000_000], 2, None),
+        ([100], 2, None),
+        ([0, 200_000, 400_000], 2, None),
+    ],
+)
+def test_the_time_of_the_log_is_what_a_majority_of_its_clocks_shows(
+    clocks: list[int], majority: int, shown: int | None
+) -> None:
+    assert agreed(clocks, majority) == shown
+
+
+async def test_the_view_has_the_time_of_the_nodes(tmp_path: Path) -> None:
+    """A machine of its own: what this process takes for the time makes no difference."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        watch = cluster[0].stub.Watch(WATCH)
+        while not (message := await watch.read()).log_time_ms:
+            pass
+        assert abs(message.log_time_ms - time.time_ns() // 1_000_000) < 60_000
+        watch.cancel()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.channels import Address, Channels
 from muster_runtime.view import ClusterView, Watcher
@@ -288,6 +289,26 @@ async def test_the_only_instance_without_a_majority_is_left_once_and_asked_seldo
     told = [entry["event"] for entry in logs]
     assert told.count("metadata_watch_began") == 2
     assert told.count("metadata_watch_ended") == 1, "its end is told; that it refuses again and again is not"
+
+
+@pytest.mark.parametrize("off_ms", [7 * 86_400_000, -7 * 86_400_000], ids=["ahead", "behind"])
+async def test_a_wall_clock_far_from_the_logs_is_told_once(
+    pair: tuple[MetadataStandIn, MetadataStandIn], monkeypatch: pytest.MonkeyPatch, off_ms: int
+) -> None:
+    first, _ = pair
+    now_ms = clock.wall_ms()
+    lease_ms = 60_000
+    with capture_logs() as logs:
+        async with Watching(first) as view:
+            first.send(beat(lease_ms, cluster=cluster({0: (1, "a")})))
+            await until(lambda: view.connected)
+            assert view.wall_clock_off_ms() is None, "an instance that does not know it says nothing"
+            for step, log_time_ms in enumerate((now_ms, now_ms - off_ms, now_ms - off_ms, now_ms), 1):
+                news = cluster({0: (step + 1, "a")})
+                first.send(beat(lease_ms, cluster=news, log_time_ms=log_time_ms))
+                await until_equal(lambda: view.changes, step + 1)
+    told = [(entry["event"], entry["log_level"]) for entry in logs if "wall_clock" in entry["event"]]
+    assert told == [("wall_clock_wrong", "error"), ("wall_clock_right", "info")]
 
 
 def test_merge_keeps_rows_that_the_news_lacks_and_takes_equal_epochs() -> None:

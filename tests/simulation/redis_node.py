@@ -9,7 +9,7 @@ from redis.exceptions import BusyLoadingError, NoScriptError, ResponseError
 from simulation.network import End, Network, Place
 from simulation.redis_scripts import Scripts
 from simulation.redis_store import FREEING, OK, WRITES, Simple, Store
-from simulation.world import World
+from simulation.world import EPOCH_S, World
 
 PORT = 6379
 SYNC_S = 1.0
@@ -174,6 +174,9 @@ class RedisNode:
             return OK
         if name == b"INFO":
             return self.store.info(*arguments) + b"run_id:%b\r\n" % self.run_id
+        if name == b"TIME":
+            seconds = EPOCH_S + self.world.now_s
+            return [str(int(seconds)).encode(), str(int(seconds % 1 * 1e6)).encode()]
         return self._do(name, arguments)
 
     def _do(self, name: bytes, arguments: Sequence[bytes]) -> Any:

@@ -6,6 +6,7 @@ hash, leases with a verdict on the dead, a pushed view. Several instances may sh
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import groupby
@@ -298,7 +299,12 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
         while True:
             news = self.store.news
-            yield pb.WatchResponse(cluster=self.store.cluster(), catalog=self.store.catalog, lease_ms=2_000)
+            yield pb.WatchResponse(
+                cluster=self.store.cluster(),
+                catalog=self.store.catalog,
+                lease_ms=2_000,
+                log_time_ms=time.time_ns() // 1_000_000,
+            )
             await news.wait()
 
     async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:

@@ -2,12 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
 import structlog
-from muster_core.clock import Now
+from muster_core.clock import Now, reading
 from muster_core.events import GroupRequest, GroupResponse, Push
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.shard import Shard
@@ -149,9 +149,10 @@ class Coordinator:
         settings = self._settings
         channels = Channels(settings.metadata, self._tls, self._wire)
         view = ClusterView(channels, Watcher("coordinator", settings.node_id, FEATURE_NAMES))
+        now = _clocks(view)
         targets = [str(address) for address in settings.metadata]
         log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
-        measures = None if self._telemetry is None else _measures(self._telemetry, log_client)
+        measures = None if self._telemetry is None else _measures(self._telemetry, log_client, now)
         loader = Loader(channels.channel, len(channels), self._config)
         peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
         # Calls can only be served when their servicers are there before the port is, and who this process is
@@ -188,7 +189,7 @@ class Coordinator:
                 log=log_client if measures is None else measures.log,
                 nonces=nonces,
                 loader=loader,
-                now=_now,
+                now=now,
                 may_answer=owner.may_answer,
                 features=lambda: owner.features,
                 catalog=lambda: owner.catalog,
@@ -208,7 +209,7 @@ class Coordinator:
                 drain_limit_ms=settings.drain_limit_ms,
             ),
         )
-        taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, _now, self._pace)
+        taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         late.calls, late.ownership = Calls(ownership, view, settings.max_answer_bytes), ownership
         tally = None if measures is None else measures.calls
@@ -416,18 +417,19 @@ class _Late:
         return await self.ownership.give(shard, asker)
 
 
-def _measures(telemetry: Telemetry, log_client: LogClient) -> CoordinatorMeasures:
+def _measures(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now]) -> CoordinatorMeasures:
     traces = None
     if telemetry.tracing is not None:
         from muster_coordinator.traces import CoordinatorTraces
 
         traces = CoordinatorTraces(telemetry.tracing)
-    return CoordinatorMeasures(log_client, _now, traces)
+    return CoordinatorMeasures(log_client, now, traces)
 
 
 def _unwatched(_core: Shard) -> None:
     """What watches a shard where nothing is counted."""
 
 
-def _now() -> Now:
-    return Now(clock.boot_ms(), clock.wall_ms())
+def _clocks(view: ClusterView) -> Callable[[], Now]:
+    """What reads both clocks of this process, beside those of the log."""
+    return lambda: reading(clock.boot_ms(), clock.wall_ms(), view.log_ahead_ms)

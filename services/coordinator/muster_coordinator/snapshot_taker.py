@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
-from muster_core.clock import ClockWatch, Now
+from muster_core.clock import Now
 from muster_core.position import Position
 from muster_core.snapshot import Covered, digest_of, part_hash, parts
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -83,7 +83,6 @@ class SnapshotTaker:
         self._steps = steps
         self._now = now
         self._pace = pace
-        self._clocks = ClockWatch(now())
         self._trim_at_ms: dict[int, int] = {}
         self._not_before_ms: dict[int, int] = {}
         self._runner: asyncio.Task[None] | None = None
@@ -233,7 +232,7 @@ class SnapshotTaker:
 
     def _old_enough(self, kept: KeptSnapshots) -> Position:
         now = self._now()
-        if not self._pace.retention_ms or not self._clocks.agree(now):
+        if not self._pace.retention_ms or not now.wall_trusted:
             return Position(0, 0)
         return kept.trimmable(now.wall_ms - self._pace.retention_ms)
 

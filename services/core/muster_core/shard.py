@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_core import causes, error_code
 from muster_core.application import group_of
-from muster_core.clock import ClockWatch, Now
+from muster_core.clock import Now
 from muster_core.commits import CommittedRow
 from muster_core.config import GroupConfig
 from muster_core.context import IN_QUARANTINE, ShardContext
@@ -409,24 +409,22 @@ class Shard:
 
 
 class _Retention(Timer):
-    """The regular search for expired offsets. Pauses while the clocks disagree (docs/safety.md, "Time")."""
+    """The regular search for expired offsets. Pauses while the wall clock is not trusted (`TIM-03`)."""
 
-    __slots__ = ("_clocks", "_context", "_offsets")
+    __slots__ = ("_context", "_offsets")
 
     def __init__(self, context: ShardContext, offsets: Offsets) -> None:
         super().__init__()
         self._context = context
         self._offsets = offsets
-        self._clocks = ClockWatch(context.now)
 
     def start(self) -> None:
-        self._clocks = ClockWatch(self._context.now)
         self._arm()
 
     def fire(self) -> None:
         self._context.working_on = None
         self._arm()  # first, so that a search that fails is not the last one (conformance EX-15)
-        if self._clocks.agree(self._context.now):
+        if self._context.now.wall_trusted:
             self._offsets.expire()
 
     def _arm(self) -> None:

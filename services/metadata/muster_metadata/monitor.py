@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import structlog
@@ -17,6 +17,9 @@ from muster_metadata.tables import NodeTables, Tables
 from muster_metadata.view import ClusterView
 
 log = structlog.get_logger()
+
+CLOCKS_APART_MS = 60_000
+"""Nodes whose wall clocks are further apart do not show the same time."""
 
 _FORGET_MS = 600_000
 _LACKING_S = 3.0
@@ -61,6 +64,7 @@ class Monitor:
         self._on_foreign = on_foreign
         self._on_catalog_missing = on_catalog_missing
         self._latest: dict[Node, tuple[int, NodeTables]] = {}
+        self._wall_ahead_ms: dict[Node, int] = {}
         self._lacking_since_s: float | None = None
         self._patience_s = _LACKING_S
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,6 +119,9 @@ class Monitor:
             else:
                 log.info("log_node_back", node=node.index, address=node.place)
         self._latest[node] = (sent_ms, tables)
+        if tables.wall_ms is not None:
+            # It was read between the question and the answer: right to within one read.
+            self._wall_ahead_ms[node] = tables.wall_ms - (sent_ms + self._now_ms()) // 2
 
     async def _judge(self) -> None:
         while True:
@@ -143,6 +150,10 @@ class Monitor:
         # A majority was read by what was sent from then on: whatever another majority stored before is in it.
         as_of_ms = sorted((sent_ms for sent_ms, _ in fresh.values()), reverse=True)[self._quorum.majority - 1]
         self._view.confirmed(as_of_ms)
+        self._view.log_ahead_ms = agreed(
+            [self._wall_ahead_ms[node] for node in fresh if node in self._wall_ahead_ms],
+            self._quorum.majority,
+        )
         self._view.observer.observe(rows, as_of_ms, now_ms)
         claims: dict[int, OwnerRow] = highest(tables.owners or {} for _, tables in fresh.values())
         self._view.read(claims)
@@ -178,3 +189,14 @@ class Monitor:
         elif now_s - self._lacking_since_s > self._patience_s:
             self._lacking_since_s = None
             self._on_catalog_missing()
+
+
+def agreed(ahead_ms: Sequence[int], majority: int) -> int | None:
+    """What a majority of the nodes' wall clocks agrees on: the middle one of the largest set that does.
+
+    None: too few tell, or they are too far apart.
+    """
+    clocks = sorted(ahead_ms)
+    sets = [[clock for clock in clocks if 0 <= clock - first <= CLOCKS_APART_MS] for first in clocks]
+    largest = max(sets, key=len, default=[])
+    return largest[len(largest) // 2] if len(largest) >= majority else None

@@ -41,6 +41,7 @@ class NodeTables:
         leases: rows by name.
         owners: rows by shard.
         catalog: acknowledged position of the catalog's log; absent: the log is missing.
+        wall_ms: what its wall clock showed, Unix time; None: it does not tell.
     """
 
     problem: str = ""
@@ -49,6 +50,7 @@ class NodeTables:
     leases: dict[str, LeaseRow] | None = None
     owners: dict[int, OwnerRow] | None = None
     catalog: Position | None = None
+    wall_ms: int | None = None
 
 
 class Tables:
@@ -105,7 +107,8 @@ class Tables:
             node.ask("GET", self._catalog_key),
         )
         before = node.ask("HGETALL", keys.LEASES_BEFORE_FEATURES)
-        _, pending = await asyncio.wait((*answers, before), timeout=timeout_ms / 1000)
+        time = node.ask("TIME")
+        _, pending = await asyncio.wait((*answers, before, time), timeout=timeout_ms / 1000)
         if pending:
             return NodeTables("it does not answer")
         replies: list[Reply] = [answer.result() for answer in answers]
@@ -129,6 +132,7 @@ class Tables:
             leases=merged((old, _rows(leases, _name, LeaseRow.from_json))),
             owners=_rows(owners, int, OwnerRow.from_json),
             catalog=parse_id(catalog) if catalog else None,
+            wall_ms=_wall_ms(time.result()),
         )
 
     async def renew(self, row: LeaseRow, timeout_ms: int) -> tuple[Status, int]:
@@ -185,6 +189,14 @@ def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
     if known.session == row.session:
         return replace(row, run=known.run, counter=known.counter + 1)
     return replace(row, run=known.run + 1, counter=1)
+
+
+def _wall_ms(reply: Reply) -> int | None:
+    """A node's wall clock; None where its user may not ask."""
+    if reply.status is not Status.OK:
+        return None
+    seconds, microseconds = map(int, reply.values[0])
+    return seconds * 1_000 + microseconds // 1_000
 
 
 def _name(raw: bytes) -> str:

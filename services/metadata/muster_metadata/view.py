@@ -21,12 +21,16 @@ class ClusterView:
     Args:
         observer: times the leases.
         now_ms: boot clock.
+
+    Attributes:
+        log_ahead_ms: how far the wall clocks of the log's nodes are ahead of this boot clock; None: unknown.
     """
 
     def __init__(self, observer: LeaseObserver, now_ms: Callable[[], int]) -> None:
         self.observer = observer
         self._now_ms = now_ms
         self._confirmed_ms = now_ms()
+        self.log_ahead_ms: int | None = None
         self._claims: dict[int, OwnerRow] = {}
         self._problems: Sequence[str] = ()
         self._cluster_id = ""
@@ -137,6 +141,8 @@ class ClusterView:
                 message = metadata_pb2.WatchResponse(
                     lease_ms=self.observer.lease_ms, majority_age_ms=max(0, age_ms), beat_ms=beat_ms
                 )
+                if self.log_ahead_ms is not None:
+                    message.log_time_ms = max(0, self._now_ms() + self.log_ahead_ms)
                 if news:
                     message.cluster.CopyFrom(cluster)
                 if catalog is not None and catalog is not sent_catalog:

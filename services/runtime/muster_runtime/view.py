@@ -21,6 +21,9 @@ log = structlog.get_logger()
 FIRST_VIEW_TIMEOUT_MS = 3_000
 """Time in ms that an instance gets for its first message before the next one is asked."""
 
+WALL_CLOCK_LIMIT_MS = 60_000
+"""A wall clock that differs by more from those of the log's nodes is told."""
+
 BACKOFF_MIN_MS = 50
 BACKOFF_MAX_MS = 1_000
 
@@ -88,6 +91,8 @@ class ClusterView:
         self._connected = False
         self._beats = False
         self._true_at_ms: int | None = None
+        self._log_ahead_ms: int | None = None
+        self._clock_wrong = False
         self._changes = 0
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
@@ -136,6 +141,17 @@ class ClusterView:
         if self._true_at_ms is None:
             return None
         return 0 if self._connected and not self._beats else max(0, clock.boot_ms() - self._true_at_ms)
+
+    @property
+    def log_ahead_ms(self) -> int | None:
+        """How far the wall clocks of the log's nodes are ahead of this boot clock, ms; None: not known."""
+        return self._log_ahead_ms
+
+    def wall_clock_off_ms(self) -> int | None:
+        """How far this process's wall clock is ahead of the log's, ms; None: not known."""
+        if self._log_ahead_ms is None:
+            return None
+        return clock.wall_ms() - clock.boot_ms() - self._log_ahead_ms
 
     def owner(self, shard: int) -> discovery_pb2.ShardOwner | None:
         """The owner row of a shard; None if there is none."""
@@ -242,6 +258,9 @@ class ClusterView:
         self._true_at_ms = clock.boot_ms() - message.majority_age_ms
         self._beats = message.beat_ms > 0
         self._lease_ms = message.lease_ms or self._lease_ms
+        if message.log_time_ms and not outdated:
+            self._log_ahead_ms = message.log_time_ms - clock.boot_ms()
+            self._look_at_clock()
         if not outdated and not self._connected:
             self._connected = True
             log.info(
@@ -256,6 +275,22 @@ class ClusterView:
             self._nodes = {node.node_id: node for node in cluster.coordinators}
             self._tell()
         return not outdated
+
+    def _look_at_clock(self) -> None:
+        """Says once when the wall clock is wrong, and once when it is right again."""
+        off_ms = self.wall_clock_off_ms() or 0
+        wrong = abs(off_ms) > WALL_CLOCK_LIMIT_MS
+        if wrong == self._clock_wrong:
+            return
+        self._clock_wrong = wrong
+        if wrong:
+            log.error(
+                "wall_clock_wrong",
+                ahead_ms=off_ms,
+                remedy="set the clock of this machine: retention pauses until it agrees with the log's nodes",
+            )
+        else:
+            log.info("wall_clock_right", ahead_ms=off_ms)
 
     def _tell(self) -> None:
         self._changes += 1

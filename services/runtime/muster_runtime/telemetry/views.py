@@ -20,10 +20,20 @@ _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDIN
 VIEW_AGE = Metric(
     "muster_view_age",
     Kind.GAUGE,
-    "How long ago metadata was heard last; 0 while its stream stands.",
+    "How long ago a majority of Redis stood behind the view for the last time.",
     "seconds",
     labels=_ROLE,
     advice="Above 5 s: no instance of metadata can be reached, or none reaches a majority of Redis.",
+)
+CLOCK_AHEAD = Metric(
+    "muster_wall_clock_ahead",
+    Kind.GAUGE,
+    "How far the wall clock of the process is ahead of those of the log's nodes; negative: behind.",
+    "seconds",
+    labels=_ROLE,
+    advice="Beyond a minute: set the clock of that machine. A coordinator expires and trims nothing "
+    "meanwhile. Absent: a majority of the nodes does not tell its time, or their clocks are apart; "
+    "`muster doctor` compares them.",
 )
 VIEW_CHANGES = Metric(
     "muster_view_changes", Kind.COUNTER, "Changes of the cluster or its topics that were seen.", labels=_ROLE
@@ -72,6 +82,7 @@ class ViewSource:
 
     metrics: Sequence[Metric] = (
         VIEW_AGE,
+        CLOCK_AHEAD,
         VIEW_CHANGES,
         COORDINATORS,
         LOG_NODES,
@@ -118,6 +129,8 @@ class ViewSource:
             Sample(SHARD_UNOWNED_SECONDS, self._unowned_ms / 1000, (role,)),
             Sample(TOPICS, 0 if view.catalog is None else len(view.catalog.topics), (role,)),
         ]
+        if (ahead_ms := view.wall_clock_off_ms()) is not None:
+            samples.append(Sample(CLOCK_AHEAD, ahead_ms / 1000, (role,)))
         if view.cluster is not None:
             states = Count(_STATES.get(node.state, "") for node in view.cluster.coordinators)
             well = sum(node.available for node in view.cluster.log_nodes)

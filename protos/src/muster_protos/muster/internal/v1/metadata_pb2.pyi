@@ -1061,6 +1061,7 @@ class WatchResponse(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     MAJORITY_AGE_MS_FIELD_NUMBER: _builtins.int
     BEAT_MS_FIELD_NUMBER: _builtins.int
+    LOG_TIME_MS_FIELD_NUMBER: _builtins.int
     lease_ms: _builtins.int
     """Time for which a coordinator's lease is good, ms."""
     majority_age_ms: _builtins.int
@@ -1070,6 +1071,10 @@ class WatchResponse(_message.Message):
     beat_ms: _builtins.int
     """The instance sends a message at least so often, with or without news, ms: a caller that hears nothing for
     a lease time goes on with another instance. 0: it promises nothing.
+    """
+    log_time_ms: _builtins.int
+    """What the wall clocks of the log's nodes show now, by a majority that agrees to within a minute; Unix time in
+    ms. 0: not known.
     """
     @_builtins.property
     def cluster(self) -> _discovery_pb2.Cluster:
@@ -1087,10 +1092,11 @@ class WatchResponse(_message.Message):
         lease_ms: _builtins.int = ...,
         majority_age_ms: _builtins.int = ...,
         beat_ms: _builtins.int = ...,
+        log_time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "catalog", b"catalog", "cluster", b"cluster", "lease_ms", b"lease_ms", "majority_age_ms", b"majority_age_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "catalog", b"catalog", "cluster", b"cluster", "lease_ms", b"lease_ms", "log_time_ms", b"log_time_ms", "majority_age_ms", b"majority_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
