@@ -63,7 +63,9 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         now: when.
         append: of an `AppendDone`: which of the kept group's appends it is, from 0.
     """
-    kept = fault_pb2.FaultEvent(boot_ms=now.boot_ms, wall_ms=now.wall_ms)
+    kept = fault_pb2.FaultEvent(
+        boot_ms=now.boot_ms, wall_ms=now.wall_ms, wall_not_trusted=not now.wall_trusted
+    )
     match event:
         case Request():
             kept.request.call_id, kept.request.host, kept.request.draw = event.call_id, event.host, event.draw
@@ -245,7 +247,7 @@ class _Repetition:
         """Plays them in order."""
         begun = False
         for kept in events:
-            now = Now(kept.boot_ms, kept.wall_ms)
+            now = Now(kept.boot_ms, kept.wall_ms, not kept.wall_not_trusted)
             kind = kept.WhichOneof("kind")
             if kind == "replayed":
                 self._core.replay(Position.from_proto(kept.replayed.position), kept.replayed.record)

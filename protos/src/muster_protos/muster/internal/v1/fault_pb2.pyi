@@ -400,6 +400,7 @@ class FaultEvent(_message.Message):
 
     BOOT_MS_FIELD_NUMBER: _builtins.int
     WALL_MS_FIELD_NUMBER: _builtins.int
+    WALL_NOT_TRUSTED_FIELD_NUMBER: _builtins.int
     LOADED_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
@@ -419,6 +420,8 @@ class FaultEvent(_message.Message):
     """The boot clock, ms."""
     wall_ms: _builtins.int
     """The wall clock, Unix time in ms."""
+    wall_not_trusted: _builtins.bool
+    """True: the wall clock was not trusted, so nothing expired. Default: it was."""
     loaded: _builtins.int
     """The load has ended: the epoch of the ownership."""
     cancelled: _builtins.int
@@ -474,6 +477,7 @@ class FaultEvent(_message.Message):
         *,
         boot_ms: _builtins.int = ...,
         wall_ms: _builtins.int = ...,
+        wall_not_trusted: _builtins.bool = ...,
         loaded: _builtins.int = ...,
         request: Global___FaultEvent.Request | None = ...,
         cancelled: _builtins.int = ...,
@@ -492,7 +496,7 @@ class FaultEvent(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "attach", b"attach", "beat", b"beat", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "attach", b"attach", "beat", b"beat", "boot_ms", b"boot_ms", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload", "wall_ms", b"wall_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_done", b"append_done", "attach", b"attach", "beat", b"beat", "boot_ms", b"boot_ms", "cancelled", b"cancelled", "detach", b"detach", "features_enabled", b"features_enabled", "kind", b"kind", "loaded", b"loaded", "replayed", b"replayed", "request", b"request", "resume", b"resume", "stream_broken", b"stream_broken", "suspend", b"suspend", "tick", b"tick", "topics_changed", b"topics_changed", "unload", b"unload", "wall_ms", b"wall_ms", "wall_not_trusted", b"wall_not_trusted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["loaded", "request", "cancelled", "append_done", "tick", "suspend", "resume", "unload", "topics_changed", "attach", "detach", "beat", "stream_broken", "replayed", "features_enabled"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
