@@ -84,6 +84,30 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
     assert not keeper.may_answer(deadline_ms)
 
 
+async def test_a_renewal_that_is_answered_after_the_deadline_does_not_cover_the_lapse() -> None:
+    """Others may have claimed meanwhile: the shards are suspended, and resume only after they have asked."""
+    line, told = HandLine(), list[str]()
+    callbacks = LeaseCallbacks(
+        lambda: told.append("suspended"), lambda: told.append("resumed"), lambda: told.append("superseded")
+    )
+    keeper = LeaseKeeper(
+        ["m"], line, Holder("a", "s", "127.0.0.1", 1, "0"), PACE, callbacks, lambda: line.now_ms
+    )
+    keeper.start(asyncio.get_running_loop())
+    next(line.steps)
+    line.answer()
+    next(line.steps)
+    await until_equal(lambda: told, ["resumed"])
+    line.now_ms += PACE.lease_ms - PACE.margin_ms - 1
+    next(line.steps)
+    assert len(line.sent) == 2, "the second renewal is on its way before the deadline"
+    line.now_ms += 100
+    line.answer()
+    next(line.steps)
+    await until_equal(lambda: told, ["resumed", "suspended", "resumed"])
+    assert keeper.lapses == 1
+
+
 async def test_a_shard_does_not_resume_when_the_lease_ran_out_again() -> None:
     bench = Bench()
     await bench.serve()
