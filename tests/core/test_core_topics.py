@@ -9,6 +9,7 @@ from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import NO_FEATURES
 from muster_core.position import Position
+from muster_core.quarantine import Quarantine
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 UNKNOWN_TOPIC = error_code.UNKNOWN_TOPIC_OR_PARTITION
@@ -95,6 +96,33 @@ def test_the_next_owner_carries_out_what_the_one_before_did_not_hear_of() -> Non
     hear(after, 12, {"t": 1, "other": 1}, {"t": 6}, carried_out=12)
     for each in (after, after.reloaded()):
         assert acts.fetch(each) == {("other", 0): 1}
+
+
+def test_a_deletion_takes_the_offsets_of_a_group_in_quarantine() -> None:
+    before = acts.shard()
+    hear(before, 5, {"t": 1, "other": 1})
+    for group_id in ("bad", "good"):
+        for topic in ("t", "other"):
+            acts.commit(before, group_id=group_id, topic=topic)
+    held = before.reloaded(quarantine=Quarantine(frozenset({"bad"})))
+    hear(held, 7, {"t": 1, "other": 1}, {"t": 6})
+    released = held.reloaded()
+    hear(released, 7, {"t": 1, "other": 1}, {"t": 6})
+    for each in (held, released):
+        for group_id in ("bad", "good"):
+            assert acts.fetch(each, group_id) == {("other", 0): 1}
+
+
+def test_what_a_group_owned_in_quarantine_is_nothing_of_a_later_topic() -> None:
+    before = acts.shard()
+    hear(before, 5, {"t": 2})
+    (who,) = acts.joined(before, acts.member(before, "a", protocols=[("range", owning())]))
+    who.sync({who.member_id: given(0, 1)}).synced()
+    held = before.reloaded(quarantine=Quarantine(frozenset({"g"})))
+    hear(held, 7, {"t": 2}, {"t": 6}, carried_out=5)
+    who.cluster = released = held.reloaded()
+    hear(released, 7, {"t": 2}, {"t": 6})
+    assert acts.commit(released, who) == UNKNOWN_TOPIC
 
 
 def test_what_was_carried_out_stands_in_the_snapshot() -> None:

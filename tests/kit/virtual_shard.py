@@ -22,6 +22,7 @@ from muster_core.events import (
 from muster_core.features import ALL_FEATURES, Feature
 from muster_core.group_state import GroupState
 from muster_core.position import Position
+from muster_core.quarantine import NOBODY, Quarantine
 from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -50,6 +51,7 @@ class VirtualShard:
         config: GroupConfig | None = None,
         records: list[tuple[Position, log.Record]] | None = None,
         features: frozenset[Feature] = ALL_FEATURES,
+        quarantine: Quarantine = NOBODY,
     ) -> None:
         self.features = features
         self.config = config or GroupConfig()
@@ -64,7 +66,7 @@ class VirtualShard:
         self.pushes: list[Push] = []
         self.deadline_ms: int | None = None
         self.epoch = (self.log[-1][0].epoch if self.log else 0) + 1
-        self.shard = Shard(0, self.config)
+        self.shard = Shard(0, self.config, quarantine)
         self._last_call_id = 0
         for position, record in self.log:
             self.shard.replay(position, record)
@@ -75,9 +77,9 @@ class VirtualShard:
     def now(self) -> Now:
         return Now(self.now_ms, WALL_MS + self.now_ms, self.wall_trusted)
 
-    def reloaded(self, upto: int | None = None) -> "VirtualShard":
+    def reloaded(self, upto: int | None = None, quarantine: Quarantine = NOBODY) -> "VirtualShard":
         """Another owner's shard after a load of this log, or of its first `upto` records."""
-        return VirtualShard(self.config, self.log[:upto], features=self.features)
+        return VirtualShard(self.config, self.log[:upto], features=self.features, quarantine=quarantine)
 
     def feed(self, event: Event) -> None:
         self._carry_out(self.shard.handle(event, self.now))

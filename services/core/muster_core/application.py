@@ -38,6 +38,7 @@ class Application:
             fail.
         failed: the record that raised last, with its position; None: none did.
         catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        held: groups beside those of the shard of which offsets are removed, and nothing else changes.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Application:
         self.frozen: frozenset[str] = frozenset()
         self.failed: tuple[Position, log.Record] | None = None
         self.catalog_offset = 0
+        self.held: dict[str, Group] = {}
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
             "generation_started": self._generation_started,
             "assignment_committed": self._assignment_committed,
@@ -245,7 +247,7 @@ class Application:
             member.commit_seq = record.member_seq
 
     def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
-        group = self._groups.get(record.group_id)
+        group = self._groups.get(record.group_id) or self.held.get(record.group_id)
         if group is not None:
             group.offsets.remove(
                 (entry.topic, number) for entry in record.topics for number in entry.partitions

@@ -64,7 +64,8 @@ class ShardContext:
         calls: open calls by id.
         streams: session streams by id → members on them, with their groups.
         quarantine: the groups that no turn may touch.
-        held: those of them that the log knows: nothing of them changes, their offsets are read.
+        held: those of them that the log knows: nothing of them changes but that a deleted topic's offsets go,
+            and their offsets are read.
         room: whether the process may take another group.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
         catalog: the topics as last heard.
@@ -82,7 +83,7 @@ class ShardContext:
         self.calls: dict[int, Request] = {}
         self.streams: dict[int, dict[Member, Group]] = {}
         self.quarantine = NOBODY
-        self.held: dict[str, Group] = {}
+        self.held = self.application.held
         self._unstored: dict[str, Group] = {}
         self.room: Callable[[], bool] = lambda: True
         self.working_on: OfAGroup | None = None

@@ -46,9 +46,9 @@ class TopicDeletions:
         if not deleted:
             return
         records = list(self._tombstones(deleted))
-        # All groups are looked at, also those without an offset.
+        # All groups are looked at, also those without an offset. What those in quarantine own is not known.
         owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
-        if self._records and (records or any(owned)):
+        if self._records and (records or any(owned) or context.quarantine.groups):
             records.append(self._seen(deleted))
         if records:
             context.append(records, _nothing)
@@ -75,17 +75,22 @@ class TopicDeletions:
     def _tombstones(self, topics: frozenset[str]) -> Iterator[log.Record]:
         """The records that remove all offsets in these topics, those on their way to the log included."""
         found: dict[str, set[TopicPartition]] = defaultdict(set)
-        for group in self._context.groups.values():
+        context = self._context
+        for group in (*context.groups.values(), *context.held.values()):
+            if group.group_id in context.quarantine.unreadable:
+                continue  # its offsets are what made this program fail
+            context.working_on = group
             gone = {partition for partition, _ in group.offsets if partition[0] in topics}
             if gone:
                 found[group.group_id] |= gone
-        for record in self._context.on_their_way():
+        context.working_on = None
+        for record in context.on_their_way():
             commit = record.offset_committed
             for entry in commit.offsets:
                 if entry.topic in topics:
                     found[commit.group_id].add((entry.topic, entry.partition))
         for group_id, partitions in found.items():
-            yield from offset_tombstones(self._context, group_id, partitions, "topic_deleted")
+            yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
 
 
 def _nothing() -> None:
