@@ -1,7 +1,8 @@
 """Features of a cluster at metadata: who knows them, who is refused, and how one is enabled."""
 
 import asyncio
-from collections.abc import Awaitable
+import itertools
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,24 +124,26 @@ async def test_a_feature_is_enabled_once_every_server_knows_it(tmp_path: Path) -
 
         async def lacking() -> list[str]:
             response = await enable(here, first)
+            if response.outcome == pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
+                return []  # a node was slow
             assert response.outcome == pb.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT, response.message
             return [f"{server.role} {server.name} {server.version}" for server in response.lacking]
 
         old = pb.Server(role="discovery", name="d-1", version="0.1.0")
         watch = there.stub.Watch(pb.WatchRequest(watcher=old))
         await watch.read()
+        # Until the nodes have its row nobody lacks the feature, and the request would enable it.
+        await until(lambda: _is_listed(here, "d-1"), "the old discovery is known")
         await until(lambda: _is(lacking(), ["discovery d-1 0.1.0"]), "the old discovery is named")
         watch.cancel()
         metadata_of_tomorrow = pb.Server(role="metadata", name="m-9", version="0.9.0", features=["x"])
         with there.server.metadata.servers.watching(metadata_of_tomorrow):
             await until(lambda: _is(lacking(), ["metadata m-9 0.9.0"]), "only the metadata instance is left")
-            lease = there.stub.Lease()
-            await lease.write(pb.LeaseRequest(**COORDINATOR, version="0.1.0"))
-            assert (await lease.read()).renewed
+            lease, numbers = there.stub.Lease(), itertools.count(1)
+            await until(lambda: _stored(lease, numbers, version="0.1.0"), "the old coordinator has a lease")
             both = ["coordinator c-1 0.1.0", "metadata m-9 0.9.0"]
             await until(lambda: _is(lacking(), both), "the old coordinator is named")
-            await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": 2}, release=True))
-            assert (await lease.read()).renewed
+            await until(lambda: _stored(lease, numbers, release=True), "the old coordinator has gone")
 
         async def done() -> bool:
             return (await enable(here, first)).outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
@@ -149,14 +152,29 @@ async def test_a_feature_is_enabled_once_every_server_knows_it(tmp_path: Path) -
         assert await enabled(here) == (first,)
 
         async def refused() -> bool:
-            return not (await renewed(there)).renewed
+            # Before it has heard of the feature it finds no leases where they were: that is no refusal.
+            return f"does not know {first}" in (await renewed(there)).message
+
+        async def served() -> bool:
+            return (await renewed(there, features=[first])).renewed
 
         await until(refused, "the other instance refuses who lacks it")
-        assert (await renewed(there, features=[first])).renewed
+        await until(served, "it serves who knows it")
 
 
 async def _is(found: Awaitable[list[str]], wanted: list[str]) -> bool:
     return await found == wanted
+
+
+async def _is_listed(instance: Instance, name: str) -> bool:
+    response = await instance.stub.ListFeatures(pb.ListFeaturesRequest())
+    return any(server.name == name for server in response.servers)
+
+
+async def _stored(lease: Any, numbers: Iterator[int], **request: Any) -> bool:
+    """Whether a majority stored one more renewal in time."""
+    await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": next(numbers)}, **request))
+    return bool((await lease.read()).renewed)
 
 
 async def test_what_metadata_does_not_know_is_not_enabled(tmp_path: Path) -> None:
