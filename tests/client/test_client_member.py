@@ -252,9 +252,10 @@ async def test_answers_of_a_deposed_coordinator_are_dropped(cluster: ScriptedClu
     a, b = cluster.coordinators
     b.shard_epoch = 5
     async with joined(cluster) as story:
+        # Discovery has heard of it too: it is asked where b is slow to answer for the first time.
+        cluster.owner = 1
         a.script["Heartbeat"].append(answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
         await b.until("Heartbeat")
-        cluster.owner = 1
         stale = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=4)
         b.script["Heartbeat"].append(stale)
         await b.until("Heartbeat", 4)
