@@ -326,6 +326,43 @@ async def test_a_deleted_log_that_nobody_uses_is_filled_and_nothing_is_left(tmp_
             )
 
 
+async def test_instances_that_fill_a_node_at_once_do_not_undo_each_others_copies(tmp_path: Path) -> None:
+    """The log has many pages, and who begins anew removes what another has copied."""
+    async with metadata_cluster(tmp_path, 3, instances=3) as cluster:
+        writer = await claimed(cluster)
+        for _ in range(6):
+            await writer.append(cluster[0], *([b"w:1"] * 5_000))
+        await until(lambda: cluster.level(0), "level")
+        async with cluster.client(1) as client:
+            await client.flushall()
+            await until(lambda: cluster.level(0), "it is filled")
+            await until_equal(lambda: client.exists("muster:{0}:copy"), 0, "nothing is left")
+
+
+async def test_a_copy_that_grows_is_left_alone_and_one_that_stands_is_made_again(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await cluster[0].server.metadata._patrol.stop()
+        await cluster[0].server.metadata.upkeep.stop()
+        quorum = cluster[0].server.metadata.quorum
+        now_ms = 0
+        repairer = Repairer(quorum, rebuild_delay_ms=0, now_ms=lambda: now_ms)
+        held, node = Held(0, writer.epoch, writer.nonce), quorum.nodes[2]
+        rows = (await node.page(0, "-", "+", 2)).values[0]
+        copy = [Entry.from_redis(row) for row in rows]
+        async with cluster.client(2) as client:
+            await client.flushall()
+            assert (await node.stage(*held, ("", b""), copy[:1], gone=True)).status is Status.OK
+            assert await repairer.repair(node, held) is Repaired.LATER
+            now_ms = 60_000
+            after = (copy[0].position.stream_id, copy[0].hash)
+            assert (await node.stage(*held, after, copy[1:], gone=True)).status is Status.OK
+            assert await repairer.repair(node, held) is Repaired.LATER
+            now_ms = 120_000
+            assert await repairer.repair(node, held) is Repaired.DONE
+            await until_equal(lambda: client.exists("muster:{0}:copy"), 0, "nothing is left")
+
+
 async def test_a_claim_whose_counted_promise_is_gone_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,9 +273,13 @@ class Node:
         rest = (*rest, self.bulk.run)
         return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest, vote=False)
 
-    def discard(self, shard: int) -> Answer:
-        """Removes the copy."""
-        return self._on_log(self.bulk, SCRIPTS["discard"], shard, 0, b"")
+    def discard(self, shard: int, id_: str, hash_: bytes) -> Answer:
+        """Removes the copy, if it ends there: a shorter one is another's."""
+        return self._on_log(self.bulk, SCRIPTS["discard"], shard, 0, b"", id_, hash_)
+
+    def copy_end(self, shard: int) -> Answer:
+        """The last entry of the copy, as XREVRANGE answers it."""
+        return self.bulk.send(plain, "XREVRANGE", self._all_keys(shard).copy, "+", "-", "COUNT", 1)
 
     def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
         """Stores how far a log was exported; the entry must stand here."""

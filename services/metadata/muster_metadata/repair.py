@@ -23,6 +23,8 @@ _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
 _HASHES = 256
 _MARK_BYTES = 8
+_ABANDONED_MS = 5_000
+"""A copy of a log that has not grown for so long is made by nobody any more."""
 
 FLOOR_ABOVE = 10_000
 """How far a floor is above every epoch that is known: more promises than a node can give for one log in the
@@ -86,6 +88,14 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a log on a node that was not begun just now."""
+
+    end: bytes
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Vacancy:
     """A log that is gone from a node, known by a mark that was left there."""
 
@@ -119,6 +129,7 @@ class Repairer:
         self._now_ms = now_ms
         self._vacant: dict[tuple[int, int], _Vacancy] = {}
         self._floors: dict[tuple[int, int, str], int] = {}
+        self._foreign_copies: dict[tuple[int, int], _Copy] = {}
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
 
@@ -302,16 +313,33 @@ class Repairer:
         source = await self.source(held, node)
         if source is None:
             return Repaired.LATER
+        if await self._is_copied(node, held.shard):
+            return Repaired.LATER
         copied = await self._copy(node, held, source, gone=end is None)
         if copied is None:
             return Repaired.LATER
         result = await self._install(node, held, end, source, copied)
         if result is not Repaired.DONE:
             # Somebody else may have filled the node meanwhile: what was copied for nothing is not left there.
-            await node.discard(held.shard)
+            await node.discard(held.shard, copied.position.stream_id, copied.hash)
             return result
         caught_up = await self._catch_up(node, held, copied)
         return Repaired.DONE if caught_up.whole else caught_up
+
+    async def _is_copied(self, node: Node, shard: int) -> bool:
+        """Whether another instance may be copying a log there: to begin anew would undo what it has done."""
+        reply = await node.copy_end(shard)
+        if reply.status is not Status.OK:
+            return True
+        place, now_ms = (node.index, shard), self._now_ms()
+        if not reply.values[0]:
+            self._foreign_copies.pop(place, None)
+            return False
+        end, known = bytes(reply.values[0][0][0]), self._foreign_copies.get(place)
+        if known is None or known.end != end:
+            self._foreign_copies[place] = _Copy(end, now_ms)
+            return True
+        return now_ms - known.since_ms < _ABANDONED_MS
 
     async def _copy(
         self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
