@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from muster_metadata.entries import Entry, arguments, chain
 from muster_metadata.node import Answer, Node
 from muster_metadata.repair import Held, Repaired, Repairer
 from muster_metadata.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
 
@@ -397,3 +398,28 @@ async def test_a_claim_whose_counted_promise_is_gone_begins_again(
         if result.outcome != pb.LOG_OUTCOME_OK:
             await until(lambda: owns(successor, cluster[1]), "another nonce takes the log")
         assert records(await cluster[1].read(0, successor)) == writer.acknowledged
+
+
+async def test_the_catalog_is_written_on_when_all_nodes_forgot_a_change(tmp_path: Path) -> None:
+    """An instance that goes on knows what no node has any more."""
+    async with metadata_cluster(tmp_path, 1, fsync="everysec") as cluster:
+        assert not (await create(cluster[0], "kept")).error_code
+        before = written_bytes(cluster.nodes[0])
+        assert not (await create(cluster[0], "forgotten")).error_code
+        await forget(cluster.nodes[0], before)
+
+        async def created() -> bool:
+            return not (await create(cluster[0], "new")).error_code
+
+        await until(created, "the catalog is written again")
+        async for message in cluster[0].stub.Watch(WATCH):
+            if message.HasField("catalog"):
+                assert [topic.name for topic in message.catalog.topics] == ["kept", "new"]
+                break
+
+
+async def create(instance: Instance, name: str) -> pb.ChangeTopicResponse:
+    """Creates a topic."""
+    request = pb.ChangeTopicRequest(create=discovery_pb2.Topic(name=name, partitions=3))
+    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
+    return response

@@ -153,6 +153,10 @@ class Catalog:
         topics = known.copy()
         first = Position(known.version.epoch, known.version.offset + 1) if known.end_hash else NOWHERE
         verdict, entries = await drain(self._reader, self._shard, first, epoch, nonce, known.end_hash)
+        if known.end_hash and verdict.outcome == pb.LOG_OUTCOME_DAMAGED:
+            # The nodes may have forgotten what is known here, all of them (LOG-53): what they have counts.
+            log.warning("catalog_read_anew", problem=verdict.message)
+            return await self._read(Topics(), epoch, nonce)
         if verdict.outcome != pb.LOG_OUTCOME_OK:
             return None
         for entry in entries:
