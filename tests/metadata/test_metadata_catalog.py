@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -191,3 +192,24 @@ async def test_partition_counts_have_bounds(tmp_path: Path) -> None:
             response = await create(cluster[0], "t", partitions)
             assert response.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
         assert (await create(cluster[0], "t", 100_000)).error_code == common_pb2.ERROR_CODE_NONE
+
+
+async def test_a_claim_of_the_catalog_looks_at_nothing_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each Claim that a node had to look at for the nonce would make the next claim slower, without bound."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        await create(cluster[0], "t", 3)
+        asked: list[pb.ClaimStep] = []
+        catalog = cluster[0].server.metadata.catalog
+        claim = catalog._logs.claim
+
+        async def noted(shard: int, step: pb.ClaimStep) -> Any:
+            asked.append(step)
+            return await claim(shard, step)
+
+        monkeypatch.setattr(catalog._logs, "claim", noted)
+        await catalog.hold()
+        await catalog.hold()
+        assert [step.above_epoch for step in asked] == [2, 3]
+        assert (await create(cluster[0], "u", 3)).error_code == common_pb2.ERROR_CODE_NONE

@@ -255,7 +255,8 @@ class Catalog:
             self._held = None
             return None
         if request.HasField("create"):
-            removed = self._mine.deletions.get(request.create.name, 0)
+            # What is not remembered by name was removed by then at the latest, if ever.
+            removed = self._mine.deletions.get(request.create.name, self._mine.deletions_since)
             if self._is_unsettled(removed):
                 return await self._unsettled(removed)
         decision.written_at_ms = self._wall_ms()
@@ -316,7 +317,13 @@ class Catalog:
         nonce = secrets.token_bytes(16)
         verdict, held, end = await self._logs.claim(
             self._shard,
-            pb.ClaimStep(node_id=self._instance, session=self._instance, nonce=nonce),
+            # The nonce is new: the nodes need not look for it where this instance has read.
+            pb.ClaimStep(
+                node_id=self._instance,
+                session=self._instance,
+                nonce=nonce,
+                above_epoch=self._seen.version.epoch,
+            ),
         )
         if held is None or end is None:
             log.info("catalog_not_claimed", outcome=pb.LogOutcome.Name(verdict.outcome))
