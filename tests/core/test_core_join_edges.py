@@ -469,3 +469,20 @@ def test_refusals_say_what_is_wrong_and_what_to_do() -> None:
             assert isinstance(answer, pb.HeartbeatResponse | pb.SyncGroupResponse)
             assert text in answer.error_message
             assert "join" in answer.error_message
+
+
+def test_a_static_join_takes_no_id_of_another_member() -> None:
+    """The id is made of a name and the `request_id`, which both may be those of a dynamic member."""
+    cluster = acts.shard()
+    dynamic = acts.member(cluster, "x")
+    dynamic.join(request_id="r")
+    static = VirtualMember(cluster, "other", instance="x")
+    assert acts.ask_join(static, request_id="r").error_code == error_code.INVALID_REQUEST
+    static.join(request_id="s")
+    cluster.advance(3 * DELAY_MS)
+    assert dynamic.joined().error_code == static.joined().error_code == error_code.NONE
+    assert acts.ask_join(static, request_id="r", member_id="").error_code == error_code.INVALID_REQUEST
+    assert static.member_id != dynamic.member_id
+    group = cluster.shard.groups["g"]
+    assert set(group.members) == {static.member_id, dynamic.member_id}
+    assert group.parked_joins == 0

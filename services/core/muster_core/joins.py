@@ -23,6 +23,8 @@ from muster_core.timing_wheel import Timer
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
+_NOT_ITS_OWN = "request_id: another member of the group has joined with it, under the same name"
+
 _NAME_MAX_BYTES = 255 - 1 - 36
 """What a member id, which has at most 255 bytes, has before its UUID."""
 
@@ -194,7 +196,9 @@ class Joins:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""
         new_id = self._static_id(group, join)
         old_id = group.static_members.get(join.group_instance_id)
-        if old_id is None:
+        if new_id in group.members:
+            self._refuse(join.call, error_code.INVALID_REQUEST, _NOT_ITS_OWN)
+        elif old_id is None:
             self._add(group, new_id, join)
         else:
             self._take_over(group, group.members[old_id], new_id, join)
