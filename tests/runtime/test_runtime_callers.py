@@ -2,8 +2,10 @@
 
 # mypy: disable-error-code="abstract"
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from typing import Any
 
 import grpc
@@ -13,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.server import ALIVE, RpcServer, ServerSettings
-from muster_runtime.unread import cut
+from muster_runtime.unread import Cuts, cut
 
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
 FIND = SERVICE + "FindCoordinator"
@@ -152,4 +154,35 @@ async def test_a_call_that_ends_without_a_request_is_answered() -> None:
     "peer", ["", "unix:", "ipv4:127.0.0.1:nothing", "ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"]
 )
 def test_nothing_is_cut_for_a_peer_that_is_not_there(peer: str) -> None:
-    assert cut(peer) is False
+    assert cut([peer]) == set()
+
+
+def test_many_are_cut_off_with_one_look_at_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    listdir = os.listdir
+
+    def counted(folder: str) -> list[str]:
+        looks.append(folder)
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", counted)
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
+        callers = [opened.enter_context(socket.create_connection(server.getsockname())) for _ in range(5)]
+        served = [opened.enter_context(server.accept()[0]) for _ in callers]
+        peers = ["ipv4:{}:{}".format(*one.getpeername()) for one in served[:4]]
+        assert cut([*peers, "ipv4:127.0.0.1:1"]) == set(peers)
+        assert len(looks) == 1
+        assert [one.recv(1) for one in callers[:4]] == [b""] * 4
+        served[4].sendall(b"x")
+        assert callers[4].recv(1) == b"x"
+
+
+async def test_those_of_one_turn_are_cut_off_together() -> None:
+    cut_off: list[set[str]] = []
+    cuts = Cuts(lambda peers: cut_off.append(set(peers)))
+    for peer in ("a", "b", "a"):
+        cuts.soon(peer)
+    await asyncio.sleep(0)
+    cuts.soon("c")
+    await asyncio.sleep(0)
+    assert cut_off == [{"a", "b"}, {"c"}]

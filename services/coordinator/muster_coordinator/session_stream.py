@@ -14,7 +14,7 @@ from muster_core.events import Attach, Detach, Push
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import session_pb2 as pb
 from muster_runtime.refusals import Refused
-from muster_runtime.unread import cut
+from muster_runtime.unread import Cuts
 
 from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
@@ -60,6 +60,7 @@ class StreamSurroundings:
         says_unsure: whether the cluster has the feature `unsure-beats`.
         queued: counts what waits on all streams.
         crowded: told when that is too much.
+        cuts: ends the connections of clients that do not read.
     """
 
     settings: SessionSettings
@@ -73,6 +74,7 @@ class StreamSurroundings:
     says_unsure: Callable[[], bool] = lambda: False
     queued: Queued = field(default_factory=Queued)
     crowded: Callable[[], None] = lambda: None
+    cuts: Cuts = field(default_factory=Cuts)
 
 
 class SessionStream:
@@ -431,7 +433,7 @@ class SessionStream:
         self._outbox.clear()
         self.refuse(reason)
         if self._write_began_ms is not None:
-            cut(self._peer)
+            self._around.cuts.soon(self._peer)
 
 
 def _short(text: str) -> bool:

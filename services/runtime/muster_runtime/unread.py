@@ -7,7 +7,7 @@ caller who does not read loses that.
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -28,30 +28,59 @@ _RETRY_MS = 500
 _CHECK_S = 0.5
 
 
-def cut(peer: str) -> bool:
-    """Ends the connection of a peer, at once and for all its calls; says whether there was one.
+def cut(peers: Iterable[str]) -> set[str]:
+    """Ends the connections of peers, at once and for all their calls; returns those that had one.
+
+    All open files are looked at once, however many peers there are: that takes milliseconds.
 
     Args:
-        peer: as grpc names it, for example `ipv4:10.0.0.7:5123`.
+        peers: as grpc names them, for example `ipv4:10.0.0.7:5123`.
     """
-    kind, _, rest = peer.partition(":")
-    host, _, port = unquote(rest).rpartition(":")
-    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
-        return False
-    wanted = (host.strip("[]"), int(port))
-    found = False
-    for name in os.listdir(_OPEN_FILES):
+    wanted = {address: peer for peer in peers if (address := _address(peer)) is not None}
+    found: set[str] = set()
+    for name in os.listdir(_OPEN_FILES) if wanted else ():
         connection = _connection(int(name))
         if connection is None:
             continue
         with connection, suppress(OSError):  # it is not connected
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            address = connection.getpeername()
-            if (str(address[0]).removeprefix(_MAPPED), address[1]) == wanted:
+            host, port = connection.getpeername()[:2]
+            peer = wanted.get((str(host).removeprefix(_MAPPED), port))
+            if peer is not None:
                 connection.shutdown(socket.SHUT_RDWR)
-                found = True
+                found.add(peer)
     return found
+
+
+def _address(peer: str) -> tuple[str, int] | None:
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return host.strip("[]"), int(port)
+
+
+class Cuts:
+    """Gathers the peers that are to be cut off in a turn of the loop, and cuts all of them off after it.
+
+    Args:
+        cut_off: ends the connections of peers.
+    """
+
+    def __init__(self, cut_off: Callable[[Iterable[str]], object] = cut) -> None:
+        self._cut_off = cut_off
+        self._peers: set[str] = set()
+
+    def soon(self, peer: str) -> None:
+        """The peer's connection is ended after this turn."""
+        if not self._peers:
+            asyncio.get_running_loop().call_soon(self._cut)
+        self._peers.add(peer)
+
+    def _cut(self) -> None:
+        peers, self._peers = self._peers, set()
+        self._cut_off(peers)
 
 
 def _connection(number: int) -> socket.socket | None:
@@ -84,10 +113,12 @@ class Unread:
     Args:
         max_bytes: how much they may be together.
         timeout_ms: how long a caller may take to read one before it loses its connection.
-        cut_off: ends the connection of a peer.
+        cut_off: ends the connections of peers, and returns whose.
     """
 
-    def __init__(self, max_bytes: int, timeout_ms: int, cut_off: Callable[[str], bool] = cut) -> None:
+    def __init__(
+        self, max_bytes: int, timeout_ms: int, cut_off: Callable[[Iterable[str]], set[str]] = cut
+    ) -> None:
         self.bytes = 0
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
@@ -136,6 +167,5 @@ class Unread:
             if now_ms - write.began_ms < age_ms:
                 break
             peers[write.peer] = peers.get(write.peer, 0) + write.size_bytes
-        for peer, size_bytes in peers.items():
-            if self._cut_off(peer):
-                log.warning("caller_cut_off", peer=peer, unread_bytes=size_bytes)
+        for peer in self._cut_off(peers):
+            log.warning("caller_cut_off", peer=peer, unread_bytes=peers[peer])
