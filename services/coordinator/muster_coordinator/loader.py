@@ -14,6 +14,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_runtime.logs import alarm
 
+from muster_coordinator.garbage import garbage_left_alone
 from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.shard_log import LogStopped
 
@@ -149,14 +150,15 @@ class Loader:
             _request(image, epoch, nonce, careful=careful)
         )
         try:
-            while True:
-                page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
-                if not isinstance(page, pb.ReadLogResponse):
-                    return ""
-                problem = _take(image, page)
-                if problem:
-                    return problem
-                await asyncio.sleep(0)
+            with garbage_left_alone():
+                while True:
+                    page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
+                    if not isinstance(page, pb.ReadLogResponse):
+                        return ""
+                    problem = _take(image, page)
+                    if problem:
+                        return problem
+                    await asyncio.sleep(0)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         except TimeoutError:

@@ -1,8 +1,6 @@
 """What was read of a log so far: the state that a snapshot and the records behind it make."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 from muster_core.config import GroupConfig
@@ -100,10 +98,6 @@ class LogImage:
         """
         if self._restoring is not None:
             self._begin_behind(self._restoring)
-        with _garbage_left_alone():
-            self._take(run)
-
-    def _take(self, run: bytes) -> None:
         columns = pb.EntryRun.FromString(run)
         first = Position(columns.epoch, columns.first_offset)
         records = _decoded(first, columns.records[:])
@@ -126,22 +120,6 @@ class LogImage:
         self._restoring = None
         self.base, self._digest = restored.covered, restored.digest
         self.chain = ChainReader(self.base.upto, self.base.hash)
-
-
-@contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """Runs a block without garbage collection.
-
-    A run makes thousands of objects without cycles, which are gone behind it; collections meanwhile look at
-    all of them for nothing.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _decoded(first: Position, datas: Sequence[bytes]) -> RecordRun:
