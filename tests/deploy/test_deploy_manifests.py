@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import kubernetes_validate
 import pytest
 import yaml
+from muster_coordinator.settings import FaultSettings
+from muster_runtime.settings import load
 from muster_server.roles import settings_classes
 
 Manifest: TypeAlias = dict[str, Any]
@@ -281,3 +283,14 @@ def test_users_of_redis_have_the_rights_that_are_documented() -> None:
             line.startswith("user muster on >") and line.endswith(rights) for line in users.splitlines()
         )
         assert "user default off ~* &* +@all" in users.splitlines()
+
+
+def test_the_events_of_failures_fit_where_they_are_kept() -> None:
+    """One more than is kept is there while the newest is written."""
+    manifests = read((K8S / "base" / "coordinator.yaml").read_text("utf-8"))
+    ((_, pod),) = pods_of(manifests)
+    (folder,) = (one["emptyDir"] for one in pod["spec"]["volumes"] if one["name"] == "tmp")
+    limit = folder["sizeLimit"]
+    assert limit.endswith("Mi")
+    faults = load(FaultSettings)
+    assert (faults.max_files + 1) * faults.max_bytes < int(limit.removesuffix("Mi")) << 20
