@@ -37,12 +37,13 @@ class Caller:
         self.stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self.channel)
 
     async def join(self, group_id: str, member_id: str = "", **fields: Any) -> pb.JoinGroupResponse:
+        usual: dict[str, Any] = {
+            "protocols": [pb.GroupProtocol(name="range", metadata=b"m")],
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+        }
         request = pb.JoinGroupRequest(
-            group_id=group_id,
-            member_id=member_id,
-            protocol_type="consumer",
-            protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
-            **{"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000} | fields,
+            group_id=group_id, member_id=member_id, protocol_type="consumer", **usual | fields
         )
         answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=20)
         if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:

@@ -121,8 +121,14 @@ class Scene:
 
     async def begin(self) -> None:
         self.good = await stable(self.caller, GOOD, session_timeout_ms=60_000)
+        wanted = common_pb2.Subscription(version=1, topics=["t"]).SerializeToString()
         self.bad = await stable(
-            self.caller, BAD, session_timeout_ms=60_000, disconnect_grace_ms=50_000, client_id="bad"
+            self.caller,
+            BAD,
+            protocols=[pb.GroupProtocol(name="range", metadata=wanted)],
+            session_timeout_ms=60_000,
+            disconnect_grace_ms=50_000,
+            client_id="bad",
         )
         assert await self.caller.commit(GOOD, 5, self.good) == error_code.NONE
         assert await self.caller.commit(BAD, 7, self.bad) == error_code.NONE
@@ -227,7 +233,7 @@ class Scene:
         (await self.served()).tell(Resume())
 
     async def change_topics(self) -> None:
-        (await self.served()).tell(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
+        (await self.served()).tell(TopicsChanged(frozenset({"t"})))
 
     async def attach(self) -> None:
         await self.session.attach(BAD, self.bad)
@@ -457,6 +463,26 @@ async def test_an_operator_releases_a_group(cluster: MemoryCluster, poison: Pois
     assert await scene.again(scene.heartbeat) == error_code.NONE
     await scene.all_is_well_for_the_good_one()
     assert (await scene.described(BAD)).generation == scene.bad.generation
+
+
+async def test_a_released_group_has_nothing_of_a_topic_that_was_deleted_meanwhile(
+    cluster: MemoryCluster, poison: Poison
+) -> None:
+    case = CASES["heartbeat"]
+    poison.plant(case)
+    scene = await begun(cluster)
+    poison.left = 2
+    await until(lambda: _raised_twice(scene, case, poison))
+    (await scene.served()).tell(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
+    await until(lambda: _has_nothing(scene), "also before its release nothing is shown of it")
+    release = pb.ReleaseGroupRequest(group_id=BAD)
+    assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.NONE
+    assert await scene.again(scene.heartbeat) != error_code.GROUP_QUARANTINED
+    await until(lambda: _has_nothing(scene), "nothing of it comes back")
+
+
+async def _has_nothing(scene: Scene) -> bool:
+    return await scene.caller.fetch(BAD) == [(error_code.NONE, -1)]
 
 
 async def test_a_group_in_quarantine_goes_along_with_its_shard_when_that_moves(

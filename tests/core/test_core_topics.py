@@ -113,6 +113,19 @@ def test_a_deletion_takes_the_offsets_of_a_group_in_quarantine() -> None:
             assert acts.fetch(each, group_id) == {("other", 0): 1}
 
 
+def test_a_deletion_takes_the_offsets_of_a_group_that_cannot_be_read_either() -> None:
+    before = acts.shard()
+    hear(before, 5, {"t": 1, "other": 1})
+    for topic in ("t", "other"):
+        acts.commit(before, group_id="bad", topic=topic)
+    bad = frozenset({"bad"})
+    held = before.reloaded(quarantine=Quarantine(bad, unreadable=bad))
+    hear(held, 7, {"t": 1, "other": 1}, {"t": 6})
+    released = held.reloaded()
+    hear(released, 7, {"t": 1, "other": 1}, {"t": 6})
+    assert acts.fetch(released, "bad") == {("other", 0): 1}
+
+
 def test_what_a_group_owned_in_quarantine_is_nothing_of_a_later_topic() -> None:
     before = acts.shard()
     hear(before, 5, {"t": 2})
