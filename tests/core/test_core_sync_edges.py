@@ -65,6 +65,23 @@ def test_a_second_sync_takes_the_place_of_the_first() -> None:
     assert leader.synced().shard_epoch == 1
 
 
+@pytest.mark.parametrize(
+    "plan", [(given(1, 2), given(3, 2)), (given(1, 2, 2), given(3))], ids=["two members", "one member"]
+)
+def test_a_plan_that_gives_a_partition_more_than_once_is_refused(plan: tuple[bytes, bytes]) -> None:
+    cluster = acts.shard()
+    leader, follower = acts.joined(cluster, "a", "b")
+    follower.sync()
+    stored = len(cluster.log)
+    answer = leader.sync(dict(zip((leader.member_id, follower.member_id), plan, strict=True))).synced()
+    assert answer.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST
+    assert "assignments: t/2 is given more than once" in answer.error_message
+    assert len(cluster.log) == stored
+    leader.sync({leader.member_id: given(1), follower.member_id: given(2)})
+    assert leader.synced().assignment == given(1)
+    assert follower.synced().assignment == given(2)
+
+
 @pytest.mark.row("SG-24")
 def test_the_session_of_whoever_is_answered_begins_with_the_answer() -> None:
     cluster = acts.shard()

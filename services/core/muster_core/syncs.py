@@ -19,7 +19,7 @@ from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.position import Position
-from muster_core.published import partitions_in, read_subscription
+from muster_core.published import TopicPartition, partitions_in, read_subscription
 from muster_core.rebalance import Rebalancer
 from muster_core.record_bounds import RECORD_MAX_BYTES
 
@@ -81,6 +81,10 @@ class Syncs:
         if group.leader == member.member_id:
             record = self._context.record()
             record.assignment_committed.CopyFrom(self._assignment(group, request))
+            if (twice := _given_twice(record.assignment_committed)) is not None:
+                text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
             if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
                 text = f"the assignment takes {size_bytes} bytes in the log, which takes {RECORD_MAX_BYTES}"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
@@ -202,6 +206,17 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
+
+
+def _given_twice(assignment: log.AssignmentCommitted) -> TopicPartition | None:
+    """A partition that a published assignment gives to two members, or twice to one; None: there is none."""
+    given: set[TopicPartition] = set()
+    for member in assignment.members:
+        for partition in partitions_in(member.assignment):
+            if partition in given:
+                return partition
+            given.add(partition)
+    return None
 
 
 def _differs(asked: str, actual: str) -> bool:
