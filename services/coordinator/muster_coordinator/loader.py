@@ -13,6 +13,7 @@ from muster_core.snapshot import SnapshotUnusable
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_runtime.logs import alarm
+from muster_runtime.reads import read_within
 
 from muster_coordinator.garbage import garbage_left_alone
 from muster_coordinator.log_image import LoadFailed, LogImage
@@ -62,7 +63,7 @@ class Loader:
         while True:
             call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
             try:
-                page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
+                page = await read_within(call, PAGE_TIMEOUT_S)
                 if isinstance(page, pb.ReadLogResponse):
                     if page.outcome == pb.LOG_OUTCOME_OK:
                         return Position.from_proto(page.acknowledged)
@@ -152,7 +153,7 @@ class Loader:
         try:
             with garbage_left_alone():
                 while True:
-                    page = await asyncio.wait_for(call.read(), PAGE_TIMEOUT_S)
+                    page = await read_within(call, PAGE_TIMEOUT_S)
                     if not isinstance(page, pb.ReadLogResponse):
                         return ""
                     problem = _take(image, page)

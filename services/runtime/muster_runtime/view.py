@@ -15,6 +15,7 @@ from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.about import software_version
 from muster_runtime.channels import Channels
+from muster_runtime.reads import read_within
 
 log = structlog.get_logger()
 
@@ -218,14 +219,14 @@ class ClusterView:
         heard = shown = False
         patience_s: float | None = self._first_view_timeout_s
         try:
-            message = await asyncio.wait_for(stream.read(), patience_s)
+            message = await read_within(stream, patience_s)
             while isinstance(message, metadata_pb2.WatchResponse):
                 if message.cluster.shard_count and not shown:
                     shown = True
                     self._check_age(message)
                 heard = self._apply(message) or heard
                 patience_s = message.lease_ms / 1000 if message.beat_ms else None
-                message = await asyncio.wait_for(stream.read(), patience_s)
+                message = await read_within(stream, patience_s)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}", heard
         except TimeoutError:
