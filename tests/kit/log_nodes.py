@@ -42,7 +42,7 @@ async def nodes_with(
     nodes = RedisNodes(folder, count, fsync="no")
     await nodes.start()
     try:
-        await initialise_log(nodes.url, len(logs), CLUSTER)
+        await initialise_log(nodes.url, len(logs), CLUSTER, features=())
         for shard, built in logs.items():
             for node in nodes:
                 store(node, shard, len(logs), built.entries, built.entries[-1].position)
