@@ -318,6 +318,8 @@ async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
 EARLY = """
 import asyncio, os, signal, muster
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+
 def run(main, begin=asyncio.run):
     os.kill(os.getpid(), signal.SIGINT)
     return begin(main)
