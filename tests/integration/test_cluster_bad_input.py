@@ -73,7 +73,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("JoinGroup", join(group_id="g" * 256)),
     ("JoinGroup", join(group_id="a\x00b")),
     ("JoinGroup", join(rebalance_timeout_ms=-5)),
-    ("JoinGroup", join(protocols=[pb.GroupProtocol(name="range", metadata=bytes(65_537))])),
+    ("JoinGroup", join(protocols=[pb.GroupProtocol(name="range", metadata=bytes((512 << 10) + 1))])),
     ("JoinGroup", join(request_id="r" * 65)),
     ("LeaveGroup", pb.LeaveGroupRequest(group_id=GROUP)),
 ]
