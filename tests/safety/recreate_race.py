@@ -3,7 +3,8 @@
 The group has an offset in the topic that is deleted. `cut`: what metadata says to its coordinator is held
 until the topic is there again. `stop`: the coordinator is stopped until then. `nothing`: nothing is held, it
 hears of both together. With `cut` and `stop` a client commits into the topic that was created, first at that
-coordinator, which gets the commit before it hears of anything.
+coordinator: a stopped one gets the commit before it hears of anything, one that is cut off may have heard
+of all by another instance of metadata, as the deletion is answered only after that or after its lease.
 
 What must hold: the deleted topic's offset is not read in the new one, and a commit into the new one that was
 acknowledged is read, also after the coordinator heard of everything.
