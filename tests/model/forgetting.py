@@ -4,6 +4,7 @@ With `appendfsync everysec` a node that crashes may forget a promise that somebo
 took, an entry that was acknowledged. It comes back with data and does not know.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from model.state import Bounds, Coordinator, Node, Rules, State, View, name_of, spend
@@ -15,26 +16,28 @@ ABOVE = 4
 Step = tuple[str, State]
 
 
-class Forgetting:
+class Forgetting(ABC):
     """The part of the model that is about restarts."""
 
     rules: Rules
     bounds: Bounds
     views: list[View]
 
+    @abstractmethod
     def end(self, log: tuple[int, ...]) -> tuple[int, int]:
         """Place of the last entry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def votes(self, state: State, view: View, node: int) -> bool:
         """Whether a node answers a writer with this view."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _set(self, state: State, index: int, coordinator: Coordinator) -> State:
-        raise NotImplementedError
+        """The state with another coordinator in a place."""
 
+    @abstractmethod
     def _node(self, state: State, node: int, there: Node) -> State:
-        raise NotImplementedError
+        """The state with another node in a place."""
 
     def _restarts(self, state: State) -> Iterator[Step]:
         """A node is back with what was on its disk; all others are sure of what they said."""
