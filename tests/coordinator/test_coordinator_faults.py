@@ -1,6 +1,10 @@
 """What is decided about failures, and where they are kept."""
 
+import resource
+import signal
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from muster_core.events import Request
 from muster_core.quarantine import Quarantine
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from structlog.testing import capture_logs
 
 MAX_BYTES = 20_000
 
@@ -88,6 +93,38 @@ def test_of_what_is_too_large_a_part_is_kept(tmp_path: Path, metadata_bytes: int
     (kept,) = read(tmp_path)
     assert (len(kept.events), kept.complete) == (events, events == 3)
     assert all(file.stat().st_size <= MAX_BYTES for file in tmp_path.iterdir())
+
+
+@contextmanager
+def disk_full_after(size_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond a size: the write that would ends with EFBIG."""
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file_and_the_next_failure_is_kept(tmp_path: Path) -> None:
+    files = folder(tmp_path)
+    for number in range(3):
+        assert files.keep(failure(f"g{number}", number * 1_000).kept)
+    for number in range(3, 6):
+        with disk_full_after(100), capture_logs() as logged:
+            assert files.keep(failure(f"g{number}", number * 1_000).kept) == ""
+        assert [one["event"] for one in logged] == ["fault_not_kept"]
+        assert [one.group_id for one in read(tmp_path)] == ["g1", "g2"], "there was room for one"
+    assert files.keep(failure("g6", 6_000).kept)
+    assert [one.group_id for one in read(tmp_path)] == ["g1", "g2", "g6"]
+
+
+def test_what_a_process_that_died_had_not_finished_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "fault-20260101T000000-shard-1-00000000.part").write_bytes(b"{")
+    assert folder(tmp_path).keep(failure("g").kept)
+    assert [one.group_id for one in read(tmp_path)] == ["g"]
 
 
 def test_a_folder_that_is_none_costs_the_file_alone(tmp_path: Path) -> None:

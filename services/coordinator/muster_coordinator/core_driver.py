@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import structlog
 from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.error_code import ErrorCode
@@ -31,9 +30,6 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_coordinator.failures import Failure, of_turn
 from muster_coordinator.phase import NOT_SURE
 from muster_coordinator.watch import Watch
-
-log = structlog.get_logger()
-
 
 Sink = Callable[[GroupResponse], None]
 """Takes the one answer to a call."""
@@ -124,16 +120,21 @@ class CoreDriver:
         if not self._may_answer(now.boot_ms):
             self.suspend()
 
-    def end(self, last_event: Event) -> None:
-        """Plays the last event and drops the rest; appends of it would come too late and are not made."""
+    def end(self, last_event: Event) -> Failure | None:
+        """Plays the last event and drops the rest; appends of it would come too late and are not made.
+
+        Returns:
+            What the core raised, of which nothing is carried out: whoever waits is told to try again.
+        """
         self.stop_time()
         if self._watch is not None:
             self._watch.over()
         now = self._now()
+        failure: Failure | None = None
         try:
             effects = self.core.handle(last_event, now)
-        except Exception:  # it is dropped anyway
-            log.exception("last_event_failed", shard=self._number, core_event=type(last_event).__name__)
+        except Exception as error:
+            failure = self._failure(last_event, now, error, self.core.blamed)
             effects = Effects()
         for reply in effects.replies:
             answered, _ = self._calls.pop(reply.call_id, (None, None))
@@ -142,6 +143,7 @@ class CoreDriver:
         for push in effects.pushes:
             self._out.push(push)
         self._refuse_all(NOT_SURE)
+        return failure
 
     def drop(self, text: str) -> None:
         """Asks nothing of the core any more; whoever waits for an answer is told to try again.
@@ -248,20 +250,20 @@ class CoreDriver:
             self._apply(effects, now)
         except Exception as error:
             self._failed = True
-            group_id = "" if played else self.core.blamed
-            self._out.failed(
-                of_turn(
-                    self.core,
-                    self._epoch,
-                    event,
-                    now,
-                    error,
-                    group_id=group_id,
-                    journal=self._journal,
-                    open_calls=((call_id, message) for call_id, (_, message) in self._calls.items()),
-                )
-            )
+            self._out.failed(self._failure(event, now, error, "" if played else self.core.blamed))
         return not self._failed
+
+    def _failure(self, event: Event | None, now: Now, error: Exception, group_id: str) -> Failure:
+        return of_turn(
+            self.core,
+            self._epoch,
+            event,
+            now,
+            error,
+            group_id=group_id,
+            journal=self._journal,
+            open_calls=((call_id, message) for call_id, (_, message) in self._calls.items()),
+        )
 
     def _played(self, event: Event | None, now: Now) -> Effects:
         if event is None:

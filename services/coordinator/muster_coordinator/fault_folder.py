@@ -13,7 +13,7 @@ from muster_protos.muster.internal.v1 import fault_pb2
 
 log = structlog.get_logger()
 
-_PREFIX, _SUFFIX = "fault-", ".json"
+_PREFIX, _SUFFIX, _UNFINISHED = "fault-", ".json", ".part"
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 
 
@@ -50,11 +50,8 @@ class FaultFolder:
         path = self._folder / name
         try:
             self._prepare()
-            content = _bounded(fault, self._max_bytes)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open(path, flags, _PRIVATE_FILE), "wb") as file:
-                file.write(content)
-            self._remove_old()
+            self._make_room()
+            _write(path, _bounded(fault, self._max_bytes))
         except (OSError, ValueError) as error:
             log.warning("fault_not_kept", folder=str(self._folder), problem=str(error))
             return ""
@@ -66,10 +63,26 @@ class FaultFolder:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.getuid(), 0):
             raise PermissionError(f"{self._folder} is no folder of this user's")
 
-    def _remove_old(self) -> None:
+    def _make_room(self) -> None:
+        """Removes what leaves no place for one more, and what a process that died had not finished."""
+        for unfinished in self._folder.glob(f"{_PREFIX}*{_UNFINISHED}"):
+            unfinished.unlink(missing_ok=True)
         files = sorted(self._folder.glob(f"{_PREFIX}*{_SUFFIX}"))
-        for file in files[: -self._max_files]:
+        for file in files[: len(files) - self._max_files + 1]:
             file.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file whole, on a disk that may be full, or leaves none."""
+    unfinished = path.with_suffix(_UNFINISHED)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(unfinished, flags, _PRIVATE_FILE), "wb") as file:
+            file.write(content)
+        unfinished.rename(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _bounded(fault: fault_pb2.Fault, max_bytes: int) -> bytes:

@@ -23,6 +23,7 @@ class Verdict(enum.Enum):
     RELOAD = "reloaded"  # it is loaded again from its log
     QUARANTINE = "group quarantined"  # the same, but for one group
     FAIL = "failed"  # it is not served any more
+    GIVEN_UP = "given up"  # it was not to be served here any more in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Faults:
         """
         group_id = failure.group_id
         known = (shard, group_id) in self._faults
-        fault = self._note(shard, failure)
+        fault = self.note(shard, failure)
         if group_id and group_id not in self._quarantine[shard]:
             restless = _within_a_minute(self._reloads[shard], now_ms) > _RELOADS_MAX
             if not known and not restless:
@@ -113,6 +114,18 @@ class Faults:
         if _within_a_minute(self._nobodys[shard], now_ms) >= _NOBODYS_MAX:
             return Verdict.FAIL, fault
         return Verdict.RELOAD, fault
+
+    def note(self, shard: int, failure: Failure) -> Fault:
+        """Notes a failure and keeps its event."""
+        self.count += 1
+        key = (shard, failure.group_id)
+        self._faults.pop(key, None)
+        while len(self._faults) >= _KNOWN_MAX:
+            del self._faults[next(iter(self._faults))]
+        file = self.folder.keep(failure.kept)
+        fault = Fault(shard, failure.group_id, failure.kept.failed_at_ms, failure.error, file)
+        self._faults[key] = fault
+        return fault
 
     def release(self, shard: int, group_id: str) -> bool:
         """Forgets that a group failed; returns whether it was in quarantine."""
@@ -131,17 +144,6 @@ class Faults:
         self._nobodys.pop(shard, None)
         for key in [key for key in self._faults if key[0] == shard]:
             del self._faults[key]
-
-    def _note(self, shard: int, failure: Failure) -> Fault:
-        self.count += 1
-        key = (shard, failure.group_id)
-        self._faults.pop(key, None)
-        while len(self._faults) >= _KNOWN_MAX:
-            del self._faults[next(iter(self._faults))]
-        file = self.folder.keep(failure.kept)
-        fault = Fault(shard, failure.group_id, failure.kept.failed_at_ms, failure.error, file)
-        self._faults[key] = fault
-        return fault
 
 
 def _within_a_minute(times_ms: deque[int], now_ms: int) -> int:

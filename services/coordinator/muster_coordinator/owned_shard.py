@@ -30,7 +30,7 @@ from muster_runtime.logs import alarm
 
 from muster_coordinator.core_driver import CoreDriver, Outlets, Sink
 from muster_coordinator.failures import Failure
-from muster_coordinator.faults import Verdict
+from muster_coordinator.faults import Fault, Verdict
 from muster_coordinator.kept_snapshots import KeptSnapshots
 from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.phase import NOT_SURE, Phase
@@ -422,15 +422,7 @@ class OwnedShard:
         """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
         around = self._around
         verdict, fault = around.faults.judge(self.number, failure, around.now().boot_ms)
-        told = {
-            "shard": self.number,
-            "epoch": self.epoch,
-            "group_id": failure.group_id,
-            "core_event": failure.event,
-            "error": failure.error,
-            "file": fault.file,
-        }
-        log.error("core_failed", **told, verdict=verdict.value, traceback=failure.kept.traceback)
+        told = self._tell_failure(failure, fault, verdict)
         match verdict:
             case Verdict.RELOAD:
                 self._reload()
@@ -439,6 +431,18 @@ class OwnedShard:
                 self._reload()
             case Verdict.FAIL:
                 self._fail(f"its core failed three times within a minute: {failure.error}", None)
+
+    def _tell_failure(self, failure: Failure, fault: Fault, verdict: Verdict) -> dict[str, object]:
+        told: dict[str, object] = {
+            "shard": self.number,
+            "epoch": self.epoch,
+            "group_id": failure.group_id,
+            "core_event": failure.event,
+            "error": failure.error,
+            "file": fault.file,
+        }
+        log.error("core_failed", **told, verdict=verdict.value, traceback=failure.kept.traceback)
+        return told
 
     def _reload(self) -> None:
         """Drops the state without a word to the core; the shard is claimed and loaded again, here."""
@@ -476,8 +480,9 @@ class OwnedShard:
         if driver is not None:
             if last_event is None:
                 driver.drop(_RELOADING)
-            else:
-                driver.end(last_event)
+            elif failure := driver.end(last_event):
+                fault = self._around.faults.note(self.number, failure)
+                self._tell_failure(failure, fault, Verdict.GIVEN_UP)
         if shard_log is not None:
             shard_log.close()
         for stored in self._own_appends.values():

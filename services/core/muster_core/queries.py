@@ -112,14 +112,17 @@ class Queries:
                         response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
                     continue
                 group = self._context.working_on = self._context.groups[group_id]
-                if not states or group.state.value.lower() in states:
-                    response.groups.add(
-                        group_id=group_id,
-                        protocol_type=group.protocol_type,
-                        state=group.state.proto,
-                        type=_CLASSIC,
-                    )
+                self._list(group, states, response)
         self._context.reply(call.call_id, response)
+
+    def _list(self, group: Group, states: set[str], response: ListGroupsResponse) -> None:
+        if not states or group.state.value.lower() in states:
+            response.groups.add(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                state=group.state.proto,
+                type=_CLASSIC,
+            )
 
     # --- GroupHistory
 
