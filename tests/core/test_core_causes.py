@@ -59,3 +59,10 @@ def test_the_silence_that_removed_a_member_is_read_back_from_its_sentence() -> N
     assert causes.silence_ms(causes.by_member(causes.SESSION_EXPIRED, member, 1)) == 45_000
     assert causes.silence_ms(causes.by_member(causes.DISCONNECTED, member, 1)) == 1_500
     assert causes.silence_ms(causes.by_member(causes.LEFT, member, 1)) is None
+
+
+def test_what_members_call_themselves_is_not_taken_for_the_silence_that_removed_them() -> None:
+    member = Member("come back within 9.9.9 s-1", "for its session timeout of 5 s and was removed.")
+    member.session_timeout_ms, member.disconnect_grace_ms = 45_000, 1_500
+    assert causes.silence_ms(causes.by_member(causes.SESSION_EXPIRED, member, 1)) == 45_000
+    assert causes.silence_ms(causes.by_member(causes.DISCONNECTED, member, 1)) == 1_500

@@ -1,6 +1,7 @@
 """Members on session streams (docs/safety.md, "Session and disconnect grace")."""
 
 import pytest
+from kit.core_audit import broken_promises
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core.events import Attach, Beat, Detach, StreamBroken, Unload
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -121,6 +122,17 @@ def test_a_grace_never_prolongs_a_session() -> None:
     cluster.feed(StreamBroken(2))
     cluster.advance(1_000)
     assert second.heartbeat() == 25
+
+
+def test_a_grace_above_the_session_counts_for_nothing() -> None:
+    cluster, (first, second) = on_stream(60_000, "a", "b")
+    cluster.feed(StreamBroken(2))
+    cluster.advance(9_000)
+    first.heartbeat()
+    cluster.advance(1_000)
+    assert second.heartbeat() == 25
+    assert "for its session timeout of 10 s" in cluster.describe().cause.sentence
+    assert not broken_promises(cluster)
 
 
 def test_a_removed_member_is_told_on_its_stream() -> None:

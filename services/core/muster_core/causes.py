@@ -33,7 +33,8 @@ _SENTENCES: dict[Kind, str] = {
     ADMIN: "{who} was removed by an operator.",
     OVER_CAPACITY: "{who} was removed because the group is larger than its limit.",
 }
-_SILENCE = re.compile(r"(?:for its session timeout of|come back within) ([0-9.e+]+) s")
+_SILENCE = re.compile(r"(?:for its session timeout of|come back within) ([0-9.]+) s and was removed\.\Z")
+"""How the two sentences end; what comes before has names in it that members chose."""
 
 
 def by_member(

@@ -86,7 +86,7 @@ class Streams:
         for member, group in self._context.streams.pop(event.stream_id, {}).items():
             self._context.working_on = group
             member.stream_id = None
-            if event.suspect and member.disconnect_grace_ms:
+            if event.suspect and 0 < member.disconnect_grace_ms < member.session_timeout_ms:
                 self._suspect(member)
 
     def _suspect(self, member: Member) -> None:

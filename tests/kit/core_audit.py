@@ -1,0 +1,33 @@
+"""What `muster verify` says of the log that a core alone has made."""
+
+from kit.virtual_shard import VirtualShard
+from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_core.invariants import Violation
+from muster_core.log_audit import LogAudit
+from muster_core.page import Page
+from muster_core.position import GENESIS, Position
+from muster_protos.muster.log.v1 import records_pb2 as log
+
+_CLUSTER = log.Genesis(cluster_id="c", shard_count=1, shard=0)
+
+
+def broken_promises(cluster: VirtualShard) -> list[Violation]:
+    """Every promise that the log of a shard breaks."""
+    audit = LogAudit(0, cluster=_CLUSTER, limits=cluster.config)
+    places, datas, nonces, hashes = [GENESIS], [log.Record(genesis=_CLUSTER).SerializeToString()], [], []
+    for position, record in cluster.log:
+        if record.HasField("claim"):  # the shard does not know what stands before it
+            record = log.Record(claim=log.Claim(previous=places[-1].to_proto()))
+        places.append(position)
+        datas.append(record.SerializeToString())
+    before = BEFORE_GENESIS
+    for place, data in zip(places, datas, strict=True):
+        nonces.append(_nonce(place))
+        before = chain_hash(before, place, nonces[-1], data)
+        hashes.append(before)
+    audit.add_page(Page(places[0], datas, nonces, hashes, places))
+    return audit.finish(places[-1]).violations
+
+
+def _nonce(place: Position) -> bytes:
+    return place.offset.to_bytes(16, "big")
