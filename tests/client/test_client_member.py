@@ -365,6 +365,25 @@ async def test_a_commit_is_repeated_with_its_number_until_it_is_known(cluster: S
         assert found == {ALL[1]: muster.Committed(6)}
 
 
+async def test_what_was_refused_of_a_commit_is_repeated_under_a_number_of_its_own(
+    cluster: ScriptedCluster,
+) -> None:
+    a = cluster.coordinators[0]
+
+    def in_part(request: Any) -> Any:
+        answer = commit_answer(request, common.ERROR_CODE_NONE)
+        answer.topics[0].partitions[1].error_code = common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+
+    async with joined(cluster) as story:
+        a.script["OffsetCommit"].append(in_part)
+        await story.member.commit({ALL[0]: 4, ALL[1]: 5})
+        assert [
+            (c.member_seq, [(p.partition, p.offset) for p in c.topics[0].partitions])
+            for c in a.requests("OffsetCommit")
+        ] == [(1, [(0, 4), (1, 5)]), (2, [(1, 5)])]
+
+
 async def test_commits_that_come_together_travel_together(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     hold = asyncio.Event()

@@ -252,7 +252,7 @@ def test_a_stream_that_broke_gets_no_news() -> None:
         (3_000, 7_001, 2_999, DISCONNECTED),
         (0, 7_000, 3_000, SESSION_EXPIRED),
         (1, 0, 1, DISCONNECTED),
-        (60_000, 0, 10_000, DISCONNECTED),
+        (60_000, 0, 10_000, SESSION_EXPIRED),
     ],
 )
 def test_a_grace_ends_with_the_session_at_the_latest(

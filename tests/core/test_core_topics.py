@@ -222,3 +222,20 @@ def test_who_was_given_a_partition_may_know_of_it_before_the_coordinator_does() 
     (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning())]))
     who.sync({who.member_id: given(0, 1)}).synced()
     assert codes(cluster.ask(acts.commit_of(who, partitions={1: 7, 2: 8}))) == [0, UNKNOWN_TOPIC]
+
+
+def test_a_retry_is_not_told_that_a_partition_is_stored_that_was_refused() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, {"t": 1})
+    (who,) = acts.joined(cluster, acts.member(cluster, "a"))
+    who.sync({who.member_id: b"foreign"}).synced()
+    commit = acts.commit_of(who, partitions={0: 7, 1: 8}, member_seq=1)
+    assert codes(cluster.ask(commit)) == [0, UNKNOWN_TOPIC]
+    hear(cluster, 6, {"t": 2})
+    assert codes(cluster.ask(commit)) == [0, UNKNOWN_TOPIC]
+    commit.member_seq = 2
+    assert codes(cluster.ask(commit)) == [0, 0]
+    after = cluster.reloaded()
+    hear(after, 6, {"t": 2})
+    assert codes(after.ask(commit)) == [0, 0]
+    assert acts.fetch(after) == {("t", 0): 7, ("t", 1): 8}

@@ -137,6 +137,10 @@ class Committer:
             if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER):
                 self._give_up(batch, reaction, outcome)
                 return
+            if reaction is Reaction.DONE:  # what was refused was not stored: it is another commit
+                batch = {p: e for p, e in batch.items() if not e.done.done()}
+                self._member_seq += 1
+                request = self._request(seat, {p: e.position for p, e in batch.items()})
             if self._standing.seat != seat or not self._standing.alive:
                 _fail(
                     batch,

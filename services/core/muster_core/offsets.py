@@ -33,6 +33,9 @@ _NOTHING = OffsetStore()
 
 PAGE_BYTES = 1 << 18
 """A page of offsets ends when their metadata strings have so many characters."""
+_OTHER_COMMIT = (
+    "a commit with this member_seq was stored without some partitions: commit these under a new one"
+)
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
 
@@ -94,7 +97,7 @@ class Offsets:
         if in_flight is not None:
             in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
         elif request.member_seq == member.commit_seq:
-            self._context.reply(call.call_id, self._answer(request))  # a retry: stored before
+            self._context.reply(call.call_id, self._answer_to_retry(request))
         elif request.member_seq < max(member.commit_seq, member.accepted_commit_seq):
             self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
         else:
@@ -196,6 +199,20 @@ class Offsets:
                     if not gone and group is not None and (topic.name, entry.partition) in group.owners:
                         code = error_code.NONE
                 outcome.partitions.add(partition=entry.partition, error_code=code)
+        return response
+
+    def _answer_to_retry(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """What became of a commit whose number is stored: no partition is well that was refused then."""
+        response = self._answer(request)
+        offsets = self._context.groups[request.group_id].offsets
+        for topic, outcomes in zip(request.topics, response.topics, strict=True):
+            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                found = offsets.get((topic.name, entry.partition))
+                if found is not None and found[:3] == (entry.offset, entry.leader_epoch, entry.metadata):
+                    outcome.error_code = error_code.NONE
+                elif not outcome.error_code:
+                    outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    response.error_message = _OTHER_COMMIT
         return response
 
     def _too_large(self, metadata: str) -> bool:

@@ -717,6 +717,7 @@ class OffsetCommitRequest(_message.Message):
     member_seq: _builtins.int
     """Grows with each new commit of the member, from 1. An equal one is a retry: answered as before,
     not written twice; a lower one changes nothing and is INVALID_REQUEST. 0: no such protection.
+    What was refused of a commit is committed again under a new one.
     """
     retention_ms: _builtins.int
     """How long the offsets are kept, ms; 0: as the server is set (7 days after the group emptied)."""
