@@ -196,6 +196,28 @@ def test_what_a_member_commits_of_a_topic_that_was_deleted_since_its_assignment_
     assert acts.fetch(cluster) == {("t", 0): 3, ("u", 0): 1}
 
 
+def test_an_assignment_on_its_way_gives_nothing_of_a_topic_that_is_deleted_meanwhile() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, {"t": 2})
+    (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning(0, 1))]))
+    cluster.auto_ack = False
+    who.sync({who.member_id: given(0, 1)})
+    hear(cluster, 7, {"t": 2}, {"t": 6})
+    cluster.acknowledge()
+    who.synced()
+    assert acts.commit(cluster, who) == UNKNOWN_TOPIC
+    cluster.acknowledge()
+    assert not cluster.waiting
+    cluster.auto_ack = True
+    for each in (cluster, cluster.reloaded()):
+        hear(each, 7, {"t": 2}, {"t": 6})
+        who.cluster = each
+        assert acts.commit(each, who) == UNKNOWN_TOPIC
+    acts.rejoined(who)
+    assert kept(who.sync({who.member_id: given(0, 1)}).synced()) == {}
+    assert acts.commit(who.cluster, who) == 0
+
+
 def test_a_deletion_is_carried_out_in_all_groups_before_it_is_noted() -> None:
     cluster = acts.shard()
     hear(cluster, 5, {"t": 1})

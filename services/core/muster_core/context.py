@@ -69,6 +69,7 @@ class ShardContext:
         room: whether the process may take another group.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
         catalog: the topics as last heard.
+        deletions: of topics, oldest first: what the log is about to say that was carried out.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -88,6 +89,7 @@ class ShardContext:
         self.room: Callable[[], bool] = lambda: True
         self.working_on: OfAGroup | None = None
         self.catalog = NOTHING_KNOWN
+        self.deletions: deque[frozenset[str]] = deque()
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed

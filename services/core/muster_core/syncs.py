@@ -109,6 +109,8 @@ class Syncs:
         self._context.reply(call.call_id, self._answer(group, member))
 
     def _assignment_stored(self, group: Group) -> None:
+        for topics in self._context.deletions:
+            group.renew(topics)  # it was made before them
         for member in group.members.values():
             if member.sync_call is not None:
                 call_id, member.sync_call = member.sync_call, None

@@ -8,7 +8,7 @@ from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_core.context import ShardContext
 from muster_core.events import TopicsChanged
 from muster_core.features import Feature
-from muster_core.published import TopicPartition
+from muster_core.published import TopicPartition, partitions_in
 from muster_core.snapshot import Covered
 from muster_core.tombstones import offset_tombstones
 
@@ -48,10 +48,27 @@ class TopicDeletions:
         records = list(self._tombstones(deleted))
         # All groups are looked at, also those without an offset. What those in quarantine own is not known.
         owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
-        if self._records and (records or any(owned) or context.quarantine.groups):
+        if self._records and (
+            records or any(owned) or context.quarantine.groups or self._is_about_to_be_owned(deleted)
+        ):
             records.append(self._seen(deleted))
-        if records:
+            context.deletions.append(deleted)
+            context.append(records, self._noted)
+        elif records:
             context.append(records, _nothing)
+
+    def _noted(self) -> None:
+        """The log says what the oldest deletion did, behind every assignment that was made before it."""
+        self._context.deletions.popleft()
+
+    def _is_about_to_be_owned(self, topics: frozenset[str]) -> bool:
+        """Whether an assignment that is on its way to the log gives something of these topics."""
+        return any(
+            topic in topics
+            for record in self._context.on_their_way()
+            for member in record.assignment_committed.members
+            for topic, _ in partitions_in(member.assignment)
+        )
 
     def note_before_commit(self) -> None:
         """Says in the log how far deletions were carried out, if that must stand before the next commit."""
