@@ -61,6 +61,17 @@ class Collector(metrics_rpc.MetricsServiceServicer, trace_rpc.TraceServiceServic
         if self.silent:
             self._released.wait()
 
+    @property
+    def instances(self) -> set[str]:
+        """The processes that sent metrics."""
+        return {
+            attribute.value.string_value
+            for request in self.requests
+            for resource in request.resource_metrics
+            for attribute in resource.resource.attributes
+            if attribute.key == "service.instance.id"
+        }
+
     def metrics(self) -> dict[str, Any]:
         """The newest of each metric, by name."""
         return {

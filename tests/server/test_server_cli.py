@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from kit.collector import Collector
 from muster_server.child_process import ChildError, ChildProcess
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
 from muster_server.dev.ports import free_ports
@@ -171,6 +174,52 @@ def test_dev_stops_at_once_when_it_is_interrupted_again(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert "not waiting for the processes" in rest
     assert "the state is kept" in rest
+
+
+def test_dev_gives_each_process_a_port_for_its_metrics_and_passes_other_telemetry_on(tmp_path: Path) -> None:
+    with Collector() as collector:
+        told = environment(
+            MUSTER_TELEMETRY_PROMETHEUS_LISTEN="127.0.0.1:1",
+            MUSTER_TELEMETRY_OTLP_ENDPOINT=collector.endpoint,
+            MUSTER_TELEMETRY_OTLP_INTERVAL_MS="100",
+        )
+        process = subprocess.Popen(
+            [*DEV, "--data", str(tmp_path), "--ports", "free", "--coordinators", "2", "--metrics"],
+            env=told, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with process:
+            assert process.stdout is not None
+            urls: dict[str, str] = {}
+            for line in process.stdout:
+                assert "is left out" not in line
+                if found := re.match(r" *metrics of ([a-z0-9-]+): (http://\S+)$", line):
+                    urls[found[1]] = found[2]
+                if line.startswith("ready after"):
+                    break
+            assert list(urls) == ["metadata-1", "discovery-1", "coordinator-1", "coordinator-2"]
+            for name, url in urls.items():
+                with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+                    assert f'roles="{name.partition("-")[0]}"' in answer.read().decode()
+            _wait(lambda: len(collector.instances) == len(urls), process)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+
+
+def test_dev_says_that_one_address_for_metrics_does_not_do(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*DEV, "--data", str(tmp_path), "--ports", "free", "--coordinators", "1"],
+        env=environment(MUSTER_TELEMETRY_PROMETHEUS_LISTEN="127.0.0.1:1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        told = [line for line in iter(process.stdout.readline, "starting …\n")]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert any(line.startswith("MUSTER_TELEMETRY_PROMETHEUS_LISTEN is left out") for line in told)
+    assert any("--metrics" in line for line in told)
 
 
 def test_dev_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

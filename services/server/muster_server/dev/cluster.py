@@ -33,11 +33,13 @@ class Ports:
         discovery: of discovery; further instances come behind it.
         coordinator: of the first coordinator; the others come behind it.
         metadata: of metadata; further instances come behind it.
+        metrics: of the first process's metrics; the others come behind it, in the order of `roles`.
     """
 
     discovery: int = 0
     coordinator: int = 0
     metadata: int = 0
+    metrics: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class DevCluster:
         fsync: of the embedded servers.
         settings: further variables for every process.
         shard_count: when the log is initialised.
+        metrics: whether each process serves its metrics for Prometheus, on a port of its own.
 
     Attributes:
         nodes: the embedded servers; None with nodes of your own.
@@ -99,6 +102,7 @@ class DevCluster:
         fsync: str = "everysec",
         settings: Mapping[str, str] | None = None,
         shard_count: int = 50,
+        metrics: bool = False,
     ) -> None:
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,8 @@ class DevCluster:
         self._take_folder()
         self.nodes = None if redis_url else RedisNodes(self.folder, redis_nodes, fsync)
         self.redis_url = redis_url or (self.nodes.url if self.nodes else "")
-        picked = iter(free_ports(1 + coordinators + metadata))
+        processes = 1 + coordinators + metadata
+        picked = iter(free_ports(2 * processes))
         settings = dict(settings or {})
 
         def port(first: int, index: int) -> int:
@@ -117,12 +122,19 @@ class DevCluster:
         metadata_ports = [port(ports.metadata, index) for index in range(metadata)]
         addresses = ",".join(f"{LOOPBACK}:{number}" for number in metadata_ports)
         logs = self.folder / "logs"
+        metrics_ports = iter([port(ports.metrics, index) for index in range(processes)])
 
         def process(name: str, role: str, number: int, **own: str) -> RoleProcess:
             prefix = f"MUSTER_{role.upper()}_"
             listen = {f"{prefix}LISTEN": f"{LOOPBACK}:{number}"}
+            own_settings = {prefix + key: value for key, value in own.items()}
             return RoleProcess(
-                name, role, number, logs, {**settings, **listen, **{prefix + k: v for k, v in own.items()}}
+                name,
+                role,
+                number,
+                logs,
+                {**settings, **listen, **own_settings},
+                next(metrics_ports) if metrics else 0,
             )
 
         self.metadata = [
@@ -145,6 +157,11 @@ class DevCluster:
         """All processes but the servers, in the order of their start."""
         return [*self.metadata, self.discovery, *self.coordinators]
 
+    @property
+    def metrics_ports(self) -> Mapping[str, int]:
+        """Where processes serve their metrics, by name; empty: no port was picked for that."""
+        return {process.name: process.metrics_port for process in self.roles if process.metrics_port}
+
     def coordinator(self, node_id: str) -> RoleProcess:
         """The coordinator of that name."""
         return next(process for process in self.coordinators if process.name == node_id)
@@ -155,9 +172,11 @@ class DevCluster:
         Raises:
             ClusterBusyError: somebody does; the folder is given back.
         """
-        taken = [process for process in self.roles if not is_free(process.port)]
+        wanted = [(process.port, process.name) for process in self.roles]
+        wanted += [(process.metrics_port, f"metrics of {process.name}") for process in self.roles]
+        taken = [(port, name) for port, name in wanted if port and not is_free(port)]
         if taken:
-            where = ", ".join(f"{process.port} (for {process.name})" for process in taken)
+            where = ", ".join(f"{port} (for {name})" for port, name in taken)
             self._give_folder_back()
             raise ClusterBusyError(
                 f"port {where} is in use: stop what listens there, or choose others (--ports free)"

@@ -17,9 +17,13 @@ from rich.text import Text
 from muster_server.child_process import ChildError
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
 from muster_server.dev.overview import Overview, as_lines, as_tables, look
+from muster_server.dev.ports import LOOPBACK
 from muster_server.dev.redis_nodes import NODE_COUNTS, EmbeddedServerError
+from muster_server.dev.role_process import METRICS_LISTEN
 
-_FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420)
+_FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420, metrics=9464)
+_PASSED_ON = ("MUSTER_GROUP_", "MUSTER_TELEMETRY_")
+"""Settings of this process that every process of the cluster gets."""
 _LOOK_SECONDS = 1.0
 
 
@@ -35,11 +39,19 @@ def dev(
     ports: Annotated[
         str,
         typer.Option(
-            help="`default`: discovery 7400, coordinators from 7410, metadata 7420; `free`: free ones."
+            help="`default`: discovery 7400, coordinators from 7410, metadata 7420, metrics from 9464; "
+            "`free`: free ones."
         ),
     ] = "default",
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Each process serves its metrics for Prometheus.")
+    ] = False,
 ) -> None:
-    """Starts a development cluster here and shows who owns what; Ctrl-C stops it, twice: at once."""
+    """Starts a development cluster here and shows who owns what; Ctrl-C stops it, twice: at once.
+
+    MUSTER_GROUP_… and MUSTER_TELEMETRY_… settings are passed on to every process, but for the address for
+    Prometheus: see --metrics.
+    """
     if redis_nodes not in NODE_COUNTS:
         _fail(f"--redis-nodes {redis_nodes}: use 1, 3 or 5")
     if ports not in ("default", "free"):
@@ -51,7 +63,12 @@ def dev(
             redis_url=redis,
             coordinators=coordinators,
             ports=_FIRST_PORTS if ports == "default" else Ports(),
-            settings={key: value for key, value in os.environ.items() if key.startswith("MUSTER_GROUP_")},
+            settings={
+                key: value
+                for key, value in os.environ.items()
+                if key.startswith(_PASSED_ON) and key != METRICS_LISTEN
+            },
+            metrics=metrics,
         )
         asyncio.run(_run(cluster, Console(highlight=False, soft_wrap=True)))
     except (ClusterBusyError, ChildError, EmbeddedServerError, StartupError) as error:
@@ -79,6 +96,11 @@ async def _run(cluster: DevCluster, console: Console) -> None:
         loop.add_signal_handler(number, interrupted)
     cluster.check_ports()
     _introduce(cluster, console)
+    if METRICS_LISTEN in os.environ and not cluster.metrics_ports:
+        console.print(
+            f"{METRICS_LISTEN} is left out: it is one address for {len(cluster.roles)} processes; "
+            "--metrics gives each its own."
+        )
     console.print("starting …")
     started = loop.time()
     starting = asyncio.create_task(cluster.start())
@@ -113,6 +135,8 @@ def _introduce(cluster: DevCluster, console: Console) -> None:
     }
     for name, value in rows.items():
         console.print(f"  {name:<20}{value}", markup=False)
+    for name, port in cluster.metrics_ports.items():
+        console.print(f"  metrics of {name}: http://{LOOPBACK}:{port}/metrics", markup=False)
 
 
 def _how_to_find(cluster: DevCluster) -> str:

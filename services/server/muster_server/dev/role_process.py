@@ -10,6 +10,8 @@ from muster_server.child_process import ChildProcess
 from muster_server.dev.ports import LOOPBACK
 
 READY_SECONDS = 30.0
+METRICS_LISTEN = "MUSTER_TELEMETRY_PROMETHEUS_LISTEN"
+"""Setting of the address for Prometheus: one of one process."""
 
 
 class RoleProcess:
@@ -21,12 +23,23 @@ class RoleProcess:
         port: where it listens.
         folder: gets `<name>.log` and `<name>.ready`.
         environment: its settings; no other `MUSTER_` variable of this process reaches it.
+        metrics_port: where it serves its metrics, as `environment` says if 0.
     """
 
-    def __init__(self, name: str, role: str, port: int, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        role: str,
+        port: int,
+        folder: Path,
+        environment: Mapping[str, str],
+        metrics_port: int = 0,
+    ) -> None:
         self.name = name
         self.role = role
         self.port = port
+        self.metrics_port = metrics_port
+        metrics = {METRICS_LISTEN: f"{LOOPBACK}:{metrics_port}"} if metrics_port else {}
         self._ready_file = folder / f"{name}.ready"
         self.process = ChildProcess(
             name,
@@ -40,7 +53,7 @@ class RoleProcess:
                 str(self._ready_file),
             ],
             folder / f"{name}.log",
-            environment=environment,
+            environment={**environment, **metrics},
             removed=("MUSTER_",),
         )
 
