@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, version
 
 import pytest
 from client.client_scripted import NONE, ScriptedCluster
+from kit.interrupted import interrupted
 from muster.cli import _app
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -188,13 +189,22 @@ def test_without_its_packages_it_says_how_to_get_them() -> None:
 
 def test_importing_the_client_imports_no_command_line_and_no_server() -> None:
     script = (
-        "import sys, logging, signal; before = signal.getsignal(signal.SIGINT); import muster\n"
+        "import sys, logging, signal; before = signal.getsignal(signal.SIGINT); from muster import *\n"
         "assert signal.getsignal(signal.SIGINT) is before and not logging.getLogger().handlers\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('typer', 'rich', 'click', 'structlog')"
         " or m.startswith('muster_') and not m.startswith('muster_protos')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["muster.cli._app", "typer", "grpc", "google.protobuf", "muster._cluster", "muster.cli._topics"],
+)
+def test_an_interrupt_while_it_starts_ends_it_without_a_word(module: str) -> None:
+    done = interrupted("muster", module, "groups", "list")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 async def test_what_others_wrote_does_nothing_to_the_terminal(cluster: ScriptedCluster) -> None:

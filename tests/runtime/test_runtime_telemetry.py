@@ -337,7 +337,7 @@ async def test_unary_calls_are_counted_by_their_status() -> None:
 def test_nothing_is_loaded_when_nothing_is_set() -> None:
     """Telemetry that is off costs nothing: not even its libraries are in the process."""
     program = (
-        "import sys, muster_server.cli, muster_server.roles, muster_coordinator, muster_discovery;"
+        "import sys, muster_server.commands, muster_server.roles, muster_coordinator, muster_discovery;"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.collector import Collector
+from kit.interrupted import interrupted
 from muster_server.child_process import ChildError, ChildProcess
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
 from muster_server.dev.ports import free_ports
@@ -78,6 +79,24 @@ def test_config_shows_what_is_in_force() -> None:
     rows = {row["name"]: row for row in shown}
     assert rows["MUSTER_GROUP_MAX_SIZE"]["value"] == "7"
     assert {"MUSTER_METADATA_REDIS_URL", "MUSTER_DISCOVERY_LISTEN", "MUSTER_LOG_LEVEL"} <= rows.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "argument"),
+    [
+        ("muster", "muster_server.dev.command", "dev"),
+        ("muster", "rich.live", "dev"),
+        ("muster", "muster_metadata", "dev"),
+        ("muster-server", "muster_server.commands", "config"),
+        ("muster-server", "uvloop", "config"),
+        ("muster-server", "structlog", "config"),
+    ],
+)
+def test_an_interrupt_while_it_starts_ends_it_without_a_word(
+    command: str, module: str, argument: str
+) -> None:
+    done = interrupted(command, module, argument)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 async def test_init_makes_a_log_once(tmp_path: Path) -> None:
@@ -215,7 +234,7 @@ def test_dev_says_that_one_address_for_metrics_does_not_do(tmp_path: Path) -> No
     )
     with process:
         assert process.stdout is not None
-        told = [line for line in iter(process.stdout.readline, "starting …\n")]
+        told = list(iter(process.stdout.readline, "starting …\n"))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
     assert any(line.startswith("MUSTER_TELEMETRY_PROMETHEUS_LISTEN is left out") for line in told)

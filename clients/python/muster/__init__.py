@@ -14,31 +14,35 @@ callbacks; `Cluster` is the connection, with topics and groups; `muster.assignor
 out.
 """
 
-from muster import assignors
-from muster._callbacks import PartitionsCallback
-from muster._cluster import Cluster
-from muster._config import MemberConfig
-from muster._errors import (
-    AssignorFailed,
-    CallbackFailed,
-    ClusterUnavailable,
-    CommitFailed,
-    CommitRejected,
-    FencedInstance,
-    GroupError,
-    MemberClosed,
-    MusterError,
-    PartitionCountMismatch,
-    RequestRefused,
-    SettingsError,
-    TopicError,
-    WorkFailed,
-)
-from muster._member import Member, MemberSettings
-from muster._partition import BlockingPartition, Partition
-from muster._run import arun, run
-from muster._standing import MemberState
-from muster._values import Committed, Topic, TopicPartition
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from muster import assignors
+    from muster._callbacks import PartitionsCallback
+    from muster._cluster import Cluster
+    from muster._config import MemberConfig
+    from muster._errors import (
+        AssignorFailed,
+        CallbackFailed,
+        ClusterUnavailable,
+        CommitFailed,
+        CommitRejected,
+        FencedInstance,
+        GroupError,
+        MemberClosed,
+        MusterError,
+        PartitionCountMismatch,
+        RequestRefused,
+        SettingsError,
+        TopicError,
+        WorkFailed,
+    )
+    from muster._member import Member, MemberSettings
+    from muster._partition import BlockingPartition, Partition
+    from muster._run import arun, run
+    from muster._standing import MemberState
+    from muster._values import Committed, Topic, TopicPartition
 
 __all__ = [
     "AssignorFailed",
@@ -70,3 +74,46 @@ __all__ = [
     "assignors",
     "run",
 ]
+
+_MODULES = {
+    "_callbacks": ("PartitionsCallback",),
+    "_cluster": ("Cluster",),
+    "_config": ("MemberConfig",),
+    "_errors": (
+        "AssignorFailed",
+        "CallbackFailed",
+        "ClusterUnavailable",
+        "CommitFailed",
+        "CommitRejected",
+        "FencedInstance",
+        "GroupError",
+        "MemberClosed",
+        "MusterError",
+        "PartitionCountMismatch",
+        "RequestRefused",
+        "SettingsError",
+        "TopicError",
+        "WorkFailed",
+    ),
+    "_member": ("Member", "MemberSettings"),
+    "_partition": ("BlockingPartition", "Partition"),
+    "_run": ("arun", "run"),
+    "_standing": ("MemberState",),
+    "_values": ("Committed", "Topic", "TopicPartition"),
+}
+"""Where each name comes from. A module is read when its first name is asked for: reading all takes a third of
+a second, in which a command that is interrupted would end with a traceback of Python's."""
+
+if not typing.TYPE_CHECKING:  # or every name would be known to type checkers
+
+    def __getattr__(name: str) -> object:
+        if name == "assignors":
+            return importlib.import_module("muster.assignors")
+        for module, names in _MODULES.items():
+            if name in names:
+                value = globals()[name] = getattr(importlib.import_module(f"muster.{module}"), name)
+                return value
+        raise AttributeError(f"module 'muster' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,6 +1,11 @@
 """The command line `muster`. Needs the extra `cli`; nothing else in this package does."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
@@ -8,16 +13,36 @@ _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 def main() -> None:
     """Entry point of the command."""
     try:
-        _run()
-    except KeyboardInterrupt:  # before a command minds it itself: mostly while the modules are read
+        with ended_by_interrupts():
+            run = _prepared()
+        run()
+    except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
 
 
-def _run() -> None:
+@contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """Ends the process at once on Ctrl-C, without a word: for as long as it has done nothing yet.
+
+    A KeyboardInterrupt would come out of some line of a module that is being read; compiled ones print it, or
+    make another error of it.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, as in a background job of a shell
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _prepared() -> Callable[[], None]:
     try:
         from muster.cli._app import build, invoke
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
             raise
         sys.exit("muster: the command line needs two more packages: pip install 'muster-client[cli]'")
-    invoke(build(sys.argv[1:]))
+    return partial(invoke, build(sys.argv[1:]))
