@@ -11,7 +11,11 @@ from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator
+from muster_coordinator.log_client import LogClient
+from muster_coordinator.phase import Phase
 from muster_core import error_code
+from muster_core.events import Request
+from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 NEVER_MS = 3_600_000
@@ -51,6 +55,12 @@ async def sees(coordinator: Coordinator, node_id: str) -> None:
     parts = coordinator._parts
     assert parts is not None
     await until(lambda: parts.view.node(node_id) is not None)
+
+
+def log_client(coordinator: Coordinator) -> LogClient:
+    parts = coordinator._parts
+    assert parts is not None
+    return parts.log_client
 
 
 async def test_a_group_lives_through_the_kill_of_its_owner(real: RealCluster) -> None:
@@ -208,3 +218,36 @@ async def test_one_node_of_three_is_killed_and_nobody_notices(real: RealCluster)
     for offset in range(20):
         assert await caller.commit(group_id, offset, joined) == error_code.NONE
     assert await caller.fetch(group_id) == [(error_code.NONE, 19)]
+
+
+async def test_a_shard_is_loaded_again_while_an_append_of_it_is_open(
+    real: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = await real.add("only")
+    await owns(only, SHARDS)
+    caller, group_id = real.caller(only), group(2)
+    joined = await stable(caller, group_id, session_timeout_ms=60_000)
+    handle = Shard.handle
+
+    def poisoned(shard: Shard, event: Any, now: Any) -> Any:
+        heartbeat = isinstance(event, Request) and isinstance(event.message, pb.HeartbeatRequest)
+        if heartbeat:
+            monkeypatch.undo()
+            raise RuntimeError("planted")
+        return handle(shard, event, now)
+
+    monkeypatch.setattr(Shard, "handle", poisoned)
+    for node in real.nodes:
+        node.pause()
+    commit = asyncio.create_task(caller.commit(group_id, 8, joined))
+    shard = only.shards[2]
+    await until(lambda: shard.open_calls)
+    assert (await caller.heartbeat(group_id, joined)).error_code == error_code.COORDINATOR_NOT_AVAILABLE
+    again = await until(lambda: found if (found := only.shards.get(2)) not in (None, shard) else None)
+    await until(lambda: log_client(only).repeats or again.phase is Phase.FAILED)
+    for node in real.nodes:
+        node.resume()
+    await until(lambda: again.phase is not Phase.CLAIMING)
+    assert again.phase in (Phase.LOADING, Phase.SERVING)
+    assert await commit in (error_code.NONE, error_code.COORDINATOR_NOT_AVAILABLE)
+    await committed_again(caller, group_id, joined)

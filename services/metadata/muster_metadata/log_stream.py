@@ -25,6 +25,11 @@ _FULL = Verdict(
     pb.LOG_OUTCOME_UNKNOWN,
     message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
 )
+_BUSY = Verdict(
+    pb.LOG_OUTCOME_UNKNOWN,
+    message="the last step on this log is not done yet, perhaps one that its caller gave up; repeat the step "
+    "unchanged",
+)
 _WRITING = ("claim", "append")
 
 
@@ -96,14 +101,15 @@ class LogStream:
             problem = "a call needs one of claim, append, check, snapshot and trim"
         elif call.shard >= self._log_count:
             problem = f"there is no shard {call.shard}"
-        elif kind in _WRITING and call.shard in self._writing:
-            problem = "the shard has an open call already"
         if problem:
             self._end(call, Verdict(pb.LOG_OUTCOME_INVALID, message=problem), None, 0)
             return
+        # Nothing is done, and what earlier attempts at the step did is not known.
         if len(self._open) >= MAX_OPEN_CALLS:
-            # Nothing is done, and what earlier attempts at the step did is not known.
             self._end(call, _FULL, None, 0)
+            return
+        if kind in _WRITING and call.shard in self._writing:
+            self._end(call, _BUSY, None, 0)
             return
         if kind in _WRITING:
             self._writing.add(call.shard)
