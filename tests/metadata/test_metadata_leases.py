@@ -14,6 +14,7 @@ from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, met
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_metadata import keys
+from muster_metadata.followers import Followers
 from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
 from muster_metadata.owners import OwnerRow, owners
 from muster_metadata.tables import next_run
@@ -87,6 +88,27 @@ def test_pause_of_the_observer_starts_a_new_lease_time() -> None:
     observer = LeaseObserver(1_000)
     observed(observer, ROW, 0, 100)
     assert observed(observer, ROW, 5_000) == {"c-1": LIVE}
+
+
+async def test_leases_that_were_asked_for_before_a_deletion_do_not_show_who_must_carry_it_out() -> None:
+    """A coordinator that was silent has its lease back and asked for the catalog's end just before."""
+    observer, now_ms, deletion = LeaseObserver(1_000), 0, 7
+    old = replace(ROW, catalog=3)
+    observed(observer, old, *range(0, 1_100, 100))
+    assert states(observer) == {"c-1": DEAD}
+    now_ms = 1_500  # it renewed through another instance at 1,450; the deletion is acknowledged
+    waiting = asyncio.create_task(Followers(observer, lambda: now_ms).carried_out(deletion))
+    await asyncio.sleep(0)
+    observer.observe({"c-1": old}, 1_400, 1_501)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.shield(waiting)
+    observer.observe({"c-1": replace(old, counter=6)}, 1_600, 1_601)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.shield(waiting)
+    observer.observe({"c-1": replace(old, counter=7, catalog=deletion)}, 1_700, 1_701)
+    await waiting
 
 
 def test_counter_that_goes_back_only_delays() -> None:

@@ -126,6 +126,7 @@ class LeaseObserver:
     lease_ms: int
     _rows: dict[str, _Observed] = field(default_factory=dict)
     _last_ms: int = 0
+    _as_of_ms: int = 0
     _failed: bool = False
 
     def read_failed(self) -> None:
@@ -141,7 +142,7 @@ class LeaseObserver:
             now_ms: the time now.
         """
         restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
-        self._failed, self._last_ms = False, now_ms
+        self._failed, self._last_ms, self._as_of_ms = False, now_ms, as_of_ms
         # A read that was under way when a row was written does not have it: that is no removal.
         for name, seen in tuple(self._rows.items()):
             if name not in rows and as_of_ms - max(seen.changed_ms, seen.written_ms) >= _READ_MS:
@@ -190,8 +191,8 @@ class LeaseObserver:
         ]
 
     def read_since(self, now_ms: int) -> bool:
-        """Whether a majority of the nodes was read, all of it after a boot time."""
-        return not self._failed and self._last_ms > now_ms
+        """Whether a majority of the nodes was read by questions that were sent after a boot time."""
+        return not self._failed and self._as_of_ms > now_ms
 
     def lagging(self, offset: int) -> list[str]:
         """Names of those that may answer clients and have not carried the catalog out up to a place.
