@@ -280,7 +280,7 @@ async def test_a_copy_that_is_not_complete_is_not_put_in_place(tmp_path: Path) -
         held = (0, 1, writer.nonce)
         assert (await node.stage(*held, ("", b""), entries[:-1])).status is Status.OK
         end = entries[-1]
-        whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "")
+        whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "", 0)
         assert (await node.install(*held, *whole)).status is Status.MISMATCH
         assert (await node.inspect(0)).status is Status.NOLOG
         before = entries[-2].end
@@ -330,7 +330,7 @@ async def test_a_copy_is_not_put_in_place_under_a_higher_promise(tmp_path: Path)
             held = (0, writer.epoch, writer.nonce)
             assert (await node.stage(*held, ("", b""), entries)).status is Status.OK
             end = entries[-1]
-            whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "")
+            whole = (end.position.stream_id, end.hash, "", b"", "0-1", 0, "", 0)
             assert (await node.install(*held, *whole)).status is Status.FENCED
             assert await client.hget("muster:{0}:promise", "epoch") == b"9"
 

@@ -22,7 +22,7 @@ DEEP_LIMIT_S = 3_600.0
 
 def run(case: Case, limit_s: float) -> tuple[Walk, bool]:
     """Walks a case; whether it ended as it must."""
-    walk = explore(Model(case.rules, case.bounds), limit_s, progress=case.progress)
+    walk = explore(Model(case.rules, case.bounds), limit_s, case.goals)
     return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
 
 

@@ -2,9 +2,37 @@
 
 from dataclasses import dataclass
 
-from model.state import Bounds, Rules, without
+from model.explore import Goal
+from model.quorum import CLAIMS
+from model.state import Bounds, Rules, State, without
 
 ALL = Rules()
+
+
+def _stands_for_good(state: State) -> bool:
+    """Whether an owner's claim stands on a majority of nodes that are sure, and nobody claims any more."""
+    if state.left[CLAIMS] or any(coordinator.mode == "prepare" for coordinator in state.coordinators):
+        return False
+    sure = [node.promise for node in state.nodes if node.sure and node.configuration]
+    return any(
+        coordinator.mode == "own" and sure.count((coordinator.epoch, coordinator.nonce)) >= 2
+        for coordinator in state.coordinators
+    )
+
+
+GOES_ON = Goal[State](
+    "nothing more can be acknowledged",
+    lambda state: bool(state.left[CLAIMS]),
+    lambda state, after: after.acknowledged != state.acknowledged,
+)
+"""While claims are left, more can be acknowledged."""
+
+COMES_BACK = Goal[State](
+    "a node that restarted never votes again, although a claim stands",
+    lambda state: _stands_for_good(state) and not all(node.sure for node in state.nodes),
+    lambda _, after: all(node.sure for node in after.nodes),
+)
+"""A node that restarted votes again under the claim that stands: nobody has to claim anew."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +44,14 @@ class Case:
         bounds: how often things happen.
         rules: all, or all but one.
         dropped: the rule that is missing; empty: none, and nothing may break.
-        progress: also demand that more can always be acknowledged while claims are left.
+        goals: what must stay possible as well.
     """
 
     name: str
     bounds: Bounds
     rules: Rules = ALL
     dropped: str = ""
-    progress: bool = False
+    goals: tuple[Goal[State], ...] = ()
 
 
 SHALLOW = (
@@ -40,12 +68,18 @@ SHALLOW = (
     Case(
         "a Claim reaches one node, one forgets",
         Bounds(records=1, claims=1, crashes=1, forgets=1, lost=False),
-        progress=True,
+        goals=(GOES_ON,),
+    ),
+    Case("a node forgets, one loses its data", Bounds(1, 0, wipes=1, forgets=1, lost=False)),
+    Case(
+        "a claimant died, a node restarts",
+        Bounds(0, 1, crashes=1, forgets=1, lost=False),
+        goals=(COMES_BACK,),
     ),
     Case(
         "a claimant died, then a node",
         Bounds(records=1, claims=2, crashes=1, dead=0, lost=False),
-        progress=True,
+        goals=(GOES_ON,),
     ),
 )
 """Spaces that are walked to their end in seconds; nothing may break."""
@@ -61,6 +95,7 @@ DEEP = (
     Case("a node loses its data twice more", Bounds(1, 2, wipes=2, lost=False, wiped_before=True)),
     Case("a node forgets its last second, answers are lost", Bounds(1, 1, crashes=1, forgets=1, depth=2)),
     Case("a node forgets, a message is delayed", Bounds(1, 1, late=1, forgets=1, depth=2, lost=False)),
+    Case("a node forgets, one loses its data, two owners", Bounds(1, 1, wipes=1, forgets=1, lost=False)),
     Case("nodes forget one after the other", Bounds(1, 1, forgets=2, depth=2, lost=False)),
     Case("a node forgets under three owners", Bounds(1, 2, forgets=1, lost=False)),
     Case("two records and a trim", Bounds(records=2, claims=1, trims=1, lost=False)),
@@ -76,8 +111,8 @@ DEEP = (
 """Spaces that take minutes."""
 
 
-def _dropped(name: str, bounds: Bounds, *, progress: bool = False) -> Case:
-    return Case(f"without `{name}`", bounds, without(name), name, progress)
+def _dropped(name: str, bounds: Bounds, *goals: Goal[State]) -> Case:
+    return Case(f"without `{name}`", bounds, without(name), name, goals)
 
 
 DROPPED = (
@@ -88,7 +123,7 @@ DROPPED = (
     _dropped("claim_first", Bounds(records=1, claims=1, lost=False)),
     _dropped("prepared", Bounds(records=1, claims=1, lost=False)),
     _dropped("committed", Bounds(records=1, claims=0, lost=False)),
-    _dropped("above", Bounds(records=1, claims=2, crashes=1, dead=0, lost=False), progress=True),
+    _dropped("above", Bounds(records=1, claims=2, crashes=1, dead=0, lost=False), GOES_ON),
     _dropped("placed", Bounds(records=1, claims=1, part=True)),
     _dropped("silent", Bounds(records=1, claims=1, wipes=1)),
     _dropped("excluding", Bounds(records=1, claims=1, wipes=1)),
@@ -105,6 +140,10 @@ DROPPED = (
     _dropped("doubted", Bounds(records=1, claims=1, forgets=1, lost=False)),
     _dropped("raised", Bounds(records=1, claims=1, forgets=1, lost=False)),
     _dropped("recovered", Bounds(records=1, claims=1, forgets=1, lost=False)),
+    _dropped("lowered", Bounds(records=0, claims=1, crashes=1, forgets=1, lost=False), COMES_BACK),
+    _dropped("below", Bounds(records=1, claims=1, forgets=1, lost=False)),
+    _dropped("noted", Bounds(records=1, claims=1, forgets=1, lost=False, unnoted=True)),
+    _dropped("floored", Bounds(records=1, claims=0, wipes=1, forgets=1, lost=False)),
     _dropped("decided", Bounds(records=0, claims=1, replacements=True, twice=True, lost=False)),
 )
 """Each rule dropped, with bounds in which that breaks something."""

@@ -2,11 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-from model.state import State
+from typing import Any, Generic, Protocol, TypeVar
 
 AnyState = TypeVar("AnyState", bound=Hashable)
 
@@ -50,14 +48,28 @@ class Walk:
     complete: bool = True
 
 
-def explore(model: Walkable[AnyState], limit_s: float, *, progress: bool = False) -> Walk:
+@dataclass(frozen=True)
+class Goal(Generic[AnyState]):
+    """What must stay possible.
+
+    Attributes:
+        missed: what is wrong with a state from which it cannot be reached.
+        demanded: whether a state must have a way to it.
+        reached: whether a step from one state to another is it.
+    """
+
+    missed: str
+    demanded: Callable[[AnyState], bool]
+    reached: Callable[[AnyState, AnyState], bool]
+
+
+def explore(model: Walkable[AnyState], limit_s: float, goals: Sequence[Goal[AnyState]] = ()) -> Walk:
     """Visits every state that can be reached, up to the first broken one.
 
     Args:
         model: what is walked.
         limit_s: the walk is cut off after this time.
-        progress: also demand that more can be acknowledged from every state in which claims are left; of the
-            log only.
+        goals: what must stay possible as well.
     """
     began = time.monotonic()
     first = model.initial()
@@ -68,7 +80,7 @@ def explore(model: Walkable[AnyState], limit_s: float, *, progress: bool = False
         if time.monotonic() - began > limit_s:
             return Walk(len(parents), time.monotonic() - began, complete=False)
         state = queue.popleft()
-        following = children.setdefault(state, []) if progress else None
+        following = children.setdefault(state, []) if goals else None
         for label, step in model.steps(state):
             after = model.canonical(step)
             if following is not None:
@@ -82,24 +94,21 @@ def explore(model: Walkable[AnyState], limit_s: float, *, progress: bool = False
                     len(parents), time.monotonic() - began, broken, _trace(parents, after), complete=False
                 )
             queue.append(after)
-    if progress:
-        stuck = _stuck(children)
+    for goal in goals:
+        stuck = _stuck(children, goal)
         if stuck is not None:
-            return Walk(
-                len(parents), time.monotonic() - began, "nothing more can be acknowledged",
-                _trace(parents, stuck),
-            )  # fmt: skip
+            return Walk(len(parents), time.monotonic() - began, goal.missed, _trace(parents, stuck))
     return Walk(len(parents), time.monotonic() - began)
 
 
-def _stuck(children: dict[State, list[State]]) -> State | None:
-    """A state from which no further entry can be acknowledged although a claim is left."""
-    before: dict[State, list[State]] = {}
-    good: set[State] = set()
+def _stuck(children: dict[AnyState, list[AnyState]], goal: Goal[AnyState]) -> AnyState | None:
+    """A state from which a goal cannot be reached although it is demanded there."""
+    before: dict[AnyState, list[AnyState]] = {}
+    good: set[AnyState] = set()
     for state, following in children.items():
         for after in following:
             before.setdefault(after, []).append(state)
-            if after.acknowledged != state.acknowledged:
+            if goal.reached(state, after):
                 good.add(state)
     queue = deque(good)
     while queue:
@@ -107,7 +116,7 @@ def _stuck(children: dict[State, list[State]]) -> State | None:
             if state not in good:
                 good.add(state)
                 queue.append(state)
-    return next((state for state in children if state not in good and state.left[1]), None)
+    return next((state for state in children if state not in good and goal.demanded(state)), None)
 
 
 def _trace(parents: Mapping[Any, tuple[Any, str] | None], state: Any) -> tuple[str, ...]:

@@ -44,12 +44,19 @@ class Forgetting(ABC):
         if any(not there.sure for there in state.nodes):
             return
         for node, there in enumerate(state.nodes):
-            for age, (promise, log, floor) in enumerate(reversed(there.past), 1):
-                back = there._replace(promise=promise, log=log, floor=floor, sure=False, past=())
-                after = self._node(spend(state, FORGETS), node, back)
-                if not self.rules.doubted:
-                    after = self._node(after, node, back._replace(sure=True))
-                yield f"node {node} restarts and has forgotten its last {age}", after
+            if not there.configuration:
+                continue
+            now = (there.promise, there.log, there.floor, there.noted)
+            for age, (promise, log, floor, noted) in enumerate((now, *reversed(there.past))):
+                back = there._replace(
+                    promise=promise, log=log, floor=floor, noted=noted, past=(),
+                    sure=not (self.rules.doubted and noted),
+                )  # fmt: skip
+                nodes = (*state.nodes[:node], back, *state.nodes[node + 1 :])
+                yield (
+                    f"node {node} restarts and has forgotten its last {age}",
+                    spend(state, FORGETS)._replace(nodes=nodes),
+                )
 
     def _recover(self, state: State, index: int, node: int) -> Iterator[Step]:
         """The claim of an owner brings back a node that restarted."""
@@ -67,24 +74,41 @@ class Forgetting(ABC):
                 yield from self._admit(state, index, node, logs, state.nodes[node].floor)
             return
         raised = dict(coordinator.raising)
-        floor = max(max(there.promise[0], there.floor) for there in state.nodes)
         for other in standing:
             there = state.nodes[other]
             if other not in raised:
                 # All of them get the same one: what was the highest before the first of them got it, and
                 # more.
-                upto = max(state.nodes[one].floor for one in raised) if raised else floor + ABOVE
+                upto = coordinator.raised_to
+                if not raised:
+                    upto = ABOVE + max(max(one.promise[0], one.floor) for one in state.nodes)
                 after = self._node(state, other, there._replace(floor=max(there.floor, upto)))
                 raising = coordinator._replace(
-                    raising=tuple(sorted((*coordinator.raising, (other, there.log))))
+                    raising=tuple(sorted((*coordinator.raising, (other, there.log)))), raised_to=upto
                 )
+                if len(raising.raising) >= view.majority:
+                    raising = raising._replace(lowering=((node, upto),))
                 yield (
                     f"{name_of(index)} raises the floor to {upto} at node {other}",
                     self._set(after, index, raising),
                 )
         if len(raised) >= view.majority:
-            upto = min(state.nodes[other].floor for other in raised)
-            yield from self._admit(state, index, node, list(raised.values()), upto)
+            yield from self._admit(state, index, node, list(raised.values()), coordinator.raised_to)
+
+    def _lower(self, state: State, index: int, node: int) -> Iterator[Step]:
+        """The node gives up a promise of which nobody can make a claim any more."""
+        coordinator = state.coordinators[index]
+        there = state.nodes[node]
+        mine = (coordinator.epoch, coordinator.nonce)
+        if there.promise == mine or there.promise[0] < coordinator.epoch:
+            return
+        for lowered, floor in coordinator.lowering:
+            allowed = (not there.sure and there.promise[0] <= floor) or not self.rules.below
+            if lowered == node and allowed and self.rules.lowered:
+                yield (
+                    f"{name_of(index)} lowers the promise of node {node} from {there.promise[0]}",
+                    self._node(state, node, there._replace(promise=mine)),
+                )
 
     def _admit(
         self, state: State, index: int, node: int, logs: list[tuple[int, ...]], floor: int
@@ -93,7 +117,7 @@ class Forgetting(ABC):
         coordinator = state.coordinators[index]
         there = state.nodes[node]
         mine = (coordinator.epoch, coordinator.nonce)
-        if there.promise > mine:
+        if there.promise != mine and there.promise[0] >= coordinator.epoch:
             return
         most = max(self.end(log) for log in logs)
         copies = {
@@ -108,5 +132,5 @@ class Forgetting(ABC):
                 continue
             back = there._replace(promise=mine, log=log, floor=max(there.floor, floor), sure=True)
             after = self._node(state, node, back)
-            after = self._set(after, index, coordinator._replace(raising=()))
+            after = self._set(after, index, coordinator._replace(raising=(), raised_to=0))
             yield f"{name_of(index)} lets node {node} vote again", after

@@ -61,7 +61,7 @@ class Model(Forgetting):
         """All nodes hold the Claim of the first coordinator, which owns the log."""
         bounds = self.bounds
         claim = self.entry(Entry(1, 1, "claim", 0, 0, -1))
-        first = Node(1, (1, 0), (claim,))
+        first = Node(1, (1, 0), (claim,), noted=self.rules.noted or not bounds.unnoted)
         count = 1 + max(node for view in self.views for node in view.nodes)
         nodes = tuple(first if node < 3 else EMPTY for node in range(count))
         owner = Coordinator("own", 0, 1, 0, (), (claim,), (1, 1, 1, *[0] * (count - 3)), 1)
@@ -97,6 +97,7 @@ class Model(Forgetting):
                     known=tuple(coordinator.known[origin] for origin in source),
                     empties=tuple(sorted((target[node], wipes) for node, wipes in coordinator.empties)),
                     raising=tuple(sorted((target[node], log) for node, log in coordinator.raising)),
+                    lowering=tuple((target[node], floor) for node, floor in coordinator.lowering),
                 )
                 for coordinator in state.coordinators
             ),
@@ -111,6 +112,7 @@ class Model(Forgetting):
                 [log for other, log in coordinator.seen if other == node],
                 [wipes for other, wipes in coordinator.empties if other == node],
                 [log for other, log in coordinator.raising if other == node],
+                [floor for other, floor in coordinator.lowering if other == node],
             )
             for coordinator in state.coordinators
         )
@@ -300,6 +302,7 @@ class Model(Forgetting):
                 yield from self._recover(state, index, node)
             elif state.nodes[node].configuration == 0 and node != self.bounds.dead:
                 yield from self._rebuild(state, index, node)
+            yield from self._lower(state, index, node)
         confirmed = sorted((coordinator.known[node] for node in view.nodes), reverse=True)
         have = min(confirmed[view.majority - 1 if self.rules.committed else 0], last)
         own_claim = next(
@@ -429,7 +432,8 @@ class Model(Forgetting):
                 continue
             furnishing = standing if self.rules.furnished else [source]
             snapshots = {upto for other in furnishing for upto in state.nodes[other].snapshots}
-            filled = Node(view.configuration, mine, copy.log, tuple(sorted(snapshots)), wipes=now)
+            floor = max(state.nodes[other].floor for other in standing) if self.rules.floored else 0
+            filled = Node(view.configuration, mine, copy.log, tuple(sorted(snapshots)), floor, now)
             after = self._node(state, node, filled)
             if self.rules.delayed:
                 if not self.bounds.wipes or seen_at[node] == now:
@@ -536,8 +540,8 @@ class Model(Forgetting):
         if self.bounds.forgets and there.configuration and there.sure:
             changed = before[1:3] != there[1:3] or before.floor != there.floor
             if changed and before.configuration and before.sure:
-                past = (*before.past, (before.promise, before.log, before.floor))
-                there = there._replace(past=past[-self.bounds.depth :])
+                past = (*before.past, (before.promise, before.log, before.floor, before.noted))
+                there = there._replace(past=past[-self.bounds.depth :], noted=True)
         return state._replace(nodes=(*state.nodes[:node], there, *state.nodes[node + 1 :]))
 
     def show(self, number: int) -> str:

@@ -36,6 +36,12 @@ class Rules:
         raised: ... until a floor above all that it can have promised stands on a majority of the others,
             under which no older write is taken (dropped: until the claim stands on such a majority).
         recovered: ... and until it has what that majority had (dropped: with the log that it still has).
+        lowered: ... also where it promised a claim above the one that stands (dropped: that keeps it out).
+        below: ... and that promise is lowered only while the node is doubted, and from no promise above the
+            floor (dropped: always, also by an instance that comes late).
+        noted: a node has the run of its server noted also where nobody writes (dropped: only with the first
+            write of a run, so it can be forgotten with that).
+        floored: a node that is rebuilt gets the highest floor of the majority that the claim stands on.
     """
 
     nonce: bool = True
@@ -63,6 +69,10 @@ class Rules:
     doubted: bool = True
     raised: bool = True
     recovered: bool = True
+    lowered: bool = True
+    below: bool = True
+    noted: bool = True
+    floored: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Bounds:
         depth: how many of its last changes a node forgets at most.
         wiped_before: a node lost its data once already and was filled by the second coordinator, after the
             first one had seen it empty.
+        unnoted: at the beginning no node has the run of its server noted: an older version wrote there.
     """
 
     records: int = 1
@@ -104,6 +115,7 @@ class Bounds:
     forgets: int = 0
     depth: int = 1
     wiped_before: bool = False
+    unnoted: bool = False
 
 
 class Entry(NamedTuple):
@@ -128,7 +140,8 @@ class Node(NamedTuple):
         floor: it promises nothing at or below this epoch any more, and takes writes only from who knows it.
         wipes: how often it lost its data.
         sure: whether it knows all that it ever said.
-        past: promise, log and floor before its last changes, which may not be on its disk yet.
+        noted: whether the run of its server stands there, by which a restart is known.
+        past: promise, log, floor and note before its last changes, which may not be on its disk yet.
     """
 
     configuration: int
@@ -138,7 +151,8 @@ class Node(NamedTuple):
     floor: int = 0
     wipes: int = 0
     sure: bool = True
-    past: tuple[tuple[tuple[int, int], tuple[int, ...], int], ...] = ()
+    noted: bool = True
+    past: tuple[tuple[tuple[int, int], tuple[int, ...], int, bool], ...] = ()
 
 
 class Coordinator(NamedTuple):
@@ -158,6 +172,9 @@ class Coordinator(NamedTuple):
             then.
         raising: nodes at which it raised the floor for one that restarted, with the log that stood there
             then.
+        raised_to: that floor.
+        lowering: a node whose promise an instance of metadata is about to lower under a floor that it has
+            raised, and that floor.
     """
 
     mode: str = "idle"
@@ -171,6 +188,8 @@ class Coordinator(NamedTuple):
     floor: int = 0
     empties: tuple[tuple[int, int], ...] = ()
     raising: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    raised_to: int = 0
+    lowering: tuple[tuple[int, int], ...] = ()
 
 
 class Message(NamedTuple):

@@ -198,6 +198,17 @@ class Node:
         """Takes no older write, and promises nothing up to the floor. Values: id and hash of the end."""
         return self._on_log(self.steps, SCRIPTS["raise"], shard, epoch, nonce, floor)
 
+    def lower(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
+        """Lowers the promise of a node in doubt to this claim, from one up to the floor.
+
+        Values: id and hash of the end.
+        """
+        return self._on_log(self.steps, SCRIPTS["lower"], shard, epoch, nonce, floor)
+
+    def note(self, shard: int) -> Answer:
+        """Notes the run of the server, by which a restart is known."""
+        return self._on_log(self.steps, SCRIPTS["note"], shard, 0, b"")
+
     def readmit(
         self, shard: int, epoch: int, nonce: bytes, having: Sequence[bytes | str], floor: int, run: str
     ) -> Answer:
@@ -217,7 +228,7 @@ class Node:
         return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *rest, vote=False)
 
     def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
-        """Asks whether the promise still stands. Values: id and hash of the end."""
+        """Asks whether the promise still stands. Values: id and hash of the end, floor."""
         return self._on_log(self.steps, SCRIPTS["check"], shard, epoch, nonce)
 
     def acknowledge(self, shard: int, epoch: int, nonce: bytes, id_: str, hash_: bytes) -> Answer:

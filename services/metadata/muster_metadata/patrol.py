@@ -26,6 +26,8 @@ class Patrol:
 
     * A node lost a log, or lags, and nobody writes that log: it is repaired under the claim that stands.
     * A node restarted and may have forgotten what it said last: it is brought back.
+    * A log that nobody writes does not say in which run of its server the node votes on it, for an older
+      version wrote there or the server's settings changed: it is noted.
     * So many did that no majority is left which remembers everything: they go on with what they have, for
       nothing better is to be had, and an alarm says so.
 
@@ -105,6 +107,9 @@ class Patrol:
             self._wait(shard, restarted)
         else:
             self._waiting_since_s.pop(shard, None)
+        for node, state in sure.items():
+            if state.run != node.steps.run:
+                await node.note(shard)
         lagging = self._lagging(shard, sure)
         self._ends[shard] = {node: state.end for node, state in sure.items()}
         held = _standing(shard, sure.values(), self._quorum.majority)

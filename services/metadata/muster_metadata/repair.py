@@ -144,13 +144,13 @@ class Repairer:
         reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
         if reply.status is Status.NOLOG:
             return await self._fill(node, held, reply)
-        if reply.status is Status.PROMISED:
-            return Repaired.FENCED
-        if reply.status is not Status.OK:
+        if reply.status not in (Status.OK, Status.PROMISED):
             return Repaired.LATER
         vote = await node.inspect(held.shard)
         if vote.status is Status.RESTARTED:
-            return await self._bring_back(node, held, reply)
+            return await self._bring_back(node, held)
+        if reply.status is Status.PROMISED:
+            return Repaired.FENCED
         if reply.end == target:
             return Repaired.DONE
         return await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
@@ -175,13 +175,16 @@ class Repairer:
             self._vacant.pop(place, None)
         return result
 
-    async def _bring_back(self, node: Node, held: Held, reply: Reply) -> Repaired:
+    async def _bring_back(self, node: Node, held: Held) -> Repaired:
         """Lets a node vote again that restarted and may have forgotten a promise, a Claim or a record.
 
         A floor is raised on a majority of the others first: higher than any promise that the node can have
         forgotten, so nobody who counts such a one gets another; and whoever counts an acknowledgement that it
         forgot must ask again. What stands on that majority then is all that was acknowledged; the node gets
         it.
+
+        A promise above this claim, which it gave to a claimant that died, is lowered before: the floor is
+        above that too, and stands on a majority that promised nothing to that claimant and never will.
         """
         shard, run = held.shard, node.steps.run
         floor = await self._floor(node, held, run)
@@ -197,7 +200,15 @@ class Repairer:
             (reply.end for reply in replies if reply is not None and reply.status is Status.OK),
             key=lambda end: end.position,
         )
-        caught_up = await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
+        lowered = await node.lower(*held, floor)
+        if lowered.status is Status.FENCED:
+            return Repaired.FENCED
+        if lowered.status is not Status.OK:
+            return Repaired.LATER
+        here = await node.inspect(shard, vote=False)
+        if here.status is not Status.OK:
+            return Repaired.LATER
+        caught_up = await self._catch_up(node, held, here.end, Inspected.read(here).acknowledged)
         if not caught_up.whole:
             return caught_up
         if not await self.complete(node, held, nodes_heard=self._quorum.majority):
@@ -219,15 +230,19 @@ class Repairer:
         states = await asyncio.gather(
             *(other.inspect(held.shard, vote=other is not node) for other in self._quorum.nodes)
         )
-        known = [Inspected.read(state) for state in states if state.status is Status.OK]
-        standing = sum((state.epoch, state.nonce) == (held.epoch, held.nonce) for state in known)
-        itself = states[self._quorum.nodes.index(node)]
-        if itself.status is not Status.OK or standing - 1 < self._quorum.majority:
+        answers = dict(zip(self._quorum.nodes, states, strict=True))
+        known = {one: Inspected.read(state) for one, state in answers.items() if state.status is Status.OK}
+        standing = sum(
+            (state.epoch, state.nonce) == (held.epoch, held.nonce)
+            for other, state in known.items()
+            if other is not node
+        )
+        if node not in known or standing < self._quorum.majority:
             return None
         place = (node.index, held.shard, run)
         floor = self._floors.get(place, 0)
-        if floor <= max(state.epoch for state in known):
-            floor = max(max(state.epoch, state.floor) for state in known) + FLOOR_ABOVE
+        if floor <= max(state.epoch for state in known.values()):
+            floor = max(max(state.epoch, state.floor) for state in known.values()) + FLOOR_ABOVE
             self._floors[place] = floor
         return floor
 
@@ -376,13 +391,15 @@ class Repairer:
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
             return Repaired.LATER
         # Among a majority is everything that was acknowledged; the copy must not end before.
-        ends = [reply.end.position for reply in replies if reply is not None and reply.status is Status.OK]
-        if copied.position < max(ends):
+        standing = [reply for reply in replies if reply is not None and reply.status is Status.OK]
+        if copied.position < max(reply.end.position for reply in standing):
             return Repaired.LATER
+        # Each floor that counts stands on one of them.
+        floor = max(int(reply.values[2]) for reply in standing)
         expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
         reply = await node.install(
             shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
-            source[1].acknowledged.stream_id, self.created_at_ms, ",".join(self.addresses),
+            source[1].acknowledged.stream_id, self.created_at_ms, ",".join(self.addresses), floor,
         )  # fmt: skip
         if reply.status is Status.FENCED:
             return Repaired.FENCED

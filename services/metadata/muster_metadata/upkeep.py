@@ -237,6 +237,7 @@ class Upkeep:
             self.repairs[result] += 1
         if result.whole:
             self._retry_s.pop(place, None)
+            known.fenced.discard(node)
             known.acknowledged = False
             if result is Repaired.DONE:
                 log.info("log_repaired", shard=known.held.shard, node=node.index)

@@ -1,5 +1,5 @@
--- The read barrier: does the promise still stand?
-local refused = refusal()
+-- The read barrier: does the promise still stand? Answers the end and the floor.
+local refused, floor = refusal()
 if refused then return refused end
 local id, hash = last_entry()
-return {'OK', id, hash}
+return {'OK', id, hash, string.format('%d', floor)}
