@@ -270,6 +270,31 @@ async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path:
         await until(lambda: running.complete(0), "all five have the log")
 
 
+async def test_who_slept_through_two_replacements_takes_the_log_for_elsewhere_and_not_for_lost(
+    tmp_path: Path,
+) -> None:
+    async with replaceable(tmp_path) as running:
+        awake, asleep = running.cluster.instances
+        writer = Writer(0)
+        await writer.claim(awake)
+        await writer.append(awake, b"w:1")
+        # As a process that stands still: it hears nothing of the configurations that come.
+        await asleep.server.metadata._monitor.stop()
+        await asleep.server.metadata._patrol.stop()
+        for index in (0, 1):
+            await running.replace(index, await running.empty_node())
+        batch = writer.batch(b"w:2")
+        for step in ({"append": batch}, {"claim": writer.claim_step()}):
+            assert (await asleep.step(0, **step)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await writer.check(asleep)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        asleep.server.metadata._monitor.start()
+
+        async def stored() -> bool:
+            return (await writer.send(asleep, batch)).outcome == pb.LOG_OUTCOME_OK
+
+        await until(stored, "it has followed")
+
+
 async def test_two_replacements_at_once_are_refused(tmp_path: Path) -> None:
     async with replaceable(tmp_path, instances=1) as running:
         one, two = await running.empty_node(), await running.empty_node()

@@ -94,6 +94,13 @@ class Identity(NamedTuple):
         """Whether both are of one log with this number of nodes, in whatever configuration."""
         return self._replace(node=0, configuration=0) == other._replace(node=0, configuration=0)
 
+    def is_in_another(self, said: str) -> bool:
+        """Whether who says this is the same node in another configuration, or was replaced in one."""
+        found = Identity.parse(said)
+        if found is not None:
+            return found.same_log(self) and found.node == self.node
+        return said == self._replace(configuration=replaced_in(said)).replaced
+
     @property
     def replaced(self) -> str:
         """What a server says from then on whose place in this configuration another one took."""

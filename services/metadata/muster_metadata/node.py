@@ -109,9 +109,8 @@ class Node:
         if reply.status is Status.REFUSED:
             self.refusal = reply.problem
         elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
-            found = keys.Identity.parse(reply.values[1].decode("utf-8", "replace"))
             mine = keys.Identity.parse(self.identity)
-            if found and mine and found.same_log(mine) and found.node == mine.node:
+            if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
                 return Reply(Status.MOVED, problem="the log has another configuration there")
         return reply
 
