@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload
 from muster_core.member import Member
@@ -132,6 +133,26 @@ def test_calls_in_line_do_not_wait_for_ever_for_a_slow_log() -> None:
     late = cluster.send(second.commit_request(2))
     cluster.advance(5_000)
     assert not cluster.is_parked(late)
+
+
+def test_a_deletion_of_groups_in_line_does_not_wait_for_ever_and_what_was_refused_is_not_done() -> None:
+    cluster = VirtualShard()
+    (member,) = settled(cluster, "a")
+    cluster.auto_ack = False
+    leave = pb.LeaveGroupRequest(
+        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=member.member_id)]
+    )
+    left = cluster.send(leave)
+    deletion = cluster.send(pb.DeleteGroupsRequest(group_ids=["g", "other"]))
+    cluster.advance(5_000)
+    assert not cluster.is_parked(left)
+    refused = cluster.answer(deletion)
+    assert isinstance(refused, pb.DeleteGroupsResponse)
+    assert {result.error_code for result in refused.results} == {error_code.COORDINATOR_NOT_AVAILABLE}
+    cluster.auto_ack = True
+    while cluster.waiting:
+        cluster.acknowledge()
+    assert cluster.state() == "Empty"
 
 
 def test_a_retried_commit_is_stored_once_and_a_late_one_not_at_all() -> None:

@@ -237,16 +237,19 @@ class ShardContext:
 
     # --- what waits in line
 
-    def in_line(self, group: Group, step: Callable[[], None], *, deadline: bool = False) -> None:
+    def in_line(
+        self, group: Group, step: Callable[[], None], *, deadline: bool = False, call_id: int | None = None
+    ) -> None:
         """Runs a step on the group now, or after the group record that is in flight.
 
         Args:
             group: the group.
             step: what to do.
             deadline: whether it is due because members said nothing; it is dropped at a suspension.
+            call_id: the call that wants it, which is refused when the log is too slow; None: none does.
         """
         if group.in_flight:
-            group.line.append(Step(step, deadline=deadline))
+            group.line.append(Step(step, call_id, deadline))
         else:
             step()
 

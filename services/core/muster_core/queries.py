@@ -163,9 +163,11 @@ class Queries:
             elif group is None:
                 deletion.settle(group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
             else:
-                self._context.in_line(group, partial(self._delete, group, deletion))
+                self._context.in_line(group, partial(self._delete, group, deletion), call_id=call.call_id)
 
     def _delete(self, group: Group, deletion: "_Deletion") -> None:
+        if deletion.call_id not in self._context.calls:
+            return  # it was refused while it waited in line, or its caller is gone
         if self._context.groups.get(group.group_id) is not group:
             deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
         elif group.state is not GroupState.EMPTY:
