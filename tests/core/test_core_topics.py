@@ -218,6 +218,18 @@ def test_an_assignment_on_its_way_gives_nothing_of_a_topic_that_is_deleted_meanw
     assert acts.commit(who.cluster, who) == 0
 
 
+def test_what_a_group_owned_of_a_deleted_topic_goes_with_its_last_member() -> None:
+    cluster = acts.shard()
+    hear(cluster, 5, {"t": 2})
+    (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning())]))
+    who.sync({who.member_id: given(0, 1)}).synced()
+    hear(cluster, 7, {"t": 2}, {"t": 6})
+    assert cluster.shard.groups["g"].renewed_topics == {"t"}
+    who.leave()
+    for each in (cluster, cluster.reloaded()):
+        assert not each.shard.groups["g"].renewed_topics
+
+
 def test_a_deletion_is_carried_out_in_all_groups_before_it_is_noted() -> None:
     cluster = acts.shard()
     hear(cluster, 5, {"t": 1})

@@ -143,6 +143,7 @@ class Application:
             group.become(GroupState.COMPLETING_REBALANCE, wall_ms)
         else:
             group.owners = {}
+            group.renewed_topics = frozenset()
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
         group.history.append(
