@@ -169,7 +169,7 @@ def test_a_static_members_new_process_does_not_change_the_size_of_the_group() ->
     assert group.size_bytes == sum(member.size_bytes for member in group.members.values())
 
 
-def test_an_assignment_that_no_record_can_hold_is_refused_and_a_smaller_one_counts() -> None:
+def test_tokens_that_no_record_can_hold_are_refused_and_a_smaller_plan_counts() -> None:
     cluster = VirtualShard()
     topic = WIDE * 249
     partitions = common_pb2.TopicPartitions(topic=topic, partitions=range(9_000))
@@ -186,10 +186,23 @@ def test_an_assignment_that_no_record_can_hold_is_refused_and_a_smaller_one_coun
     before = len(cluster.log)
     answer = member.sync({member.member_id: plan}).synced()
     assert answer.error_code == error_code.INVALID_REQUEST
-    assert "the assignment takes" in answer.error_message
+    assert "tokens that members keep" in answer.error_message
     assert len(cluster.log) == before
     assert member.sync({member.member_id: b"less"}).synced().assignment == b"less"
     assert fetched(cluster) == -1
+
+
+def test_assignments_that_no_record_can_hold_are_refused() -> None:
+    cluster = VirtualShard()
+    members = [VirtualMember(cluster, name).join() for name in "abcdefghi"]
+    while any(member.is_parked for member in members):
+        cluster.advance(100)
+    leader = next(member for member in members if member.joined().members)
+    before = len(cluster.log)
+    answer = leader.sync(dict.fromkeys(leader.members, bytes(1 << 20))).synced()
+    assert answer.error_code == error_code.INVALID_REQUEST
+    assert "the assignment takes" in answer.error_message
+    assert len(cluster.log) == before
 
 
 def test_moves_that_a_history_lists_are_bounded_in_bytes() -> None:

@@ -1,6 +1,6 @@
 """Reading the published subscription and assignment messages out of bytes that may be foreign."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from google.protobuf.message import DecodeError
@@ -41,7 +41,12 @@ def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
 def partitions_in(assignment: bytes) -> Iterator[TopicPartition]:
     """The partitions of a published assignment; none of a foreign one."""
     message = read_assignment(assignment)
-    if message is not None:
-        for entry in message.partitions:
-            for partition in entry.partitions:
-                yield entry.topic, partition
+    return partitions_of(message.partitions) if message is not None else iter(())
+
+
+def partitions_of(entries: Iterable[common_pb2.TopicPartitions]) -> Iterator[TopicPartition]:
+    """Each partition by itself."""
+    for entry in entries:
+        topic = entry.topic  # each look makes a new string
+        for partition in entry.partitions:
+            yield topic, partition

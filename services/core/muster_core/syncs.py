@@ -1,6 +1,6 @@
 """SyncGroup and Heartbeat: what a member of a generation asks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -19,9 +19,9 @@ from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.position import Position
-from muster_core.published import TopicPartition, partitions_in, read_subscription
+from muster_core.published import TopicPartition, partitions_in, partitions_of, read_subscription
 from muster_core.rebalance import Rebalancer
-from muster_core.record_bounds import RECORD_MAX_BYTES
+from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
 
 _REBALANCES = "the group rebalances; join again"
 
@@ -80,7 +80,10 @@ class Syncs:
         record: log.Record | None = None
         if group.leader == member.member_id:
             record = self._context.record()
-            record.assignment_committed.CopyFrom(self._assignment(group, request))
+            if not self._fill_assignment(record.assignment_committed, group, request):
+                text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
             if (twice := _given_twice(record.assignment_committed)) is not None:
                 text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
@@ -124,42 +127,46 @@ class Syncs:
                 self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
                 self._rebalancer.touch(group, member)
 
-    def _assignment(self, group: Group, request: SyncGroupRequest) -> log.AssignmentCommitted:
-        """The record of what the leader hands in; strangers are ignored (SG-14 to SG-16)."""
+    def _fill_assignment(
+        self, record: log.AssignmentCommitted, group: Group, request: SyncGroupRequest
+    ) -> bool:
+        """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
+
+        A token names its topic, so tokens may be far larger than the assignment: they are counted while they
+        are written. False: they are too many for a record.
+        """
         given = {entry.member_id: entry.assignment for entry in request.assignments}
-        return log.AssignmentCommitted(
-            group_id=group.group_id,
-            generation=group.generation,
-            leader=request.member_id,
-            members=[
-                log.MemberAssignment(
-                    member_id=member.member_id,
-                    assignment=given.get(member.member_id, b""),
-                    kept_tokens=self._kept_tokens(group, member, given.get(member.member_id, b"")),
-                )
-                for member in group.members.values()
-            ],
+        record.group_id, record.generation, record.leader = (
+            group.group_id,
+            group.generation,
+            request.member_id,
         )
+        left_bytes = RECORD_MAX_BYTES
+        for member in group.members.values():
+            assignment = given.get(member.member_id, b"")
+            entry = record.members.add(member_id=member.member_id, assignment=assignment)
+            for (topic, number), position in self._kept(group, member, assignment):
+                left_bytes -= utf8_bytes(topic)
+                if left_bytes < 0:
+                    return False
+                entry.kept_tokens.add(topic=topic, partition=number, position=position.to_proto())
+        return True
 
     @staticmethod
-    def _kept_tokens(group: Group, member: Member, assignment: bytes) -> list[log.KeptToken]:
-        """Partitions that the member never gave up and keeps: writes in flight stay valid."""
+    def _kept(group: Group, member: Member, assignment: bytes) -> Iterator[tuple[TopicPartition, Position]]:
+        """Partitions that it never gave up and keeps, with their tokens: writes in flight stay valid."""
         if not assignment or not group.owners:
-            return []
+            return
         subscription = read_subscription(member.metadata_for(group.protocol_name))
         if subscription is None or not subscription.keeps_owned:
-            return []
-        held = {
-            (entry.topic, number) for entry in subscription.owned_partitions for number in entry.partitions
-        }
-        kept = []
-        for topic, number in partitions_in(assignment):
-            owner, position = group.owners.get((topic, number), ("", None))
-            if topic in group.renewed_topics:
+            return
+        held = set(partitions_of(subscription.owned_partitions))
+        for partition in partitions_in(assignment):
+            owner, position = group.owners.get(partition, ("", None))
+            if partition[0] in group.renewed_topics:
                 continue  # of a topic that was deleted: what is given now is another one's
-            if position is not None and owner == member.member_id and (topic, number) in held:
-                kept.append(log.KeptToken(topic=topic, partition=number, position=position.to_proto()))
-        return kept
+            if position is not None and owner == member.member_id and partition in held:
+                yield partition, position
 
     def _answer(self, group: Group, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
