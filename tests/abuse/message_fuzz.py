@@ -25,6 +25,7 @@ from abuse.session import Session
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import Message
 from kit.programs import Broken, report, run
+from muster_core.joins import STATIC_WITH_A_NEW_ID
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -291,7 +292,8 @@ class Attack:
     def _look(self, name: str, request: Any, answer: Any) -> None:
         if request is not None:
             self.fuzz.learn(request, answer)
-        if "UNKNOWN_SERVER_ERROR" in str(answer):
+        foreseen = getattr(answer, "error_message", "") == STATIC_WITH_A_NEW_ID
+        if "UNKNOWN_SERVER_ERROR" in str(answer) and not foreseen:
             self.odd.append(f"{name}: {str(answer)[:300]} for {str(request)[:300]}")
 
 

@@ -1,7 +1,7 @@
 """Four calls (id, join, leave, static join without protocols) make a join phase that cannot end.
 
-The last join must be refused, an honest member must get into the group after it, and the other groups of the
-shard must not notice.
+The last join must be refused, an honest member must get into the group soon after it, however long the
+sessions are that were asked for, and the other groups of the shard must not notice.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 GROUPS = 30
 LONG_S = 15.0
 REBALANCE_MS = 500
+SESSIONS_MS = (6_000, 1_800_000)
+SOON_S = 20.0
 
 
 async def attack(target: Target) -> str:
@@ -24,29 +26,41 @@ async def attack(target: Target) -> str:
     async with connection(target.owner) as channel:
         stub = groups_stub(channel)
         until_s = time.monotonic() + LONG_S
-        times = sum(await asyncio.gather(*(again_and_again(stub, group, until_s) for group in groups)))
+        times = sum(
+            await asyncio.gather(
+                *(again_and_again(stub, group, SESSIONS_MS[n % 2], until_s) for n, group in enumerate(groups))
+            )
+        )
+        began_s = time.monotonic()
         for group in groups:
-            await asyncio.wait_for(joined(stub, group, rebalance_timeout_ms=REBALANCE_MS), 20)
-    return f"{GROUPS} groups, {times} times"
+            await honest(stub, group)
+    return f"{GROUPS} groups, {times} times, {time.monotonic() - began_s:.1f} s for {GROUPS} honest members"
 
 
-async def again_and_again(stub: Any, group: str, until_s: float) -> int:
+async def honest(stub: Any, group: str) -> None:
+    """Raises `Broken` unless somebody else gets into the group soon."""
+    try:
+        await asyncio.wait_for(joined(stub, group, rebalance_timeout_ms=REBALANCE_MS), SOON_S)
+    except TimeoutError as error:
+        raise Broken(f"{group} lets nobody in for {SOON_S:g} s") from error
+
+
+async def again_and_again(stub: Any, group: str, session_ms: int, until_s: float) -> int:
     times = 0
     while time.monotonic() < until_s:
-        await poison(stub, group)
+        await poison(stub, group, session_ms)
         times += 1
     return times
 
 
-async def poison(stub: Any, group: str) -> None:
-    member_id = (await stub.JoinGroup(join(group), timeout=20)).member_id
-    parked = asyncio.ensure_future(
-        stub.JoinGroup(join(group, member_id=member_id, rebalance_timeout_ms=REBALANCE_MS), timeout=20)
-    )
+async def poison(stub: Any, group: str, session_ms: int) -> None:
+    times = {"session_timeout_ms": session_ms, "rebalance_timeout_ms": REBALANCE_MS}
+    member_id = (await stub.JoinGroup(join(group, **times), timeout=20)).member_id
+    parked = asyncio.ensure_future(stub.JoinGroup(join(group, member_id=member_id, **times), timeout=20))
     await asyncio.sleep(0.1)
     leaver = pb.LeaveGroupRequest.Member(member_id=member_id)
     await stub.LeaveGroup(pb.LeaveGroupRequest(group_id=group, members=[leaver]))
-    static = join(group, group_instance_id="i", rebalance_timeout_ms=REBALANCE_MS)
+    static = join(group, group_instance_id="i", **times)
     static.ClearField("protocols")
     answer = await stub.JoinGroup(static, timeout=20)
     await parked

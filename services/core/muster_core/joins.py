@@ -21,6 +21,9 @@ from muster_core.rebalance import Rebalancer
 from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.timing_wheel import Timer
 
+STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
+"""What only a client can do wrong, and Kafka answers with UNKNOWN_SERVER_ERROR."""
+
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
 _NOT_ITS_OWN = "request_id: another member of the group has joined with it, under the same name"
@@ -229,8 +232,7 @@ class Joins:
         call, request = join.call, join.request
         if member_id in group.pending_members:
             if join.group_instance_id:
-                text = "a static member joins with an empty member id, not with one that was given out"
-                self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, text)
+                self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, STATIC_WITH_A_NEW_ID)
             else:
                 self._add(group, member_id, join)
             return

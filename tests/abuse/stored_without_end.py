@@ -1,0 +1,37 @@
+"""One client commits 4 KiB of metadata for each of 900 partitions at a time, and never stops.
+
+Must hold: somebody says where it ends, before the memory of a coordinator or of the log's nodes does.
+"""
+
+from abuse.caller import commit, connection, groups_stub, name_of
+from abuse.lab import Target, begins, stage
+from kit.programs import Broken
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+STANDS_OPEN = "nothing bounds what one caller may store"
+
+PARTITIONS = 900
+METADATA = "m" * 4_096
+TOO_MUCH_MB = 200
+
+
+async def attack(target: Target) -> str:
+    [group_id] = await target.groups(1, "endless")
+    begins()
+    stored_bytes = 0
+    async with connection(target.owner) as channel:
+        while stored_bytes < TOO_MUCH_MB << 20:
+            first = stored_bytes // len(METADATA)
+            partitions = [
+                pb.OffsetCommitRequest.Partition(partition=number, offset=1, metadata=METADATA)
+                for number in range(first, first + PARTITIONS)
+            ]
+            answer = await groups_stub(channel).OffsetCommit(commit(group_id, partitions), timeout=30)
+            if code := answer.topics[0].partitions[0].error_code:
+                return f"after {stored_bytes >> 20} MB a commit was answered {name_of(code)}"
+            stored_bytes += PARTITIONS * len(METADATA)
+    raise Broken(f"a caller stored {stored_bytes >> 20} MB in one group, and might go on")
+
+
+if __name__ == "__main__":
+    stage(attack, coordinator_mb=1_500)
