@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Self
 import grpc
 from kit.programs import BROKEN, HELD, Broken, report, run
 from kit.waiting import until
+from muster_coordinator.placement import place
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 
@@ -38,6 +39,7 @@ _QUOTA = 0.5
 _PERIOD_S = 0.1
 _SAMPLE_S = 0.1
 _QUIET_S = 2.0
+_SETTLES_S = 60.0
 _AFTER_S = 2.0
 _NAMES_AT_ONCE = 500
 _LIMIT_S = 420.0
@@ -135,6 +137,7 @@ class Lab:
 
     async def __aenter__(self) -> Self:
         await self.cluster.start()
+        await _settled(self.cluster.servers)
         await find(self.cluster.servers, GROUP)
         if self._with_worker:
             self._worker = await asyncio.create_subprocess_exec(
@@ -187,6 +190,20 @@ class Lab:
         pids = [process.process.pid for process in self.cluster.coordinators]
         while not self._stopping.wait(_SAMPLE_S):
             self._memory.append((time.monotonic(), max(map(_resident_kb, pids), default=0)))
+
+
+async def _settled(servers: str) -> None:
+    """Waits until the shards are shared out: one that moves later would disturb W without an attacker."""
+    async with grpc.aio.insecure_channel(servers) as channel:
+        stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+
+        async def shared_out() -> bool:
+            cluster = (await stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=5)).cluster
+            owners = {row.shard: row.node_id for row in cluster.shards if row.serving}
+            names = [coordinator.node_id for coordinator in cluster.coordinators]
+            return bool(names) and owners == place(names, cluster.shard_count)
+
+        await until(shared_out, "shards that are shared out", _SETTLES_S)
 
 
 def _resident_kb(pid: int | None) -> int:
