@@ -1,5 +1,6 @@
 """SyncGroup and Heartbeat: names that differ, calls that replace others, tokens that are kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,18 @@ def test_a_plan_that_gives_a_partition_more_than_once_is_refused(plan: tuple[byt
     leader.sync({leader.member_id: given(1), follower.member_id: given(2)})
     assert leader.synced().assignment == given(1)
     assert follower.synced().assignment == given(2)
+
+
+def test_a_plan_that_gives_more_partitions_than_it_may_is_refused() -> None:
+    cluster = VirtualShard(replace(acts.shard().config, max_partitions=3))
+    leader, follower = acts.joined(cluster, "a", "b")
+    follower.sync()
+    stored = len(cluster.log)
+    refused = leader.sync({leader.member_id: given(1, 2), follower.member_id: given(3, 4)}).synced()
+    assert refused.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST
+    assert refused.error_message == "assignments: 4 partitions are given, at most 3 may be"
+    assert len(cluster.log) == stored
+    assert leader.sync({leader.member_id: given(1, 2), follower.member_id: given(3)}).synced().error_code == 0
 
 
 @pytest.mark.row("SG-24")

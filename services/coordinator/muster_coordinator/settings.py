@@ -271,6 +271,15 @@ class GroupSettings(Settings):
         le=_DEFAULTS.max_group_bytes,
         description=("Ids and protocol lists of all members of a group together; more are refused."),
     )
+    max_partitions: int = Field(
+        default=_DEFAULTS.max_partitions,
+        ge=1,
+        le=10_000_000,
+        description=(
+            "Partitions that the leader of a group may give in one generation, where assignments are the "
+            "published ones; the coordinator looks at each while others wait."
+        ),
+    )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
         ge=1,

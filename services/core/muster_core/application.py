@@ -1,6 +1,7 @@
 """What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
 
 from collections.abc import Callable, Iterable
+from heapq import nsmallest
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -168,11 +169,11 @@ class Application:
             member.assignment = entry.assignment
             member.token = position
             member.kept_tokens = tuple(entry.kept_tokens)
-            kept = {
-                (kept.topic, kept.partition): Position.from_proto(kept.position) for kept in entry.kept_tokens
-            }
-            for partition in partitions_in(entry.assignment):
-                owners[partition] = (entry.member_id, kept.get(partition, position))
+            owners.update(dict.fromkeys(partitions_in(entry.assignment), (entry.member_id, position)))
+            for kept in entry.kept_tokens:
+                partition = kept.topic, kept.partition
+                if owners.get(partition, ("",))[0] == entry.member_id:
+                    owners[partition] = (entry.member_id, Position.from_proto(kept.position))
         if group.history:
             self._note_moves(group.history[-1], wall_ms, group.owners, owners)
         group.owners = owners
@@ -190,10 +191,13 @@ class Application:
         entry.assigned_at_ms = wall_ms
         nobody = ("", None)
         size_bytes = 0
-        for partition in sorted(before.keys() | after.keys()):
+        moved = (
+            partition
+            for partition in before.keys() | after.keys()
+            if before.get(partition, nobody)[0] != after.get(partition, nobody)[0]
+        )
+        for partition in nsmallest(self._config.history_moves + 1, moved):
             old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
-            if old == new:
-                continue
             size_bytes += sum(map(utf8_bytes, (partition[0], old, new)))
             if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
                 entry.moves_truncated = True

@@ -295,7 +295,7 @@ class Group:
         if self.protocol_type != CONSUMER:
             self.subscribed_topics = None
             return
-        topics: frozenset[str] = frozenset()
+        found: list[frozenset[str]] = []
         read: set[bytes] = set()
         for member in self.members.values():
             metadata = member.metadata_for(self.protocol_name)
@@ -306,8 +306,8 @@ class Group:
             if wanted is None:
                 self.subscribed_topics = None
                 return
-            topics = topics | wanted if topics else wanted
-        self.subscribed_topics = topics
+            found.append(wanted)
+        self.subscribed_topics = found[0] if len(found) == 1 else frozenset().union(*found)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1.coordinator_pb2 import (
@@ -19,7 +20,13 @@ from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.position import Position
-from muster_core.published import TopicPartition, partitions_in, partitions_of, read_subscription
+from muster_core.published import (
+    TopicPartition,
+    count_in,
+    partitions_in,
+    partitions_of,
+    read_subscription,
+)
 from muster_core.rebalance import Rebalancer
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
 
@@ -79,6 +86,11 @@ class Syncs:
     ) -> None:
         record: log.Record | None = None
         if group.leader == member.member_id:
+            given, limit = _given(request), self._context.config.max_partitions
+            if given > limit:
+                text = f"assignments: {given:,} partitions are given, at most {limit:,} may be"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
             record = self._context.record()
             if not self._fill_assignment(record.assignment_committed, group, request):
                 text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
@@ -219,6 +231,9 @@ class Syncs:
 
 def _given_twice(assignment: log.AssignmentCommitted) -> TopicPartition | None:
     """A partition that a published assignment gives to two members, or twice to one; None: there is none."""
+    plans = [member.assignment for member in assignment.members]
+    if len(set(chain.from_iterable(map(partitions_in, plans)))) == sum(map(count_in, plans)):
+        return None
     given: set[TopicPartition] = set()
     for member in assignment.members:
         for partition in partitions_in(member.assignment):
@@ -226,6 +241,11 @@ def _given_twice(assignment: log.AssignmentCommitted) -> TopicPartition | None:
                 return partition
             given.add(partition)
     return None
+
+
+def _given(request: SyncGroupRequest) -> int:
+    """How many partitions a plan gives, as far as its bytes are the published ones."""
+    return sum(count_in(entry.assignment) for entry in request.assignments)
 
 
 def _differs(asked: str, actual: str) -> bool:
