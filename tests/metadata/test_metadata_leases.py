@@ -1,6 +1,7 @@
 """Leases: pure observation, and streams over real sockets."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_metadata import keys
 from muster_metadata.followers import Followers
+from muster_metadata.lease_stream import probe
 from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
 from muster_metadata.owners import OwnerRow, owners
 from muster_metadata.tables import next_run
@@ -409,6 +411,31 @@ async def test_a_process_that_dies_slowly_is_dead_when_its_address_refuses(tmp_p
         await until_equal(lambda: watcher.state("c-1"), DEAD, "declared dead once nobody listens")
         await watcher.stop()
         holder.close()
+
+
+async def test_an_attempt_that_never_left_the_machine_says_nothing() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert await probe(host, port, 1_000) == ""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    server.close()
+    await server.wait_closed()
+    assert await probe(host, port, 1_000) == "refused"
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(socket.EAI_NONAME, "unreachable"), (socket.EAI_AGAIN, "")])
+async def test_a_name_that_is_gone_is_a_verdict_and_a_resolver_that_fails_is_none(
+    monkeypatch: pytest.MonkeyPatch, code: int, verdict: str
+) -> None:
+    async def looked_up(*_: object, **__: object) -> Any:
+        raise socket.gaierror(code, "as the resolver says it")
+
+    monkeypatch.setattr(asyncio, "open_connection", looked_up)
+    assert await probe("c-1.example", 1, 1_000) == verdict
 
 
 async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Path) -> None:

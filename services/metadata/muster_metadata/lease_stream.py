@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -25,6 +27,15 @@ MAX_LEASE_MS = 60_000
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
+_OUR_OWN = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM}
+)
+"""Errors of a connection attempt that this process or machine makes: they say nothing about the other one."""
+
+_NO_SUCH_NAME = frozenset(
+    getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)
+)
+"""The name is known not to exist; any other failure of a lookup is one of the resolver."""
 
 
 def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
@@ -214,17 +225,24 @@ class Leases:
 
 
 async def probe(host: str, port: int, timeout_ms: int) -> str:
-    """Why nobody is at an address, in a word; empty: somebody accepted a connection."""
+    """Why nobody is at an address, in a word; empty: somebody accepted a connection, or nothing is known."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return "silent"
-    except ConnectionRefusedError:
-        return "refused"
-    except OSError:
-        return "unreachable"
+    except OSError as error:
+        return _verdict(error)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return ""
+
+
+def _verdict(error: OSError) -> str:
+    """What a failed attempt says about an address; empty: nothing, it came no further than here."""
+    if isinstance(error, socket.gaierror):
+        return "unreachable" if error.errno in _NO_SUCH_NAME else ""
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return "" if error.errno in _OUR_OWN else "unreachable"
