@@ -128,6 +128,22 @@ async def test_a_shard_does_not_resume_when_the_lease_ran_out_again() -> None:
     await until(lambda: not bench.shard.suspended)
 
 
+async def test_a_shard_does_not_resume_by_what_it_asked_before_the_lease_ran_out_again() -> None:
+    """Another owner may have claimed it between the answer, which is late, and the renewal."""
+    bench = Bench()
+    await bench.serve()
+    bench.shard.suspend()
+    bench.shard.resume()
+    await until(lambda: bool(bench.log.open))
+    bench.shard.suspend()
+    bench.shard.resume()
+    await bench.log.answer()
+    await until(lambda: bool(bench.log.open))
+    assert bench.shard.suspended
+    await bench.log.answer()
+    await until(lambda: not bench.shard.suspended)
+
+
 async def test_a_row_that_names_another_owner_is_only_a_hint(cluster: MemoryCluster) -> None:
     only = await cluster.add("a")
     await owns(only, SHARDS)

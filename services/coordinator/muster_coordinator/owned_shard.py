@@ -333,6 +333,10 @@ class OwnedShard:
 
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""
+        if self._resuming is not None:
+            # What it hears may have been true before this lapse only.
+            self._resuming.cancel()
+            self._resuming = None
         if self._driver is not None:
             self._driver.suspend()
 
