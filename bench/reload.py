@@ -28,7 +28,6 @@ from typing import Any
 import grpc
 import redis
 import uvloop
-from muster_coordinator.garbage import garbage_left_alone
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_image import LogImage
 from muster_core.config import GroupConfig
@@ -40,6 +39,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.channels import Channels, parse_addresses
+from muster_runtime.garbage import COLLECTOR
 from muster_runtime.settings import load
 from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNodes
@@ -190,7 +190,7 @@ def replay(runs: list[bytes]) -> tuple[float, int]:
     """Seconds to check and replay pages that are in memory, and the number of records."""
     image = LogImage(0, GroupConfig())
     began = time.perf_counter()
-    with garbage_left_alone():
+    with COLLECTOR.left_alone():
         for run in runs:
             image.take(run)
     return time.perf_counter() - began, image.records

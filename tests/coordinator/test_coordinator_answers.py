@@ -1,6 +1,7 @@
 """Answers that may be large: in pages, bounded, and in steps between which others have their turn."""
 
 import asyncio
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
-from muster_coordinator.answers import STEP_PARTITIONS, Answers
+from muster_coordinator.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.pace import Pace
 from muster_core import error_code
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2
@@ -204,18 +206,92 @@ async def test_a_list_that_is_too_long_is_refused_and_comes_in_pages(caller: Cal
 # --- steps
 
 
+class Scripted:
+    """Shards that answer by a script; those in `stuck` never become ready."""
+
+    def __init__(self, answer: Ask, stuck: Collection[int] = ()) -> None:
+        self._answer = answer
+        self._stuck = stuck
+        self.reached: list[int] = []
+
+    async def call(self, number: int, request: GroupRequest, host: str) -> Any:
+        return (await self.reach(number, barrier=True))(request, host)
+
+    async def reach(self, number: int, *, barrier: bool) -> Ask:
+        self.reached.append(number)
+        if number in self._stuck:
+            await asyncio.Event().wait()
+        return self._answer
+
+
 def endless(turns: list[int]) -> Answers:
     """Answers where each step of a fetch has a further page; notes each step."""
 
-    async def at_shard(number: int, request: GroupRequest, host: str) -> Any:
+    def at_shard(request: GroupRequest, host: str) -> Any:
         assert isinstance(request, pb.OffsetFetchRequest)
-        turns.append(number)
+        turns.append(len(turns))
         answer = pb.OffsetFetchResponse()
         group = answer.groups.add(group_id=request.groups[0].group_id, more=True)
         group.topics.add(name="t").partitions.add(partition=len(turns))
         return answer
 
-    return Answers(at_shard, {}, MIB)
+    return Answers(Scripted(at_shard), {}, MIB)
+
+
+def all_of_one(groups: int, host: list[str]) -> Ask:
+    """A shard with so many groups; notes who asks it."""
+    names = [f"g{number:05}" for number in range(groups)]
+
+    def at_shard(request: GroupRequest, caller: str) -> Any:
+        assert isinstance(request, pb.ListGroupsRequest)
+        host.append(caller)
+        later = [name for name in names if name > request.page_token]
+        page = later[: request.limit]
+        return pb.ListGroupsResponse(
+            groups=[pb.ListGroupsResponse.Group(group_id=name) for name in page],
+            next_page_token=page[-1] if len(later) > len(page) else "",
+        )
+
+    return at_shard
+
+
+class Here:
+    """A shard that is served here."""
+
+    elsewhere = False
+
+
+async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    number = 20 * STEP_GROUPS
+    shards: Any = {0: Here(), 1: Here()}
+    answers = Answers(Scripted(all_of_one(number, asked)), shards, 64 * MIB)
+    rests = 0
+
+    async def rest(_: Pace) -> None:
+        nonlocal rests
+        rests += 1
+
+    monkeypatch.setattr(Pace, "rest", rest)
+    answer = await answers.list(pb.ListGroupsRequest(), "")
+    ids = [group.group_id for group in answer.groups]
+    assert ids == sorted(ids)
+    assert len(ids) == 2 * number
+    assert rests == len(asked) + 2 * number // STEP_GROUPS
+
+
+async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> None:
+    shards = Scripted(all_of_one(5, []), stuck={1})
+    owned: Any = {0: Here(), 1: Here()}
+    answers = Answers(shards, owned, MIB)
+    stuck = asyncio.create_task(answers.list(pb.ListGroupsRequest(), ""))
+    await until(lambda: 1 in shards.reached)
+    del owned[1]
+    answer = await asyncio.wait_for(answers.list(pb.ListGroupsRequest(), ""), 20)
+    assert len(answer.groups) == 5
+    stuck.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stuck
 
 
 async def test_the_loop_turns_after_each_step() -> None:
@@ -247,20 +323,14 @@ async def test_what_is_built_for_a_caller_who_is_gone_ends_at_the_next_step() ->
 
 
 async def test_large_answers_are_built_one_at_a_time() -> None:
-    open_now: set[str] = set()
-    most = 0
+    asked: list[str] = []
 
-    async def at_shard(number: int, request: GroupRequest, host: str) -> Any:
-        assert isinstance(request, pb.DescribeGroupsRequest)
-        nonlocal most
-        open_now.add(host)
-        most = max(most, len(open_now))
-        await asyncio.sleep(0)
-        if request.group_ids[0] == "last":
-            open_now.discard(host)
+    def at_shard(request: GroupRequest, host: str) -> Any:
+        asked.append(host)
         return pb.DescribeGroupsResponse(groups=[pb.DescribeGroupsResponse.Group()])
 
-    answers = Answers(at_shard, {}, MIB)
+    answers = Answers(Scripted(at_shard), {}, MIB)
     request = pb.DescribeGroupsRequest(group_ids=["a", "b", "last"])
     await asyncio.gather(*(answers.describe(request, 1, str(caller)) for caller in range(5)))
-    assert most == 1
+    assert asked == sorted(asked), "a second answer was begun before the first was there"
+    assert len(asked) == 15

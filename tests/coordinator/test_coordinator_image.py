@@ -10,13 +10,13 @@ import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster
 from kit.log_builder import LogBuilder
-from muster_coordinator.garbage import garbage_left_alone
 from muster_coordinator.loader import Loader
 from muster_coordinator.log_image import LogImage
 from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.replay import Entry, LogDamaged
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.garbage import COLLECTOR
 
 
 def run_of(entry: Entry) -> bytes:
@@ -61,8 +61,8 @@ class Ring:
 
 def test_a_read_that_ends_while_others_go_on_collects_and_leaves_the_collector_off(collecting: bool) -> None:
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(garbage_left_alone())
-        second.enter_context(garbage_left_alone())
+        first.enter_context(COLLECTOR.left_alone())
+        second.enter_context(COLLECTOR.left_alone())
         left = weakref.ref(Ring())
         assert left() is not None
         first.close()
@@ -73,7 +73,7 @@ def test_a_read_that_ends_while_others_go_on_collects_and_leaves_the_collector_o
 
 
 def test_a_read_that_fails_leaves_the_collector_as_it_was(collecting: bool) -> None:
-    with pytest.raises(LogDamaged), garbage_left_alone():
+    with pytest.raises(LogDamaged), COLLECTOR.left_alone():
         raise LogDamaged(Position(1, 1), "its record cannot be decoded")
     assert gc.isenabled() is collecting
 

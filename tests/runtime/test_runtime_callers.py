@@ -4,7 +4,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing
 from typing import Any
 
@@ -14,6 +15,7 @@ from abuse.http2 import HEADERS, Connection
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime._deadlines import AT_ONCE, CallOverdue, Deadlines
 from muster_runtime.server import ALIVE, RpcServer, ServerSettings
 from muster_runtime.unread import Cuts, cut
 
@@ -83,8 +85,22 @@ async def test_the_deadline_runs_from_the_headers_on(method: str) -> None:
             await until(answered, "a status for the call without a request")
 
 
+async def test_of_calls_that_send_no_request_the_oldest_give_way() -> None:
+    async with serving(max_concurrent_calls=100, max_calls_without_request=20) as (address, channel):
+        with closing(await connect(address)) as caller:
+            for _ in range(150):
+                caller.open(FIND, None)
+
+            def displaced() -> bool:
+                caller.poll()
+                return caller.frames.get(HEADERS, 0) >= 130
+
+            await until(displaced, "a status for all but the last")
+            assert await outcome(channel, FIND) == "OK"
+
+
 async def test_health_is_never_refused() -> None:
-    async with serving(max_concurrent_calls=100) as (address, channel):
+    async with serving(max_concurrent_calls=100, max_calls_without_request=1_000) as (address, channel):
         with closing(await connect(address)) as caller:
             for _ in range(100):
                 caller.open(FIND, None)
@@ -188,12 +204,54 @@ def test_many_are_cut_off_with_one_look_at_the_open_files(monkeypatch: pytest.Mo
         assert callers[4].recv(1) == b"x"
 
 
-async def test_those_of_one_turn_are_cut_off_together() -> None:
-    cut_off: list[set[str]] = []
-    cuts = Cuts(lambda peers: cut_off.append(set(peers)))
-    for peer in ("a", "b", "a"):
-        cuts.soon(peer)
+async def test_those_who_are_named_during_a_look_are_cut_off_together_with_the_next_one() -> None:
+    looks: list[tuple[set[str], bool]] = []
+    looking, go_on = threading.Event(), threading.Event()
+
+    def cut_off(peers: Iterable[str]) -> set[str]:
+        looks.append((set(peers), threading.current_thread() is threading.main_thread()))
+        looking.set()
+        assert go_on.wait(20)
+        return set(peers)
+
+    cuts = Cuts(cut_off)
+    cuts.soon("a", 1)
+    await until(looking.is_set, "the first look, while the loop goes on")
+    for peer in ("b", "c", "b"):
+        cuts.soon(peer, 1)
+    go_on.set()
+    await until(lambda: len(looks) == 2, "the second look")
+    assert looks == [({"a"}, False), ({"b", "c"}, False)]
+
+
+async def test_calls_that_are_overdue_together_end_some_at_a_time() -> None:
+    deadlines = Deadlines(1_000)
+    began = asyncio.Event()
+    overdue: list[float] = []
+
+    async def stay(_: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def call() -> None:
+        with pytest.raises(CallOverdue):
+            await deadlines.run(stay, None)
+        overdue.append(asyncio.get_running_loop().time())
+
+    calls = [asyncio.create_task(call()) for _ in range(3 * AT_ONCE)]
+    await began.wait()
+    most, before = 0, 0
+    while len(overdue) < len(calls):
+        await asyncio.sleep(0)
+        most, before = max(most, len(overdue) - before), len(overdue)
+    await asyncio.gather(*calls)
+    assert most <= AT_ONCE
+
+
+async def test_a_call_whose_caller_goes_away_is_not_overdue() -> None:
+    deadlines = Deadlines(600_000)
+    task = asyncio.create_task(deadlines.run(lambda _: asyncio.Event().wait(), None))
     await asyncio.sleep(0)
-    cuts.soon("c")
-    await asyncio.sleep(0)
-    assert cut_off == [{"a", "b"}, {"c"}]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,48 +1,68 @@
 """Answers that may be large: built in steps, bounded while they grow, dropped when their caller is gone.
 
-One such answer is built at a time in a process, and after each step the loop is left to others for as long as
-the step took: whoever asks for much waits for others who do, and nobody else waits for them.
+First it waits until the shards can answer, or are known not to; then the answer is built without waiting for
+any of them. One such answer is built at a time in a process, and after each step the loop is left to others
+for as long as the step took: whoever asks for much waits for others who do, and nobody else waits for them.
 """
 
 import asyncio
+import heapq
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from muster_core import error_code
-from muster_core.events import GroupRequest
+from muster_core.error_code import ErrorCode
+from muster_core.events import GroupRequest, GroupResponse
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.refusals import InvalidArgument, Violation
 
 from muster_coordinator.owned_shard import OwnedShard
+from muster_coordinator.pace import Pace
 
 STEP_PARTITIONS = 1_000
 STEP_GROUPS = 1_000
 _WHOLE_GROUPS_AT_ONCE = 10
 _PAGE_BYTES = 1 << 18
 
-_PAUSE_MAX_S = 0.1
+Ask = Callable[[GroupRequest, str], Any]
+"""Answers a call that concerns one shard at once: what is asked of it waits for nothing any more."""
 
-AtShard = Callable[[int, GroupRequest, str], Awaitable[Any]]
-"""Answers a call that concerns one shard."""
+
+class Shards(Protocol):
+    """Where the parts of an answer come from."""
+
+    async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call that concerns one shard."""
+        ...
+
+    async def reach(self, number: int, *, barrier: bool) -> Ask:
+        """Waits until a shard can answer, or is known not to.
+
+        Args:
+            number: the shard.
+            barrier: whether a majority must have confirmed that it is owned here, as offsets need it.
+        """
+        ...
 
 
 class Answers:
     """Builds the answers to OffsetFetch, DescribeGroups and ListGroups.
 
     Args:
-        at_shard: answers the parts.
-        shards: the shards of this process by number.
+        shards: answer the parts.
+        owned: the shards of this process by number.
         max_bytes: how large an answer may become.
     """
 
-    def __init__(self, at_shard: AtShard, shards: Mapping[int, OwnedShard], max_bytes: int) -> None:
-        self._at_shard = at_shard
+    def __init__(self, shards: Shards, owned: Mapping[int, OwnedShard], max_bytes: int) -> None:
         self._shards = shards
+        self._owned = owned
         self._max_bytes = max_bytes
         self._one_at_a_time = asyncio.Lock()
 
@@ -56,10 +76,11 @@ class Answers:
         """
         numbers = {shard_of(group.group_id, shard_count) for group in request.groups}
         if len(numbers) == 1 and _is_small(request):
-            answer: pb.OffsetFetchResponse = await self._at_shard(numbers.pop(), request, host)
-            return answer
+            answer: Any = await self._shards.call(numbers.pop(), request, host)
+            return answer  # type: ignore[no-any-return]
+        asks = await self._reach(numbers, barrier=True)
         async with self._one_at_a_time:
-            return await _Fetch(request, shard_count, self._room("groups")).run(self._at_shard, host)
+            return await _Fetch(request, shard_count, self._room("groups")).run(asks, host)
 
     async def describe(
         self, request: pb.DescribeGroupsRequest, shard_count: int, host: str
@@ -70,21 +91,20 @@ class Answers:
             InvalidArgument: the answer would be too large.
         """
         if len(request.group_ids) == 1:
-            return await self._describe(request.group_ids[0], shard_count, host)
+            number = shard_of(request.group_ids[0], shard_count)
+            alone: Any = await self._shards.call(number, request, host)
+            return alone  # type: ignore[no-any-return]
+        numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
+        asks = await self._reach(set(numbers), barrier=False)
         room = self._room("group_ids")
         answer = pb.DescribeGroupsResponse()
-        pace = _Pace()
         async with self._one_at_a_time:
-            for group_id in request.group_ids:
-                part = await self._describe(group_id, shard_count, host)
+            pace = Pace()
+            for number, group_id in zip(numbers, request.group_ids, strict=True):
+                part = asks[number](pb.DescribeGroupsRequest(group_ids=[group_id]), host)
                 room.take(part)
                 answer.groups.extend(part.groups)
                 await pace.rest()
-        return answer
-
-    async def _describe(self, group_id: str, shard_count: int, host: str) -> pb.DescribeGroupsResponse:
-        asked = pb.DescribeGroupsRequest(group_ids=[group_id])
-        answer: pb.DescribeGroupsResponse = await self._at_shard(shard_of(group_id, shard_count), asked, host)
         return answer
 
     async def list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
@@ -93,54 +113,75 @@ class Answers:
         Raises:
             InvalidArgument: the list would be too large.
         """
-        async with self._one_at_a_time:
-            return await self._list(request, host)
-
-    async def _list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
-        room = self._room("limit")
         first, after = _place_of(request.page_token)
+        here = [number for number, shard in self._owned.items() if number >= first and not shard.elsewhere]
+        asks = await self._reach(here, barrier=False)
+        async with self._one_at_a_time:
+            if request.limit:
+                return await self._page(request, first, after, asks, host)
+            return await self._whole_list(request, asks, host)
+
+    async def _page(
+        self, request: pb.ListGroupsRequest, first: int, after: str, asks: Mapping[int, Ask], host: str
+    ) -> pb.ListGroupsResponse:
+        """Groups in the order of their shards."""
+        room = self._room("limit")
         answer = pb.ListGroupsResponse()
-        pace = _Pace()
-        for number, shard in sorted(self._shards.items()):
-            if number < first or shard.elsewhere:
-                continue
-            step = pb.ListGroupsRequest(states=request.states, types=request.types)
+        step = pb.ListGroupsRequest(states=request.states, types=request.types)
+        pace = Pace()
+        for number in sorted(asks):
             step.page_token = after if number == first else ""
             while True:
-                left = request.limit - len(answer.groups) if request.limit else STEP_GROUPS
+                left = request.limit - len(answer.groups)
                 if not left:
                     answer.next_page_token = f"{number}/{step.page_token}"
                     return answer
                 step.limit = min(left, STEP_GROUPS)
-                part: Any = await shard.call(step, host)
-                if part.error_code != error_code.NOT_COORDINATOR:
-                    answer.error_code = max(answer.error_code, part.error_code)
+                part = asks[number](step, host)
+                answer.error_code = max(answer.error_code, _missing(part))
                 room.take(part)
                 answer.groups.extend(part.groups)
                 await pace.rest()
                 if not part.next_page_token:
                     break
                 step.page_token = part.next_page_token
-        if not request.limit:
-            groups = sorted(answer.groups, key=attrgetter("group_id"))
-            return pb.ListGroupsResponse(error_code=answer.error_code, groups=groups)
         return answer
+
+    async def _whole_list(
+        self, request: pb.ListGroupsRequest, asks: Mapping[int, Ask], host: str
+    ) -> pb.ListGroupsResponse:
+        """All groups in the order of their ids."""
+        room = self._room("limit")
+        answer = pb.ListGroupsResponse()
+        step = pb.ListGroupsRequest(states=request.states, types=request.types, limit=STEP_GROUPS)
+        pace = Pace()
+        of_shards: list[list[pb.ListGroupsResponse.Group]] = []
+        for ask in asks.values():
+            groups: list[pb.ListGroupsResponse.Group] = []
+            step.page_token = ""
+            while True:
+                part = ask(step, host)
+                answer.error_code = max(answer.error_code, _missing(part))
+                room.take(part)
+                groups += part.groups
+                await pace.rest()
+                if not part.next_page_token:
+                    break
+                step.page_token = part.next_page_token
+            of_shards.append(groups)
+        in_order = heapq.merge(*of_shards, key=attrgetter("group_id"))
+        while some := list(islice(in_order, STEP_GROUPS)):
+            answer.groups.extend(some)
+            await pace.rest()
+        return answer
+
+    async def _reach(self, numbers: Iterable[int], *, barrier: bool) -> dict[int, Ask]:
+        wanted = list(numbers)
+        asks = await asyncio.gather(*(self._shards.reach(number, barrier=barrier) for number in wanted))
+        return dict(zip(wanted, asks, strict=True))
 
     def _room(self, field: str) -> "_Room":
         return _Room(self._max_bytes, field)
-
-
-class _Pace:
-    """Takes at most half of the loop's time."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
-
-    async def rest(self) -> None:
-        """Leaves the loop to others for as long as it was taken since the last time."""
-        await asyncio.sleep(min(self._loop.time() - self._began_s, _PAUSE_MAX_S))
-        self._began_s = self._loop.time()
 
 
 class _Room:
@@ -160,6 +201,11 @@ class _Room:
         if self._left_bytes < 0:
             text = f"the answer would be larger than {self._max_bytes:,} bytes: ask for less, or for pages"
             raise InvalidArgument([Violation(self._field, text)])
+
+
+def _missing(part: pb.ListGroupsResponse) -> ErrorCode:
+    """Why the groups of a shard that should be here are missing in a list; 0: they are not."""
+    return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
 
 
 def _place_of(token: str) -> tuple[int, str]:
@@ -220,17 +266,17 @@ class _Fetch:
     _progress: list[_Progress] = field(default_factory=list)
     _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
 
-    async def run(self, at_shard: AtShard, host: str) -> pb.OffsetFetchResponse:
+    async def run(self, asks: Mapping[int, Ask], host: str) -> pb.OffsetFetchResponse:
         for place, group in enumerate(self.request.groups):
             self._progress.append(
                 _Progress(pb.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
             )
             self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
-        pace = _Pace()
+        pace = Pace()
         for number, line in self._lines.items():
             while step := self._step(line):
                 asked = pb.OffsetFetchRequest(groups=[piece.asked for piece in step])
-                part = await at_shard(number, asked, host)
+                part = asks[number](asked, host)
                 self.room.take(part)
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)

@@ -6,6 +6,7 @@ Unary calls and the frames of sessions go through the same table.
 import asyncio
 import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from muster_core import error_code
@@ -17,14 +18,18 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.refusals import InvalidArgument, Unimplemented
 from muster_runtime.view import ClusterView
 
-from muster_coordinator.answers import Answers
+from muster_coordinator.answers import Answers, Ask
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.ownership import Ownership
+from muster_coordinator.pace import Pace
 from muster_coordinator.phase import Phase
 from muster_coordinator.validation import violations
 
 MAX_ANSWER_BYTES = 16 << 20
 """Above what one group can come to: its members' metadata and assignments stand in records of 8 MiB each."""
+
+LARGE_BYTES = 64 << 10
+"""A request above this size takes milliseconds to look through."""
 
 _KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
@@ -40,6 +45,9 @@ class Calls:
         ownership: the shards of this process.
         view: the cluster.
         max_answer_bytes: how large the answer to one call may become.
+
+    Attributes:
+        large_requests: held by who works on a large request: they wait for each other, and nobody else does.
     """
 
     def __init__(
@@ -47,7 +55,8 @@ class Calls:
     ) -> None:
         self._ownership = ownership
         self._view = view
-        self._answers = Answers(self._at_shard, ownership.shards, max_answer_bytes)
+        self._answers = Answers(self, ownership.shards, max_answer_bytes)
+        self.large_requests = asyncio.Lock()
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call; cancelling it tells the group protocol that its caller went away.
@@ -60,7 +69,13 @@ class Calls:
             InvalidArgument: it breaks a limit of the public API.
             Unimplemented: it asks for what this version does not have.
         """
-        check(request)
+        if request.ByteSize() > LARGE_BYTES:
+            async with self.large_requests:
+                pace = Pace()
+                check(request)
+                await pace.rest()
+        else:
+            check(request)
         return await self.answer_checked(request, host)
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:
@@ -105,12 +120,23 @@ class Calls:
         if not request.group_id and not isinstance(request, pb.OffsetCommitRequest):
             # No shard owns the empty id, so no owner needs to be asked (conformance GV-02).
             return refusal(request, error_code.INVALID_GROUP_ID, 0, _NO_GROUP_ID)
-        return await self._at_shard(shard_of(request.group_id, shard_count), request, host)
+        return await self.call(shard_of(request.group_id, shard_count), request, host)
 
-    async def _at_shard(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+    async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call that concerns one shard."""
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return await shard.call(request, host)
+        return self._not_here(number, request, host)
+
+    async def reach(self, number: int, *, barrier: bool) -> Ask:
+        """See `Shards`."""
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return await shard.reach(barrier=barrier)
+        return partial(self._not_here, number)
+
+    def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
         owner = self._ownership.owner_elsewhere(number)
         if owner is None or not owner.node_id:
             epoch = 0 if owner is None else owner.shard_epoch
@@ -126,7 +152,7 @@ class Calls:
             by_shard.setdefault(shard_of(group_id, shard_count), []).append(group_id)
         answers: Sequence[Any] = await asyncio.gather(
             *(
-                self._at_shard(number, pb.DeleteGroupsRequest(group_ids=group_ids), host)
+                self.call(number, pb.DeleteGroupsRequest(group_ids=group_ids), host)
                 for number, group_ids in by_shard.items()
             )
         )

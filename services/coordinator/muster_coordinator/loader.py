@@ -12,10 +12,10 @@ from muster_core.replay import LogDamaged
 from muster_core.snapshot import SnapshotUnusable
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_runtime.garbage import COLLECTOR
 from muster_runtime.logs import alarm
 from muster_runtime.reads import read_within
 
-from muster_coordinator.garbage import garbage_left_alone
 from muster_coordinator.log_image import LoadFailed, LogImage
 from muster_coordinator.shard_log import LogStopped
 
@@ -151,7 +151,7 @@ class Loader:
             _request(image, epoch, nonce, careful=careful)
         )
         try:
-            with garbage_left_alone():
+            with COLLECTOR.left_alone():
                 while True:
                     page = await read_within(call, PAGE_TIMEOUT_S)
                     if not isinstance(page, pb.ReadLogResponse):

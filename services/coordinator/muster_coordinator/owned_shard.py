@@ -1,7 +1,7 @@
 """A shard that this process owns, or is about to: how it is taken, served and given up."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -203,10 +203,7 @@ class OwnedShard:
 
     async def call(self, message: GroupRequest, host: str) -> GroupResponse:
         """Answers a call, now or when the group protocol says so. Cancel it when its caller goes away."""
-        if self.phase in (Phase.CLAIMING, Phase.LOADING):
-            await self._wait_phase(self._around.load_wait_ms)
-        if self.phase is Phase.HANDING_OVER:
-            await self._wait_phase(self._around.handoff_wait_ms)
+        await self._settled()
         refused = self._refused(message)
         if refused is not None:
             return refused
@@ -217,6 +214,36 @@ class OwnedShard:
                 message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
             )
         return await self._ask(message, host)
+
+    async def reach(self, *, barrier: bool) -> Callable[[GroupRequest, str], GroupResponse]:
+        """Waits until it can answer what is only read, or is known not to.
+
+        Args:
+            barrier: whether a majority must have confirmed that it is owned here.
+
+        Returns:
+            What answers such calls from now on, at once.
+        """
+        await self._settled()
+        confirmed = not barrier or (self._may_answer and await self._barrier())
+        return partial(self._read, confirmed=confirmed)
+
+    def _read(self, message: GroupRequest, host: str, *, confirmed: bool) -> GroupResponse:
+        refused = self._refused(message)
+        if refused is None and not confirmed:
+            refused = self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER)
+        if refused is not None:
+            return refused
+        answers: list[GroupResponse] = []
+        self.start(message, host, answers.append)
+        return answers[0]
+
+    async def _settled(self) -> None:
+        """Waits for the end of a load or a hand-over, but not for long."""
+        if self.phase in (Phase.CLAIMING, Phase.LOADING):
+            await self._wait_phase(self._around.load_wait_ms)
+        if self.phase is Phase.HANDING_OVER:
+            await self._wait_phase(self._around.handoff_wait_ms)
 
     def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
         """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
@@ -245,10 +272,14 @@ class OwnedShard:
         """The answer that says no, with the epoch known here."""
         return refusal(message, code, self.epoch, text, self.successor)
 
+    @property
+    def _may_answer(self) -> bool:
+        held = not self.suspended and self._around.may_answer(self._around.now().boot_ms)
+        return self.phase is Phase.SERVING and held
+
     def _refused(self, message: GroupRequest) -> GroupResponse | None:
         """The answer to a call that the core must not see."""
-        held = not self.suspended and self._around.may_answer(self._around.now().boot_ms)
-        if self.phase is Phase.SERVING and held:
+        if self._may_answer:
             return None
         known = self.successor is not None
         return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))

@@ -18,6 +18,7 @@ from muster_runtime.unread import Cuts
 
 from muster_coordinator.calls import Calls
 from muster_coordinator.owned_shard import OwnedShard
+from muster_coordinator.pace import Pace
 from muster_coordinator.session_calls import CallTraces, ProtocolBroken, StreamCalls, Tally
 from muster_coordinator.session_members import MemberKey, StreamMembers
 from muster_coordinator.session_outbox import Outbox, Queued
@@ -35,6 +36,9 @@ _SILENT_MIN_MS = 1_000
 _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
 _SMALL_BYTES = 64
+_TURN_S = 0.005
+"""Frames of a message that take longer are played one message at a time."""
+
 _NEWS = {
     pb.AttachResult: "attach_result",
     pb.RebalanceStarted: "rebalance_started",
@@ -171,7 +175,7 @@ class SessionStream:
         try:
             while (message := await context.read()) is not grpc.aio.EOF and not self._ended:
                 self._heard_ms = self._around.boot_ms()
-                self._handle(message)
+                await self._handle(message)
         except ProtocolBroken as error:
             self.refuse(str(error))
         except Refused as error:  # bytes that are no message, or too many of them
@@ -276,31 +280,48 @@ class SessionStream:
 
     # --- what the client says
 
-    def _handle(self, message: pb.SessionRequest) -> None:
+    async def _handle(self, message: pb.SessionRequest) -> None:
         try:
-            self._play(message)
+            await self._play(message)
         except ProtocolBroken:
             raise
         except Exception:
             log.exception("session_failed", stream_id=self.stream_id, client_id=self.client_id)
             self.refuse("the server failed in a way it did not foresee")
 
-    def _play(self, message: pb.SessionRequest) -> None:
-        frames = message.frames
-        if len(frames) > self._settings.max_frames:
+    async def _play(self, message: pb.SessionRequest) -> None:
+        """Plays the frames of a message; if they take long, in several turns of the loop."""
+        if len(message.frames) > self._settings.max_frames:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
-        for frame in frames:
-            kind = frame.WhichOneof("kind")
-            if self._beat_interval_ms == 0:
-                if kind != "hello":
-                    raise ProtocolBroken("the first frame must be a Hello")
-                self._hello(frame.hello)
-            elif kind is None:
-                raise ProtocolBroken("a frame has no kind that this version knows")
-            else:
-                self._frames[kind](getattr(frame, kind))
+        pace = Pace()
+        played = self._play_from(message, 0, pace)
+        if played < len(message.frames):
+            async with self._around.calls.large_requests:
+                while played < len(message.frames):
+                    await pace.rest()
+                    played = self._play_from(message, played, pace)
+
+    def _play_from(self, message: pb.SessionRequest, first: int, pace: Pace) -> int:
+        """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
+        frames = message.frames
+        for number in range(first, len(frames)):
+            self._play_frame(frames[number])
             if self._ended:
-                return
+                return len(frames)
+            if pace.taken_s > _TURN_S:
+                return number + 1
+        return len(frames)
+
+    def _play_frame(self, frame: pb.ClientFrame) -> None:
+        kind = frame.WhichOneof("kind")
+        if self._beat_interval_ms == 0:
+            if kind != "hello":
+                raise ProtocolBroken("the first frame must be a Hello")
+            self._hello(frame.hello)
+        elif kind is None:
+            raise ProtocolBroken("a frame has no kind that this version knows")
+        else:
+            self._frames[kind](getattr(frame, kind))
 
     def _hello(self, hello: pb.Hello) -> None:
         if not BEAT_INTERVAL_MIN_MS <= hello.beat_interval_ms <= BEAT_INTERVAL_MAX_MS:
@@ -430,10 +451,11 @@ class SessionStream:
 
     def cut_off(self, reason: str) -> None:
         """Ends the stream of a client that does not read, and its connection, which holds what is written."""
+        unread_bytes = self._outbox.bytes
         self._outbox.clear()
         self.refuse(reason)
         if self._write_began_ms is not None:
-            self._around.cuts.soon(self._peer)
+            self._around.cuts.soon(self._peer, unread_bytes)
 
 
 def _short(text: str) -> bool:

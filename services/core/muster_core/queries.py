@@ -1,5 +1,6 @@
 """DescribeGroups, ListGroups, GroupHistory and DeleteGroups: what operators ask and do."""
 
+import heapq
 from functools import partial
 from itertools import islice
 
@@ -101,28 +102,37 @@ class Queries:
         response = ListGroupsResponse()
         if not types or _CLASSIC in types:
             held = self._context.quarantine.groups
-            for group_id in sorted(
-                group_id for group_id in {*self._context.groups, *held} if group_id > request.page_token
-            ):
-                if request.limit and len(response.groups) == request.limit:
-                    response.next_page_token = response.groups[-1].group_id
-                    break
-                if group_id in held:
-                    if not states or _QUARANTINED in states:
-                        response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
+            passing = (
+                group_id
+                for group_id in {*self._context.groups, *held}
+                if group_id > request.page_token and (not states or self._state_of(group_id) in states)
+            )
+            listed = heapq.nsmallest(request.limit + 1, passing) if request.limit else sorted(passing)
+            if request.limit and len(listed) > request.limit:
+                listed.pop()
+                response.next_page_token = listed[-1]
+            for group_id in listed:
+                group = self._context.working_on = self._context.groups.get(group_id)
+                if group is None or group_id in held:
+                    response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
                     continue
-                group = self._context.working_on = self._context.groups[group_id]
-                self._list(group, states, response)
+                self._list(group, response)
         self._context.reply(call.call_id, response)
 
-    def _list(self, group: Group, states: set[str], response: ListGroupsResponse) -> None:
-        if not states or group.state.value.lower() in states:
-            response.groups.add(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                state=group.state.proto,
-                type=_CLASSIC,
-            )
+    def _list(self, group: Group, response: ListGroupsResponse) -> None:
+        response.groups.add(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            state=group.state.proto,
+            type=_CLASSIC,
+        )
+
+    def _state_of(self, group_id: str) -> str:
+        """The state of a group as filters name it."""
+        group = self._context.working_on = self._context.groups.get(group_id)
+        if group is None or group_id in self._context.quarantine.groups:
+            return _QUARANTINED
+        return group.state.value.lower()
 
     # --- GroupHistory
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from muster_runtime._awaited import AwaitedRequests
+from muster_runtime._deadlines import CallOverdue, Deadlines
 from muster_runtime.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.telemetry.rpcs import RpcMetrics
 from muster_runtime.unread import Unread
@@ -82,7 +84,8 @@ class Guard:
     Args:
         max_request_bytes: largest request of a method that `method_limits` does not name.
         method_limits: largest request in bytes by name of the method.
-        max_deadline_ms: time that a unary call gets at most, from its headers on.
+        deadlines: end unary calls, and streams that wait for their request, counted from their headers on.
+        awaited: reads the requests of calls that have one.
         unread: writes the answers of unary calls.
         open_calls: counts the calls and bounds them; absent for health, which is never refused.
         tracker: given for streams that the server ends by itself when it stops.
@@ -95,7 +98,8 @@ class Guard:
         *,
         max_request_bytes: int,
         method_limits: Mapping[str, int],
-        max_deadline_ms: int,
+        deadlines: Deadlines,
+        awaited: AwaitedRequests,
         unread: Unread,
         open_calls: OpenCalls | None = None,
         tracker: CallTracker | None = None,
@@ -104,7 +108,8 @@ class Guard:
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
-        self._max_deadline_s = max_deadline_ms / 1000
+        self._deadlines = deadlines
+        self._awaited = awaited
         self._unread = unread
         self._open_calls = open_calls
         self._tracker = tracker
@@ -143,11 +148,12 @@ class Guard:
 
     def _one_to_one(self, method: str, unary: Handler) -> Handler:
         """Reads the request, answers, and waits until the caller has the answer."""
-        longest_s = self._max_deadline_s
+        deadlines = self._deadlines
         unread = self._unread
+        read = self._awaited.read
 
         async def exchange(context: Any) -> None:
-            request = await context.read()
+            request = await read(context)
             if request is grpc.aio.EOF:
                 request = undecodable()
             answer = await unary(request, context)
@@ -157,10 +163,10 @@ class Guard:
         async def call(_: Any, context: Any) -> None:
             remaining_s = context.time_remaining()
             try:
-                if remaining_s is not None and remaining_s <= longest_s:
+                if remaining_s is not None and remaining_s <= deadlines.longest_s:
                     await exchange(context)
                 else:
-                    await _capped(exchange, context, longest_s)
+                    await _capped(exchange, context, deadlines)
             except Exception as error:
                 await _answer(method, error, context)
 
@@ -168,14 +174,12 @@ class Guard:
 
     def _with_request(self, method: str, stream: Handler) -> Handler:
         """Reads the one request of a stream of answers."""
-        longest_s = self._max_deadline_s
-
-        async def read(context: Any) -> Any:
-            return await context.read()
+        deadlines = self._deadlines
+        read = self._awaited.read
 
         async def call(_: Any, context: Any) -> None:
             try:
-                request = await _capped(read, context, longest_s)
+                request = await _capped(read, context, deadlines)
             except Exception as error:
                 await _answer(method, error, context)
                 return
@@ -273,18 +277,12 @@ def _counted(serve: Handler, open_calls: OpenCalls) -> Handler:
     return call
 
 
-async def _capped(work: Callable[[Any], Awaitable[Any]], context: Any, longest_s: float) -> Any:
-    limit = asyncio.timeout(longest_s)
+async def _capped(work: Callable[[Any], Awaitable[Any]], context: Any, deadlines: Deadlines) -> Any:
     try:
-        async with limit:
-            return await work(context)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-    return await context.abort(
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        f"the call took longer than the {longest_s:g} s that this server allows",
-    )
+        return await deadlines.run(work, context)
+    except CallOverdue:
+        text = f"the call took longer than the {deadlines.longest_s:g} s that this server allows"
+    return await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
 
 
 async def _answer(method: str, error: Exception, context: Any) -> Any:
@@ -296,7 +294,7 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
     if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
     if context.done():  # the client went away, and the servicer met the closed call; nobody can be answered
-        log.info("rpc_abandoned", method=method, problem=repr(error))
+        log.debug("rpc_abandoned", method=method, problem=repr(error))
         return None
     request_id = secrets.token_hex(8)
     log.error("rpc_failed", method=method, request_id=request_id, exc_info=error)

@@ -10,6 +10,7 @@ import structlog
 import uvloop
 
 from muster_runtime.errors import StartupError
+from muster_runtime.garbage import COLLECTOR
 
 log = structlog.get_logger()
 
@@ -60,7 +61,8 @@ async def _supervised(main: Main) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     try:
-        code = await main(stop)
+        with COLLECTOR.running():
+            code = await main(stop)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -13,6 +13,8 @@ from muster_protos.muster.internal.v1 import process_pb2_grpc
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from muster_runtime._awaited import AwaitedRequests
+from muster_runtime._deadlines import Deadlines
 from muster_runtime._guard import CallTracker, Guard, OpenCalls, Recorder
 from muster_runtime.about import ProcessServicer
 from muster_runtime.errors import StartupError
@@ -88,6 +90,15 @@ class ServerSettings(Settings):
         description=(
             "Open calls of the process, parked ones included; more are answered "
             "RESOURCE_EXHAUSTED; health never is. A parked JoinGroup takes about 20 KB."
+        ),
+    )
+    max_calls_without_request: int = Field(
+        default=1_000,
+        ge=10,
+        le=1_000_000,
+        description=(
+            "Calls of the process whose request has not come yet; for another one the oldest is answered "
+            "RESOURCE_EXHAUSTED."
         ),
     )
     max_concurrent_streams: int = Field(
@@ -198,6 +209,8 @@ class RpcServer:
         self._health = health.aio.HealthServicer()
         self._tracker = CallTracker()
         self._unread = Unread(self._settings.max_unread_bytes, self._settings.read_timeout_ms)
+        self._deadlines = Deadlines(self._settings.max_deadline_ms)
+        self._awaited = AwaitedRequests(self._settings.max_calls_without_request)
         self._open_calls = OpenCalls(self._settings.max_concurrent_calls)
         self._stop_hooks: list[StopHook] = []
         self._server: grpc.aio.Server | None = None
@@ -322,7 +335,8 @@ class RpcServer:
         guard = Guard(
             max_request_bytes=self._settings.max_request_bytes,
             method_limits=limits,
-            max_deadline_ms=self._settings.max_deadline_ms,
+            deadlines=self._deadlines,
+            awaited=self._awaited,
             unread=self._unread,
             open_calls=self._open_calls if refuses else None,
             tracker=tracker,

@@ -25,6 +25,7 @@ _MAPPED = "::ffff:"
 _SMALL_BYTES = 4_096
 _PATIENCE_MS = 1_000
 _RETRY_MS = 500
+_LOOK_MS = 100
 _CHECK_S = 0.5
 
 
@@ -62,25 +63,38 @@ def _address(peer: str) -> tuple[str, int] | None:
 
 
 class Cuts:
-    """Gathers the peers that are to be cut off in a turn of the loop, and cuts all of them off after it.
+    """Ends the connections of callers who do not read, without holding up the loop.
+
+    Who is named while it looks for others is cut off with the next look: there is one at a time.
 
     Args:
-        cut_off: ends the connections of peers.
+        cut_off: ends the connections of peers, in a thread, and returns whose.
     """
 
-    def __init__(self, cut_off: Callable[[Iterable[str]], object] = cut) -> None:
+    def __init__(self, cut_off: Callable[[Iterable[str]], set[str]] = cut) -> None:
         self._cut_off = cut_off
-        self._peers: set[str] = set()
+        self._unread_bytes: dict[str, int] = {}
+        self._looking: asyncio.Task[None] | None = None
 
-    def soon(self, peer: str) -> None:
-        """The peer's connection is ended after this turn."""
-        if not self._peers:
-            asyncio.get_running_loop().call_soon(self._cut)
-        self._peers.add(peer)
+    def soon(self, peer: str, unread_bytes: int) -> None:
+        """Ends the connection of a peer soon.
 
-    def _cut(self) -> None:
-        peers, self._peers = self._peers, set()
-        self._cut_off(peers)
+        Args:
+            peer: as grpc names it.
+            unread_bytes: what it has left unread, for the log.
+        """
+        self._unread_bytes[peer] = unread_bytes
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            while self._unread_bytes:
+                unread_bytes, self._unread_bytes = self._unread_bytes, {}
+                for peer in await asyncio.to_thread(self._cut_off, unread_bytes):
+                    log.warning("caller_cut_off", peer=peer, unread_bytes=unread_bytes[peer])
+        finally:
+            self._looking = None
 
 
 def _connection(number: int) -> socket.socket | None:
@@ -113,16 +127,14 @@ class Unread:
     Args:
         max_bytes: how much they may be together.
         timeout_ms: how long a caller may take to read one before it loses its connection.
-        cut_off: ends the connections of peers, and returns whose.
     """
 
-    def __init__(
-        self, max_bytes: int, timeout_ms: int, cut_off: Callable[[Iterable[str]], set[str]] = cut
-    ) -> None:
+    def __init__(self, max_bytes: int, timeout_ms: int) -> None:
         self.bytes = 0
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
-        self._cut_off = cut_off
+        self._cuts = Cuts()
+        self._looked_ms = 0
         self._writes: dict[_Write, None] = {}  # the oldest first
         self._checker: asyncio.TimerHandle | None = None
 
@@ -162,10 +174,13 @@ class Unread:
 
     def _cut_off_older(self, age_ms: int) -> None:
         now_ms = boot_ms()
+        if now_ms - self._looked_ms < _LOOK_MS:
+            return  # there may be many callers who find that there is no room
+        self._looked_ms = now_ms
         peers: dict[str, int] = {}
         for write in self._writes:
             if now_ms - write.began_ms < age_ms:
                 break
             peers[write.peer] = peers.get(write.peer, 0) + write.size_bytes
-        for peer in self._cut_off(peers):
-            log.warning("caller_cut_off", peer=peer, unread_bytes=peers[peer])
+        for peer, unread_bytes in peers.items():
+            self._cuts.soon(peer, unread_bytes)

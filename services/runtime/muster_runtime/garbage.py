@@ -1,0 +1,139 @@
+"""Keeps garbage collection from stopping a process that remembers much.
+
+A full collection looks at every object that there is: for a million of them the process stands still for a
+third of a second. Almost all of what a coordinator has are groups and offsets, which stay. So what survived
+a collection that took long is not looked at again (`gc.freeze`), nor is what a load has made. What becomes
+garbage of that all the same, and only the collector could find, is swept up when the process has come to
+twice the size that it had after the last sweep, and seldom.
+"""
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+LONG_S = 0.02
+"""After a full collection that took longer, what survived it is set aside."""
+
+SWEEP_CHECK_S = 60.0
+"""How often it is asked whether a sweep is due."""
+
+_GROWTH = 2
+_SHARE = 1_000
+"""A sweep takes at most this part of the time since the last one."""
+
+_FULL = 2
+
+
+class Collector:
+    """The garbage collector of a process; there is one.
+
+    Args:
+        now_s: a clock that never jumps.
+        blocks: how much memory the process has taken, in any unit.
+    """
+
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.monotonic,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
+        self._now_s = now_s
+        self._blocks = blocks
+        self._running = False
+        self._reads = 0
+        self._wanted = False
+        self._began_s = 0.0
+        self._set_aside = False
+        self._size_then = 0
+        self._not_before_s = 0.0
+        self._checker: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keeps full collections short during a block, in the running event loop."""
+        self._running = True
+        self._size_then = self._blocks()
+        gc.callbacks.append(self._collected)
+        self._check_later()
+        try:
+            yield
+        finally:
+            self._running = False
+            gc.callbacks.remove(self._collected)
+            if self._checker is not None:
+                self._checker.cancel()
+            gc.unfreeze()
+
+    @contextmanager
+    def left_alone(self) -> Iterator[None]:
+        """Runs a block without garbage collection: a read of a log, during which other work goes on.
+
+        A read makes a great many objects without cycles; collections meanwhile would look at all of them for
+        nothing.
+        """
+        if not self._reads:
+            self._wanted = gc.isenabled()
+            gc.disable()
+        self._reads += 1
+        try:
+            yield
+        finally:
+            self._reads -= 1
+            self._read_ended()
+
+    def sweep_if_due(self) -> bool:
+        """Collects everything if that is worth its time; returns whether it did."""
+        now_s = self._now_s()
+        if (
+            not self._set_aside
+            or self._reads
+            or now_s < self._not_before_s
+            or self._blocks() < _GROWTH * self._size_then
+        ):
+            return False
+        gc.unfreeze()
+        found = gc.collect()
+        took_s = self._now_s() - now_s
+        gc.freeze()
+        self._size_then = self._blocks()
+        self._not_before_s = self._now_s() + _SHARE * took_s
+        log.info("garbage_swept", objects=found, took_ms=round(took_s * 1000))
+        return True
+
+    def _read_ended(self) -> None:
+        if self._running:
+            # Even the youngest collection would look at all that the read has made.
+            gc.freeze()
+            self._set_aside = True
+        elif self._wanted and self._reads:
+            gc.collect(0)  # reads that overlap must not put it off for ever
+        if self._wanted and not self._reads:
+            gc.enable()
+
+    def _collected(self, phase: str, info: Mapping[str, Any]) -> None:
+        if info["generation"] != _FULL:
+            return
+        if phase == "start":
+            self._began_s = self._now_s()
+        elif self._now_s() - self._began_s > LONG_S:
+            gc.freeze()
+            self._set_aside = True
+
+    def _check_later(self) -> None:
+        self._checker = asyncio.get_running_loop().call_later(SWEEP_CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self.sweep_if_due()
+        self._check_later()
+
+
+COLLECTOR = Collector()
+"""The one of this process."""

@@ -1,0 +1,106 @@
+"""Requests that take long on the event loop: one after the other, and in turns."""
+
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
+from muster_coordinator import calls, session_stream
+from muster_coordinator.calls import LARGE_BYTES, Calls
+from muster_coordinator.pace import Pace
+from muster_core import error_code
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
+
+
+@pytest.fixture
+async def caller(cluster: MemoryCluster) -> Caller:
+    """Calls to a coordinator that owns all shards."""
+    coordinator = await cluster.add("a", join_delay_ms=0)
+    await owns(coordinator, 4)
+    return cluster.caller(coordinator)
+
+
+class Turns:
+    """Counts the turns of the loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._counting = asyncio.create_task(self._count())
+
+    async def _count(self) -> None:
+        while True:
+            self.number += 1
+            await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        self._counting.cancel()
+
+
+def large(number: int) -> pb.OffsetCommitRequest:
+    """A commit above the size from which on they wait for each other."""
+    partition = pb.OffsetCommitRequest.Partition(offset=1, metadata="m" * 3_000)
+    topics = [pb.OffsetCommitRequest.Topic(name=f"t{topic}", partitions=[partition]) for topic in range(30)]
+    request = pb.OffsetCommitRequest(group_id=group_of(0, number), generation=-1, topics=topics)
+    assert request.ByteSize() > LARGE_BYTES
+    return request
+
+
+class NoCluster:
+    """A view that has seen nothing, and an ownership without shards."""
+
+    cluster = None
+    shards: Mapping[int, Any] = MappingProxyType({})
+
+
+async def test_large_requests_that_come_together_are_looked_through_in_different_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Turns()
+    look_through, looked = calls.check, list[int]()
+
+    def noted(request: Any) -> None:
+        looked.append(turns.number)
+        look_through(request)
+
+    monkeypatch.setattr(calls, "check", noted)
+    nothing: Any = NoCluster()
+    answering = Calls(nothing, nothing)
+    answers: Any = await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
+    turns.stop()
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [
+        error_code.COORDINATOR_NOT_AVAILABLE
+    ] * 5
+    assert len(set(looked)) == 5
+
+
+async def test_a_message_of_many_frames_is_played_in_several_turns(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_stream, "_TURN_S", 0.0)
+    rests = 0
+    rest = Pace.rest
+
+    async def counted(pace: Pace) -> None:
+        nonlocal rests
+        rests += 1
+        await rest(pace)
+
+    monkeypatch.setattr(Pace, "rest", counted)
+    stream: Any = session_pb2_grpc.GroupSessionServiceStub(caller.channel).Session()
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=1_000))
+    message = session_pb2.SessionRequest(frames=[hello])
+    for number in range(1, 21):
+        call = message.frames.add().call
+        call.call_id = number
+        call.heartbeat.group_id, call.heartbeat.member_id = group_of(0), "nobody"
+    await stream.write(message)
+    answered: list[int] = []
+    while len(answered) < 20:
+        said = await asyncio.wait_for(stream.read(), 30)
+        answered += [frame.reply.call_id for frame in said.frames]
+    stream.cancel()
+    assert answered == list(range(1, 21))
+    assert rests == 20

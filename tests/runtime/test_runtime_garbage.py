@@ -1,0 +1,106 @@
+"""The garbage collector of a process that remembers much."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from muster_runtime import garbage
+from muster_runtime.garbage import Collector
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+class Machine:
+    """A clock and a memory that do as they are told.
+
+    Attributes:
+        step_s: how far the clock goes on each time that it is read.
+        blocks: how large the process is.
+    """
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self.blocks = 1_000
+        self._now_s = 1_000.0
+
+    def now_s(self) -> float:
+        self._now_s += self.step_s
+        return self._now_s
+
+    def wait(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+async def collector(machine: Machine) -> Iterator[Collector]:  # type: ignore[misc]
+    """A collector that runs, in a process of which nothing is set aside."""
+    made = Collector(machine.now_s, lambda: machine.blocks)
+    gc.collect()
+    with made.running():
+        yield made
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(("took_s", "set_aside"), [(garbage.LONG_S / 2, False), (2 * garbage.LONG_S, True)])
+async def test_what_survived_a_long_collection_is_not_looked_at_again(
+    collector: Collector, machine: Machine, took_s: float, set_aside: bool
+) -> None:
+    machine.step_s = took_s
+    kept = Ring()
+    gc.collect()
+    assert (gc.get_freeze_count() > 0) is set_aside
+    assert any(found is kept for found in gc.get_objects()) is not set_aside
+
+
+async def test_what_a_read_has_made_is_not_looked_at_when_it_ends(collector: Collector) -> None:
+    with collector.left_alone(), collector.left_alone():
+        assert not gc.isenabled()
+        kept = Ring()
+    assert gc.isenabled()
+    assert not any(found is kept for found in gc.get_objects())
+
+
+async def test_garbage_among_what_was_set_aside_is_swept_up_when_the_process_has_grown(
+    collector: Collector, machine: Machine
+) -> None:
+    with collector.left_alone():
+        ring = Ring()
+    left = weakref.ref(ring)
+    del ring
+    gc.collect()
+    machine.blocks = 1_999
+    assert not collector.sweep_if_due()
+    assert left() is not None
+    machine.blocks = 2_000
+    assert collector.sweep_if_due()
+    assert left() is None
+
+
+async def test_a_sweep_is_seldom_however_fast_the_process_grows(
+    collector: Collector, machine: Machine
+) -> None:
+    machine.step_s = 0.5
+    gc.collect()
+    machine.blocks = 4_000
+    assert collector.sweep_if_due()
+    machine.blocks = 16_000
+    machine.wait(400)
+    assert not collector.sweep_if_due()
+    machine.wait(2_000)
+    assert collector.sweep_if_due()
+
+
+async def test_nothing_is_swept_where_nothing_was_set_aside(collector: Collector, machine: Machine) -> None:
+    machine.blocks = 1_000_000
+    assert not collector.sweep_if_due()
