@@ -20,6 +20,12 @@ from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 SHARDS = 4
 
+PATIENT_LEASE_MS = 10_000
+"""A lease that a starved machine does not lose, for tests that do not wait for its end."""
+
+BRIEF_LEASE_MS = 2_000
+"""A lease for tests that wait for its end: the default of the product."""
+
 
 def group_of(shard: int, number: int = 0, shards: int = SHARDS) -> str:
     """The name of a group of a shard."""
@@ -154,14 +160,15 @@ class Coordinators:
 class MemoryCluster(Coordinators):
     """Coordinators on one or more instances of metadata in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ms: int = PATIENT_LEASE_MS) -> None:
         super().__init__([])
+        self.lease_ms = lease_ms
         self.store = MemoryStore(SHARDS)
         self.instances: list[MemoryMetadata] = []
 
     async def start(self, instances: int = 1) -> None:
         for _ in range(instances):
-            instance = await MemoryMetadata(self.store).start()
+            instance = await MemoryMetadata(self.store, self.lease_ms).start()
             self.instances.append(instance)
             self.metadata.append(instance.target)
 

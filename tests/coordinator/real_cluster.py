@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from coordinator.coordinator_cluster import Coordinators
+from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
 from muster_metadata.initialise import initialise
 from muster_metadata.metadata import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -22,8 +22,9 @@ SHARDS = 8
 class RealCluster(Coordinators):
     """Coordinators, two instances of metadata, three servers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lease_ms: int = PATIENT_LEASE_MS) -> None:
         super().__init__([])
+        self.lease_ms = lease_ms
         self.nodes = RedisNodes(folder, 3)
         self.servers: list[MetadataServer] = []
         self._channel: grpc.aio.Channel
@@ -34,7 +35,9 @@ class RealCluster(Coordinators):
         await initialise(self.nodes.url, SHARDS)
         for _ in range(2):
             server = MetadataServer(
-                MetadataSettings.model_validate({"redis_url": self.nodes.url, "listen": "127.0.0.1:0"})
+                MetadataSettings.model_validate(
+                    {"redis_url": self.nodes.url, "listen": "127.0.0.1:0", "lease_ms": self.lease_ms}
+                )
             )
             await server.start()
             async with asyncio.timeout(20):

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
+import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from coordinator.session_client import Session
 from kit.scrape import Scrape, scrape
@@ -177,6 +178,7 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         session.call.cancel()
 
 
+@pytest.mark.brief_lease
 async def test_shards_loads_and_lease_are_told(cluster: MemoryCluster) -> None:
     async with counted(cluster) as one:
         told = await one.told()

@@ -32,6 +32,7 @@ async def claimed_again(coordinator: Coordinator, shard: int, epoch: int) -> Non
     await until(lambda: coordinator.serving.get(shard, 0) > epoch)
 
 
+@pytest.mark.brief_lease
 async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: MemoryCluster) -> None:
     only = await cluster.add("a")
     await owns(only, SHARDS)
@@ -44,6 +45,7 @@ async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: 
     assert only.serving[0] == 1
 
 
+@pytest.mark.brief_lease
 async def test_a_drain_without_a_lease_does_not_wait_for_successors(cluster: MemoryCluster) -> None:
     first = await cluster.add("a", drain_limit_ms=600_000)
     await owns(first, SHARDS)

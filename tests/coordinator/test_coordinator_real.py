@@ -183,6 +183,7 @@ async def test_three_balance_and_one_metadata_instance_may_stop(real: RealCluste
         await committed_again(real.caller(owner), group(shard), pb.JoinGroupResponse(generation=-1))
 
 
+@pytest.mark.brief_lease
 async def test_all_of_redis_stops_and_everything_goes_on_afterwards(real: RealCluster) -> None:
     only = await real.add("a")
     await owns(only, SHARDS)

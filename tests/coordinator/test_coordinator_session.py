@@ -23,8 +23,8 @@ NEVER_MS = 3_600_000
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[RealCluster]:
-    cluster = RealCluster(tmp_path)
+async def cluster(tmp_path: Path, lease_ms: int) -> AsyncIterator[RealCluster]:
+    cluster = RealCluster(tmp_path, lease_ms)
     await cluster.start()
     yield cluster
     await cluster.stop()
@@ -565,6 +565,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
 # --- what is not certain
 
 
+@pytest.mark.brief_lease
 async def test_nobody_is_heard_while_the_lease_is_lapsed(cluster: RealCluster) -> None:
     coordinator, caller = await one(cluster)
     joined, session = await on_stream(caller, group(0))
@@ -585,6 +586,7 @@ async def test_nobody_is_heard_while_the_lease_is_lapsed(cluster: RealCluster) -
     await session.close()
 
 
+@pytest.mark.brief_lease
 async def test_who_knows_the_word_is_told_that_the_coordinator_is_not_sure(cluster: RealCluster) -> None:
     """Its member outlives its grace afterwards, until it says that it heard an acknowledgement."""
     coordinator, caller = await one(cluster)

@@ -1,8 +1,6 @@
 """Topics that are deleted and created again while a coordinator hears late of it; on the real log."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from coordinator.coordinator_cluster import group_of, owns
@@ -36,14 +34,6 @@ class HeldBack:
 def view_of(coordinator: Coordinator) -> ClusterView:
     assert coordinator._parts is not None
     return coordinator._parts.view
-
-
-@pytest.fixture
-async def real(tmp_path: Path) -> AsyncIterator[RealCluster]:
-    cluster = RealCluster(tmp_path)
-    await cluster.start()
-    yield cluster
-    await cluster.stop()
 
 
 async def create(real: RealCluster, timeout: float = 20) -> pb.ChangeTopicResponse:
@@ -114,6 +104,7 @@ async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_to
     assert await caller.fetch(GROUP) == [(error_code.NONE, -1)]
 
 
+@pytest.mark.brief_lease
 async def test_a_deletion_does_not_wait_for_a_coordinator_that_died(real: RealCluster) -> None:
     first, second = await real.add("a"), await real.add("b")
     await create(real)

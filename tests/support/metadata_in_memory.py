@@ -189,8 +189,9 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         cut_off: it reaches no majority of the nodes: it knows the outcome of no step.
     """
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, lease_ms: int = 2_000) -> None:
         self.store = store
+        self.lease_ms = lease_ms
         self.silent = False
         self.cut_off = False
         self.port = 0
@@ -302,7 +303,7 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
             yield pb.WatchResponse(
                 cluster=self.store.cluster(),
                 catalog=self.store.catalog,
-                lease_ms=2_000,
+                lease_ms=self.lease_ms,
                 log_time_ms=time.time_ns() // 1_000_000,
             )
             await news.wait()
