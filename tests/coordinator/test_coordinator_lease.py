@@ -174,12 +174,15 @@ async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     assert not bench.held
 
 
-async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(bench: Bench) -> None:
+@pytest.mark.parametrize("error", [OSError("no more files"), RuntimeError("can't start new thread")])
+async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(
+    bench: Bench, error: Exception
+) -> None:
     """Nobody else would notice that the lease is not renewed any more."""
     await until(lambda: bench.held)
 
     def broken(target: str) -> grpc.Channel:
-        raise OSError(f"no more files for {target}")
+        raise error
 
     bench.line._connect = broken
     bench.keeper._drop_stream()

@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from kit.waiting import until, until_equal
+from muster_coordinator.loader import Loader
 from muster_coordinator.log_client import LogClient, Nonces, Pace
 from muster_coordinator.shard_log import LogStopped, ShardLog, TooLarge
+from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.channels import open_channel
+from muster_runtime.tls import TlsSettings
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
@@ -174,6 +179,40 @@ async def test_an_error_that_nobody_foresaw_ends_the_stream_and_not_the_client(
     await until_equal(lambda: len(bench.done), 1)
     assert bench.client.streams_lost == 1
     assert bench.entries(0) == [b"once"]
+
+
+async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the_client(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Its certificate is being replaced, say, or the process has no file left to read it."""
+    log = await bench.claim(0)
+    absent, tried = TlsSettings(ca_file=tmp_path / "absent.pem"), []
+
+    def connect(target: str) -> grpc.aio.Channel:
+        tried.append(target)
+        return open_channel(target, absent if len(tried) <= 2 else None)
+
+    bench.client._connect = connect
+    await bench.used.stop()
+    log.append(0, [b"x"])
+    await until_equal(lambda: len(bench.done), 1)
+    assert len(tried) > 2
+    assert bench.entries(0) == [b"x"]
+
+
+async def test_how_far_a_log_is_acknowledged_is_asked_until_it_is_known(bench: Bench, tmp_path: Path) -> None:
+    """A coordinator with a lease serves nobody before."""
+    channel = grpc.aio.insecure_channel(bench.instances[1].target)
+    absent, tried = TlsSettings(ca_file=tmp_path / "absent.pem"), []
+
+    def channels(index: int) -> grpc.aio.Channel:
+        tried.append(index)
+        return channel if len(tried) > 2 else open_channel(bench.instances[0].target, absent)
+
+    async with asyncio.timeout(15):
+        assert await Loader(channels, 2, GroupConfig()).acknowledged(4) == Position(0, 0)
+    assert tried == [0, 1, 0]
+    await channel.close()
 
 
 async def test_a_refused_append_is_repeated(bench: Bench) -> None:

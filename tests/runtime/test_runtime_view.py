@@ -2,6 +2,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.channels import Address, Channels
+from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView, Watcher
 from structlog.testing import capture_logs
 from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
@@ -207,6 +209,21 @@ async def test_an_error_that_nobody_foresaw_ends_the_watch_and_not_the_view(
             await view.wait_change(0)
             assert view.connected
     assert "metadata_watch_failed" in [entry["event"] for entry in logs]
+
+
+async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the_view(
+    pair: tuple[MetadataStandIn, MetadataStandIn], tmp_path: Path
+) -> None:
+    """Its certificate is being replaced, say, or the process has no file left to read it."""
+    for instance in pair:
+        instance.push(cluster({0: (1, "a")}))
+    watching = Watching(*pair)
+    watching.channels._tls = TlsSettings(ca_file=tmp_path / "absent.pem")
+    with capture_logs() as logs:
+        async with watching as view, asyncio.timeout(15):
+            await until(lambda: "metadata_watch_failed" in [entry["event"] for entry in logs])
+            watching.channels._tls = None
+            await view.wait_change(0)
 
 
 async def test_stops_while_nobody_answers() -> None:

@@ -232,10 +232,11 @@ class LeaseKeeper:
                     next_ms = self._boot_ms() + (self._pace.retry_ms if all_failed else 0)
             if self._releasing:
                 yield from self._renew(self._boot_ms(), release=True)
-        except RuntimeError as error:
-            # The loop was closed without a stop: there is nobody left to hold a lease for.
-            log.warning("lease_thread_ended", reason=str(error))
-        except Exception:
+        except Exception as error:
+            if self._loop is not None and self._loop.is_closed():
+                # There was no stop, and there is nobody left to hold a lease for.
+                log.warning("lease_thread_ended", reason=str(error))
+                return
             # Without its lease the process is of no use, and nobody would notice: let it end.
             log.exception("lease_thread_failed")
             self._lapsed = True

@@ -30,6 +30,10 @@ _BEYOND = Position((1 << 53) - 1, (1 << 53) - 1)
 """Where no log ends."""
 
 
+class _NotKnown(Exception):
+    """An instance of metadata does not say; another one may, or the same one later."""
+
+
 class Loader:
     """Reads logs through metadata; goes on with the next instance, from where it stood, when one fails.
 
@@ -52,30 +56,32 @@ class Loader:
         return LogImage(shard, self._config, quarantine)
 
     async def acknowledged(self, shard: int) -> Position:
-        """How far a log is acknowledged now, as a majority of its nodes says; asks until it is known.
-
-        Raises:
-            LogStopped: there is no such log.
-        """
+        """How far a log is acknowledged now, as a majority of its nodes says; asks until it is known."""
         pause_s = _PAUSE_FIRST_S
         request = pb.ReadLogRequest(shard=shard, page_size=1)
         getattr(request, "from").CopyFrom(_BEYOND.to_proto())
         while True:
-            call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
             try:
-                page = await read_within(call, PAGE_TIMEOUT_S)
-                if isinstance(page, pb.ReadLogResponse):
-                    if page.outcome == pb.LOG_OUTCOME_OK:
-                        return Position.from_proto(page.acknowledged)
-                    if page.outcome == pb.LOG_OUTCOME_NO_LOG:
-                        raise LogStopped(page.outcome, page.message)
-            except (grpc.aio.AioRpcError, TimeoutError) as error:
-                log.debug("acknowledged_not_read", shard=shard, reason=repr(error))
-            finally:
-                call.cancel()
+                return await self._acknowledged(request)
+            except _NotKnown as reason:
+                log.debug("acknowledged_not_read", shard=shard, reason=str(reason))
+            except Exception:  # who waits for this serves nobody before
+                log.exception("acknowledged_not_read", shard=shard)
             self._current = (self._current + 1) % self._instances
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    async def _acknowledged(self, request: pb.ReadLogRequest) -> Position:
+        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
+        try:
+            page = await read_within(call, PAGE_TIMEOUT_S)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            raise _NotKnown(repr(error)) from error
+        finally:
+            call.cancel()
+        if isinstance(page, pb.ReadLogResponse) and page.outcome == pb.LOG_OUTCOME_OK:
+            return Position.from_proto(page.acknowledged)
+        raise _NotKnown(str(page))
 
     async def preload(self, image: LogImage) -> None:
         """Reads up to the acknowledged position, before the shard is claimed.

@@ -192,13 +192,15 @@ class LogClient:
 
     async def _serve(self, target: str, stream: _Stream) -> str:
         """Runs one stream until it breaks; returns why."""
-        channel = self._connect(target)
-        call = rpc.MetadataServiceStub(channel).Log()
-        parts = [
-            asyncio.ensure_future(part)
-            for part in (self._write(call, stream), self._read(call, stream), self._watch(stream))
-        ]
+        parts: list[asyncio.Future[str]] = []
+        channel = call = None
         try:
+            channel = self._connect(target)
+            call = rpc.MetadataServiceStub(channel).Log()
+            parts = [
+                asyncio.ensure_future(part)
+                for part in (self._write(call, stream), self._read(call, stream), self._watch(stream))
+            ]
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()
         except grpc.aio.AioRpcError as error:
@@ -211,9 +213,11 @@ class LogClient:
         finally:
             for part in parts:
                 part.cancel()
-            call.cancel()
+            if call is not None:
+                call.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-            await channel.close()
+            if channel is not None:
+                await channel.close()
 
     async def _write(
         self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import structlog
@@ -211,14 +212,15 @@ class ClusterView:
 
     async def _watch_once(self) -> tuple[str, bool]:
         """Watches one instance until it fails; says why, and whether it had pushed anything."""
-        stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
-            self._channels.channel(self._instance)
-        )
-        self._request.last_known = self._cluster is None
-        stream = stub.Watch(self._request, wait_for_ready=False)
+        stream: Any = None
         heard = shown = False
         patience_s: float | None = self._first_view_timeout_s
         try:
+            channel = self._channels.channel(self._instance)
+            stub: metadata_pb2_grpc.MetadataServiceAsyncStub
+            stub = metadata_pb2_grpc.MetadataServiceStub(channel)
+            self._request.last_known = self._cluster is None
+            stream = stub.Watch(self._request, wait_for_ready=False)
             message = await read_within(stream, patience_s)
             while isinstance(message, metadata_pb2.WatchResponse):
                 if message.cluster.shard_count and not shown:
@@ -237,7 +239,8 @@ class ClusterView:
             log.exception("metadata_watch_failed")
             return repr(error), heard
         finally:
-            stream.cancel()
+            if stream is not None:
+                stream.cancel()
         return "it ended the stream", heard
 
     def _check_age(self, first: metadata_pb2.WatchResponse) -> None:
