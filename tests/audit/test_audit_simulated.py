@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test t
 pytestmark = pytest.mark.timeout(600)
 
 TESTS = Path(__file__).parent.parent
-SEED = 3
+SEED = 5  # in which members are removed for their silence, among others
 MINUTES = 2
 
 

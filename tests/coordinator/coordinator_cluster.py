@@ -79,26 +79,30 @@ class Caller:
         return answer
 
     async def commit(
-        self, group_id: str, offset: int, joined: pb.JoinGroupResponse | None = None
+        self,
+        group_id: str,
+        offset: int,
+        joined: pb.JoinGroupResponse | None = None,
+        topic: str = "t",
     ) -> "common_pb2.ErrorCode.ValueType":
-        topic = pb.OffsetCommitRequest.Topic(
-            name="t", partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=offset)]
+        committed = pb.OffsetCommitRequest.Topic(
+            name=topic, partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=offset)]
         )
         request = pb.OffsetCommitRequest(
             group_id=group_id,
             member_id=joined.member_id if joined else "",
             generation=joined.generation if joined else -1,
-            topics=[topic],
+            topics=[committed],
         )
         answer: pb.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=20)
         return answer.topics[0].partitions[0].error_code
 
-    async def fetch(self, *group_ids: str) -> list[tuple[int, int]]:
+    async def fetch(self, *group_ids: str, topic: str = "t") -> list[tuple[int, int]]:
         """Error and offset of partition 0 of each group; -2: no partition in the answer."""
         request = pb.OffsetFetchRequest(
             groups=[
                 pb.OffsetFetchRequest.Group(
-                    group_id=group_id, topics=[common_pb2.TopicPartitions(topic="t", partitions=[0])]
+                    group_id=group_id, topics=[common_pb2.TopicPartitions(topic=topic, partitions=[0])]
                 )
                 for group_id in group_ids
             ]

@@ -36,16 +36,16 @@ def view_of(coordinator: Coordinator) -> ClusterView:
     return coordinator._parts.view
 
 
-async def create(real: RealCluster, timeout: float = 20) -> pb.ChangeTopicResponse:
-    topic = discovery_pb2.Topic(name="t", partitions=1)
+async def create(real: RealCluster, timeout: float = 20, name: str = "t") -> pb.ChangeTopicResponse:
+    topic = discovery_pb2.Topic(name=name, partitions=1)
     answer: pb.ChangeTopicResponse = await real.stub.ChangeTopic(
         pb.ChangeTopicRequest(create=topic), timeout=timeout
     )
     return answer
 
 
-async def delete(real: RealCluster) -> pb.ChangeTopicResponse:
-    request = pb.ChangeTopicRequest(delete="t", change_id=b"d" * 16)
+async def delete(real: RealCluster, name: str = "t") -> pb.ChangeTopicResponse:
+    request = pb.ChangeTopicRequest(delete=name, change_id=name.encode().ljust(16, b"d"))
     while (answer := await real.stub.ChangeTopic(request, timeout=20)).pending:
         pass
     assert isinstance(answer, pb.ChangeTopicResponse)
@@ -102,6 +102,34 @@ async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_to
     assert view.cluster is not None
     view._apply(pb.WatchResponse(cluster=view.cluster, catalog=both))
     assert await caller.fetch(GROUP) == [(error_code.NONE, -1)]
+
+
+async def test_a_deletion_that_the_catalog_forgot_while_nobody_served_is_carried_out_by_the_next_owner(
+    real: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster_metadata.topics.MAX_DELETIONS", 2)
+    owner = await real.add("a", settle_ms=NEVER_MS)
+    await owns(owner, SHARDS)
+    for name in ("t", "kept"):
+        await create(real, name=name)
+    await until(lambda: topics(view_of(owner)) == ["kept", "t"])
+    caller = real.caller(owner)
+    for name in ("t", "kept"):
+        assert await caller.commit(GROUP, 1, topic=name) == error_code.NONE
+    await owner.drain_and_stop()
+    assert (await delete(real)).error_code == error_code.NONE
+    assert (await create(real)).error_code == error_code.NONE
+    for name in ("x", "y", "z"):
+        await create(real, name=name)
+        assert (await delete(real, name)).error_code == error_code.NONE
+    after = await real.add("b", settle_ms=NEVER_MS)
+    await owns(after, SHARDS)
+    view = view_of(after).catalog
+    assert view is not None
+    assert "t" not in [removed.name for removed in view.deletions]
+    caller = real.caller(after)
+    assert await caller.fetch(GROUP, topic="t") == [(error_code.NONE, -1)]
+    assert await caller.fetch(GROUP, topic="kept") == [(error_code.NONE, 1)]
 
 
 @pytest.mark.brief_lease

@@ -1,5 +1,6 @@
 """Deletions of topics, as the core carries them out: each once, at one place of the log."""
 
+import pytest
 from conformance import acts
 from core.test_core_sync_edges import given, kept, owning
 from kit.snapshots import through_snapshot
@@ -7,7 +8,7 @@ from kit.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
-from muster_core.features import NO_FEATURES
+from muster_core.features import ALL_FEATURES, NO_FEATURES
 from muster_core.position import Position
 from muster_core.quarantine import Quarantine
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -22,9 +23,11 @@ def hear(
     deletions: dict[str, int] | None = None,
     *,
     carried_out: int = 0,
+    incarnations: dict[str, int] | None = None,
+    deletions_since: int = 0,
 ) -> None:
     """The shard hears of the catalog as of a place of its log."""
-    catalog = Catalog(offset, partitions, deletions or {})
+    catalog = Catalog(offset, partitions, deletions or {}, incarnations or {}, deletions_since)
     cluster.feed(TopicsChanged(frozenset(), catalog=catalog, carried_out=carried_out))
 
 
@@ -202,6 +205,7 @@ def test_an_assignment_on_its_way_gives_nothing_of_a_topic_that_is_deleted_meanw
     (who,) = acts.joined(cluster, acts.member(cluster, "a", protocols=[("range", owning(0, 1))]))
     cluster.auto_ack = False
     who.sync({who.member_id: given(0, 1)})
+    cluster.acknowledge()  # how far deletions were carried out before it
     hear(cluster, 7, {"t": 2}, {"t": 6})
     cluster.acknowledge()
     who.synced()
@@ -273,3 +277,99 @@ def test_a_retry_is_not_told_that_a_partition_is_stored_that_was_refused() -> No
     hear(after, 6, {"t": 2})
     assert codes(after.ask(commit)) == [0, 0]
     assert acts.fetch(after) == {("t", 0): 7, ("t", 1): 8}
+
+
+def seen(cluster: VirtualShard) -> list[dict[str, int]]:
+    """Of the records of TopicsSeen which topics they name."""
+    return [
+        {one.name: one.incarnation for one in record.topics_seen.incarnations}
+        for _, record in cluster.log
+        if record.HasField("topics_seen")
+    ]
+
+
+def committed_in_three_topics() -> VirtualShard:
+    """Offsets of two groups in `t` and `u`, and in `raw`, which is no topic."""
+    cluster = acts.shard()
+    hear(cluster, 5, {"t": 1, "u": 1}, incarnations={"t": 2, "u": 3})
+    for group_id in ("g", "bad"):
+        for topic in ("t", "u", "raw", "t"):
+            acts.commit(cluster, group_id=group_id, topic=topic)
+    assert seen(cluster) == [{"t": 2}, {"u": 3}], "each once"
+    return cluster
+
+
+@pytest.mark.parametrize("incarnations", [{"u": 3}, {"t": 900, "u": 3}], ids=["deleted", "created again"])
+def test_a_deletion_that_the_catalog_has_forgotten_is_carried_out_at_a_load(
+    incarnations: dict[str, int],
+) -> None:
+    before = committed_in_three_topics()
+    held = before.reloaded(quarantine=Quarantine(frozenset({"bad"})))
+    partitions = dict.fromkeys(incarnations, 1)
+    hear(held, 5_000, partitions, {"x": 4_999}, incarnations=incarnations, deletions_since=4_900)
+    for each in (held, held.reloaded()):
+        for group_id in ("g", "bad"):
+            assert acts.fetch(each, group_id) == {("raw", 0): 1, ("u", 0): 1}
+
+
+def test_nothing_is_lost_of_a_topic_that_is_still_the_same_however_much_the_catalog_forgot() -> None:
+    before = committed_in_three_topics()
+    hear(before, 8, {"t": 1, "u": 1, "v": 1}, incarnations={"t": 2, "u": 3, "v": 7})
+    (who,) = acts.joined(before, acts.member(before, "a", protocols=[("range", owning())]))
+    who.sync({who.member_id: given(0, topic="v")}).synced()
+    assert seen(before)[-1] == {"v": 7}
+    who.cluster = after = before.reloaded()
+    same = {"t": 2, "u": 3, "v": 7}
+    hear(after, 5_000, dict.fromkeys(same, 1), {"x": 4_999}, incarnations=same, deletions_since=4_900)
+    assert acts.commit(after, who, topic="v") == 0
+    assert acts.fetch(after) == {("raw", 0): 1, ("t", 0): 1, ("u", 0): 1, ("v", 0): 1}
+
+
+def test_what_an_assignment_gave_of_a_topic_whose_deletion_is_forgotten_is_nothing_of_a_later_one() -> None:
+    before = acts.shard()
+    hear(before, 5, {"t": 2}, incarnations={"t": 2})
+    (who,) = acts.joined(before, acts.member(before, "a", protocols=[("range", owning())]))
+    who.sync({who.member_id: given(0, 1)}).synced()
+    who.cluster = after = before.reloaded()
+    hear(after, 5_000, {"t": 2}, {"x": 4_999}, incarnations={"t": 900}, deletions_since=4_900)
+    assert acts.commit(after, who) == UNKNOWN_TOPIC
+
+
+def test_an_assignment_that_was_made_after_a_deletion_lasts_for_the_next_owner_too() -> None:
+    before = acts.shard()
+    hear(before, 5, {"t": 2})
+    acts.commit(before, topic="u")
+    hear(before, 7, {"t": 2}, {"t": 6})
+    (who,) = acts.joined(before, acts.member(before, "a", protocols=[("range", owning())]))
+    who.sync({who.member_id: given(0, 1)}).synced()
+    who.cluster = after = before.reloaded()
+    hear(after, 7, {"t": 2}, {"t": 6})
+    assert acts.commit(after, who) == 0
+
+
+def test_which_topics_are_meant_stands_in_the_snapshot() -> None:
+    before = committed_in_three_topics()
+    copy = through_snapshot(before.reloaded().shard, Position(2, 9), before.config)
+    assert copy.incarnations == (("t", 2), ("u", 3))
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_named_again() -> None:
+    cluster = committed_in_three_topics()
+    hear(cluster, 12, {"t": 1, "u": 1}, {"t": 10}, incarnations={"t": 11, "u": 3})
+    assert cluster.shard.incarnations == (("u", 3),)
+    acts.commit(cluster, topic="t", offset=7)
+    after = cluster.reloaded()
+    assert after.shard.incarnations == (("t", 11), ("u", 3))
+    now = {"t": 11, "u": 3}
+    hear(after, 5_000, {"t": 1, "u": 1}, {"x": 4_999}, incarnations=now, deletions_since=4_900)
+    assert acts.fetch(after) == {("raw", 0): 1, ("t", 0): 7, ("u", 0): 1}
+
+
+def test_where_the_feature_comes_late_topics_with_offsets_are_named_with_the_first_record() -> None:
+    before = VirtualShard(features=NO_FEATURES)
+    hear(before, 5, {"t": 1, "u": 1}, incarnations={"t": 2, "u": 3})
+    acts.commit(before, topic="t")
+    after = VirtualShard(records=before.log, features=ALL_FEATURES)
+    hear(after, 5, {"t": 1, "u": 1}, incarnations={"t": 2, "u": 3}, carried_out=5)
+    acts.commit(after, topic="raw")
+    assert seen(after) == [{"t": 2}]

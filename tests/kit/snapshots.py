@@ -62,12 +62,19 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
     """A shard that was made of the snapshot of another one."""
     copy = Shard(shard.number, config)
     reader = copy.restore()
-    covered = Covered(shard.number, upto, bytes(32), catalog_offset=shard.catalog_offset)
+    covered = Covered(
+        shard.number,
+        upto,
+        bytes(32),
+        catalog_offset=shard.catalog_offset,
+        incarnations=shard.incarnations,
+    )
     for part in parts(shard.groups.values(), covered, part_bytes):
         reader.take(part)
     assert reader.complete
     assert reader.covered == covered
     assert copy.catalog_offset == shard.catalog_offset
+    assert copy.incarnations == shard.incarnations
     return copy
 
 

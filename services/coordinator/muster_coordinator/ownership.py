@@ -432,6 +432,8 @@ class Ownership:
             pushed.version.offset,
             {name: topic.partitions for name, topic in topics.items()},
             {removed.name: removed.offset for removed in pushed.deletions},
+            {name: topic.incarnation for name, topic in topics.items()},
+            pushed.deletions_since,
         )
         changed: frozenset[str] = frozenset()
         deleted: frozenset[str] = frozenset()

@@ -168,7 +168,11 @@ class SnapshotTaker:
             return  # the nodes have not heard yet how far this owner's log is acknowledged
         upto = image.chain.end
         covered = Covered(
-            shard.number, upto, image.chain.end_hash, catalog_offset=image.core.catalog_offset
+            shard.number,
+            upto,
+            image.chain.end_hash,
+            catalog_offset=image.core.catalog_offset,
+            incarnations=image.core.incarnations,
         ).behind(image.base, image.written_at_ms)
         hashes = await self._store_parts(shard, kept, image, covered)
         snapshot = records_pb2.Snapshot(

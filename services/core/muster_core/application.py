@@ -39,6 +39,7 @@ class Application:
             fail.
         failed: the record that raised last, with its position; None: none did.
         catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
     """
 
@@ -52,6 +53,7 @@ class Application:
         self.frozen: frozenset[str] = frozenset()
         self.failed: tuple[Position, log.Record] | None = None
         self.catalog_offset = 0
+        self.incarnations: dict[str, int] = {}
         self.held: dict[str, Group] = {}
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
             "generation_started": self._generation_started,
@@ -261,6 +263,10 @@ class Application:
     def _topics_seen(self, _: Position, __: int, record: log.TopicsSeen) -> None:
         self.catalog_offset = max(self.catalog_offset, record.catalog_offset)
         topics = frozenset(record.topics)
+        for topic in topics:
+            self.incarnations.pop(topic, None)
+        for one in record.incarnations:
+            self.incarnations[one.name] = one.incarnation
         if topics:
             for group in self._groups.values():
                 group.renew(topics)

@@ -1,7 +1,7 @@
 """The topics, as a coordinator knows them at one time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -13,11 +13,15 @@ class Catalog:
         offset: the place.
         partitions: numbers of partitions by topic.
         deletions: of names that were removed the offset of the last removal in the catalog's log.
+        incarnations: offsets in the catalog's log of the records that created the topics, by topic.
+        deletions_since: every removal after this offset is among the deletions; older ones may be forgotten.
     """
 
     offset: int
     partitions: Mapping[str, int]
     deletions: Mapping[str, int]
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    deletions_since: int = 0
 
     @cached_property
     def last_deletion(self) -> int:

@@ -5,9 +5,10 @@ from dataclasses import asdict, fields
 from typing import get_args
 
 from google.protobuf.any_pb2 import Any as AnyMessage
-from muster_protos.muster.internal.v1 import fault_pb2
+from muster_protos.muster.internal.v1 import fault_pb2, metadata_pb2
 
 from muster_core.application import group_of
+from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import (
@@ -80,6 +81,9 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         case TopicsChanged():
             kept.topics_changed.topics.extend(sorted(event.topics))
             kept.topics_changed.deleted.extend(sorted(event.deleted))
+            kept.topics_changed.carried_out = event.carried_out
+            if event.catalog is not None:
+                kept.topics_changed.catalog.CopyFrom(_catalog_message(event.catalog))
         case Attach():
             kept.attach.stream_id, kept.attach.knows_unsure = event.stream_id, event.knows_unsure
             kept.attach.request.CopyFrom(event.request)
@@ -93,6 +97,26 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
         case _:
             _fill_in_small(event, kept)
     return kept
+
+
+def _catalog_message(catalog: Catalog) -> metadata_pb2.TopicCatalog:
+    message = metadata_pb2.TopicCatalog(deletions_since=catalog.deletions_since)
+    message.version.offset = catalog.offset
+    for name, partitions in catalog.partitions.items():
+        message.topics.add(name=name, partitions=partitions, incarnation=catalog.incarnations.get(name, 0))
+    for name, offset in catalog.deletions.items():
+        message.deletions.add(name=name, offset=offset)
+    return message
+
+
+def _catalog_of(message: metadata_pb2.TopicCatalog) -> Catalog:
+    return Catalog(
+        message.version.offset,
+        {topic.name: topic.partitions for topic in message.topics},
+        {removed.name: removed.offset for removed in message.deletions},
+        {topic.name: topic.incarnation for topic in message.topics if topic.incarnation},
+        message.deletions_since,
+    )
 
 
 def _fill_in_small(event: Cancelled | Tick | Suspend | Resume | Beat, kept: fault_pb2.FaultEvent) -> None:
@@ -305,7 +329,12 @@ def event_of(kept: fault_pb2.FaultEvent) -> Event:
             return Unload(kept.unload.successor if kept.unload.HasField("successor") else None)
         case "topics_changed":
             changed = kept.topics_changed
-            return TopicsChanged(frozenset(changed.topics), frozenset(changed.deleted))
+            return TopicsChanged(
+                frozenset(changed.topics),
+                frozenset(changed.deleted),
+                _catalog_of(changed.catalog) if changed.HasField("catalog") else None,
+                changed.carried_out,
+            )
         case "features_enabled":
             return FeaturesEnabled(known_of(kept.features_enabled.features))
         case "attach":

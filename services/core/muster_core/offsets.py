@@ -157,7 +157,7 @@ class Offsets:
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key, response)
         self._open_commits[request.group_id] += 1
-        self._deletions.note_before_commit()
+        self._deletions.note_before({topic.name for topic in request.topics})
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
     def _stored(

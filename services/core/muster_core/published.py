@@ -60,6 +60,12 @@ def partitions_of(entries: Iterable[common_pb2.TopicPartitions]) -> Iterator[Top
     return chain.from_iterable(zip(repeat(entry.topic), entry.partitions[:]) for entry in entries)
 
 
+def topics_given(assignment: bytes) -> set[str]:
+    """The topics of a published assignment; none of a foreign one."""
+    message = read_assignment(assignment)
+    return set() if message is None else {entry.topic for entry in message.partitions}
+
+
 def count_in(assignment: bytes) -> int:
     """How many partitions a published assignment gives; 0: none, or foreign."""
     message = read_assignment(assignment)

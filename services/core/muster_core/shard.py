@@ -78,9 +78,9 @@ class Shard:
         self._context.application.frozen = quarantine.groups
         self._rebalancer = Rebalancer(self._context)
         self._joins = Joins(self._context, self._rebalancer)
-        self._syncs = Syncs(self._context, self._rebalancer)
-        self._leaves = Leaves(self._context, self._rebalancer)
         self._deletions = TopicDeletions(self._context)
+        self._syncs = Syncs(self._context, self._rebalancer, self._deletions)
+        self._leaves = Leaves(self._context, self._rebalancer)
         self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
         self._streams = Streams(self._context, self._rebalancer)
         self._queries = Queries(self._context, self._offsets)
@@ -194,6 +194,11 @@ class Shard:
     def catalog_offset(self) -> int:
         """Up to where in the catalog's log deletions of topics were carried out; 0: the log does not say."""
         return self._context.application.catalog_offset
+
+    @property
+    def incarnations(self) -> tuple[tuple[str, int], ...]:
+        """Of the topics that offsets and assignments belong to, by name, in order, as far as known."""
+        return tuple(sorted(self._context.application.incarnations.items()))
 
     def replay(self, position: Position, record: records_pb2.Record) -> None:
         """Takes over a record of the log, in order, while loading.

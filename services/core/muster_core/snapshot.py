@@ -57,6 +57,7 @@ class Covered:
         milestones: places that it and snapshots before it covered, oldest first.
         previous_upto: what the snapshot before covers, which is kept beside this one; nowhere: there is none.
         catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        incarnations: of the topics that offsets and assignments belong to, by name, in order.
     """
 
     shard: int
@@ -65,6 +66,7 @@ class Covered:
     milestones: tuple[Milestone, ...] = ()
     previous_upto: Position = NOWHERE
     catalog_offset: int = 0
+    incarnations: tuple[tuple[str, int], ...] = ()
 
     def behind(self, before: "Covered", written_at_ms: int) -> "Covered":
         """The same as the successor of another snapshot; of too many milestones every second one goes.
@@ -127,6 +129,8 @@ def _items(groups: Iterable[Group], covered: Covered) -> Iterator[snapshot_pb2.S
         previous_upto=covered.previous_upto.to_proto(),
         catalog_offset=covered.catalog_offset,
     )
+    for name, incarnation in covered.incarnations:
+        header.incarnations.add(name=name, incarnation=incarnation)
     for milestone in covered.milestones:
         header.milestones.add(position=milestone.position.to_proto(), written_at_ms=milestone.written_at_ms)
     yield snapshot_pb2.SnapshotItem(header=header)
@@ -311,6 +315,7 @@ class SnapshotReader:
             ),
             Position.from_proto(header.previous_upto),
             header.catalog_offset,
+            tuple((one.name, one.incarnation) for one in header.incarnations),
         )
         self.begun(self.covered)
 

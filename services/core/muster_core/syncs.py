@@ -26,9 +26,11 @@ from muster_core.published import (
     partitions_in,
     partitions_of,
     read_subscription,
+    topics_given,
 )
 from muster_core.rebalance import Rebalancer
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
+from muster_core.topic_deletions import TopicDeletions
 
 _REBALANCES = "the group rebalances; join again"
 
@@ -39,11 +41,13 @@ class Syncs:
     Args:
         context: the shard.
         rebalancer: knows sessions and waits for syncs.
+        deletions: of topics.
     """
 
-    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deletions: TopicDeletions) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._deletions = deletions
         self._all_well = HeartbeatResponse()  # to every heartbeat of an epoch that has no news
         # Rows "sync" of the table event × state (conformance, section 3.2): Empty has no members, so 25 comes
         # before | 27 | park, the leader's is written and then answers all | the assignment.
@@ -110,6 +114,9 @@ class Syncs:
         member.sync_call = call.call_id
         self._rebalancer.synced(group, member)
         if record is not None:
+            members = record.assignment_committed.members
+            topics = set[str]().union(*(topics_given(entry.assignment) for entry in members))
+            self._deletions.note_before(topics)
             self._context.append(
                 [record],
                 partial(self._assignment_stored, group),

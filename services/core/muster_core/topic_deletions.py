@@ -1,7 +1,8 @@
 """Deletions of topics, carried out in the groups of a shard."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 
@@ -28,10 +29,12 @@ class TopicDeletions:
         self._context = context
         self._carried_out = 0
         self._recorded = 0
+        self._named: dict[str, int] | None = None
 
     def restore(self, covered: Covered) -> None:
         """A snapshot was begun."""
         self._context.application.catalog_offset = covered.catalog_offset
+        self._context.application.incarnations.update(covered.incarnations)
 
     def carry_out(self, event: TopicsChanged) -> None:
         """Takes in the catalog, and removes what is of topics that were deleted since."""
@@ -41,6 +44,12 @@ class TopicDeletions:
             self._recorded = max(self._recorded, context.application.catalog_offset)
             since = max(self._carried_out, self._recorded) or event.carried_out or catalog.offset
             deleted |= catalog.deleted_since(since)
+            if since < catalog.deletions_since:  # some of them are forgotten
+                deleted |= {
+                    name
+                    for name, incarnation in self._incarnations.items()
+                    if catalog.incarnations.get(name) != incarnation
+                }
             self._carried_out = max(since, catalog.offset)
             context.catalog = catalog
         if not deleted:
@@ -49,7 +58,11 @@ class TopicDeletions:
         # All groups are looked at, also those without an offset. What those in quarantine own is not known.
         owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
         if self._records and (
-            records or any(owned) or context.quarantine.groups or self._is_about_to_be_owned(deleted)
+            records
+            or any(owned)
+            or context.quarantine.groups
+            or self._is_about_to_be_owned(deleted)
+            or not deleted.isdisjoint(self._incarnations)
         ):
             records.append(self._seen(deleted))
             context.deletions.append(deleted)
@@ -70,23 +83,52 @@ class TopicDeletions:
             for topic, _ in partitions_in(member.assignment)
         )
 
-    def note_before_commit(self) -> None:
-        """Says in the log how far deletions were carried out, if that must stand before the next commit."""
+    def note_before(self, topics: Collection[str]) -> None:
+        """Says in the log what must stand there before offsets or an assignment in these topics.
+
+        That is how far deletions were carried out, and which topics of these names are meant: so a later
+        owner finds out that one was deleted also when the catalog has forgotten the deletion.
+        """
         if not self._records:
             return
         self._recorded = max(self._recorded, self._context.application.catalog_offset)
-        if not self._recorded or self._recorded < self._context.catalog.last_deletion:
-            self._context.append([self._seen(frozenset())], _nothing)
+        catalog, named = self._context.catalog, self._incarnations
+        if not self._recorded:
+            topics = {*topics, *self._topics()}  # what stands in the log without it
+        known = catalog.incarnations if catalog.offset >= self._carried_out else {}
+        new = {name: known[name] for name in topics if name in known and known[name] != named.get(name)}
+        if new or not self._recorded or self._recorded < catalog.last_deletion:
+            self._context.append([self._seen(frozenset(), new)], _nothing)
+
+    @property
+    def _incarnations(self) -> dict[str, int]:
+        """Of the topics that the log names, what is on its way there included."""
+        if self._named is None:
+            self._named = dict(self._context.application.incarnations)
+        return self._named
+
+    def _topics(self) -> Iterator[str]:
+        """Names in which groups have offsets or own partitions."""
+        for group in (*self._context.groups.values(), *self._context.held.values()):
+            yield from (partition[0] for partition, _ in group.offsets)
+            yield from (topic for topic, _ in group.owners)
 
     @property
     def _records(self) -> bool:
         return Feature.TOPIC_INCARNATIONS in self._context.features and self._carried_out > 0
 
-    def _seen(self, deleted: frozenset[str]) -> log.Record:
+    def _seen(self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})) -> log.Record:
         self._recorded = self._carried_out
+        for name in deleted:
+            self._incarnations.pop(name, None)
+        self._incarnations.update(new)
         record = self._context.record()
         record.critical = True
-        record.topics_seen.CopyFrom(log.TopicsSeen(catalog_offset=self._carried_out, topics=sorted(deleted)))
+        seen = record.topics_seen
+        seen.catalog_offset = self._carried_out
+        seen.topics.extend(sorted(deleted))
+        for name, incarnation in sorted(new.items()):
+            seen.incarnations.add(name=name, incarnation=incarnation)
         return record
 
     def _tombstones(self, topics: frozenset[str]) -> Iterator[log.Record]:

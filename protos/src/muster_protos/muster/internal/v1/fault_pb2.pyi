@@ -10,6 +10,7 @@ from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from muster_protos.muster.internal.v1 import metadata_pb2 as _metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2 as _records_pb2
 from muster_protos.muster.v1 import common_pb2 as _common_pb2
 from muster_protos.muster.v1 import session_pb2 as _session_pb2
@@ -220,6 +221,10 @@ class FaultEvent(_message.Message):
 
         TOPICS_FIELD_NUMBER: _builtins.int
         DELETED_FIELD_NUMBER: _builtins.int
+        CATALOG_FIELD_NUMBER: _builtins.int
+        CARRIED_OUT_FIELD_NUMBER: _builtins.int
+        carried_out: _builtins.int
+        """Up to where in the catalog's log deletions count as carried out where the shard's log says nothing of it."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
             """All topics that changed."""
@@ -228,15 +233,21 @@ class FaultEvent(_message.Message):
         def deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
             """Those of them that were deleted."""
 
+        @_builtins.property
+        def catalog(self) -> _metadata_pb2.TopicCatalog:
+            """The catalog; absent: not known."""
+
         def __init__(
             self,
             *,
             topics: _abc.Iterable[_builtins.str] | None = ...,
             deleted: _abc.Iterable[_builtins.str] | None = ...,
+            catalog: _metadata_pb2.TopicCatalog | None = ...,
+            carried_out: _builtins.int = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["carried_out", b"carried_out", "catalog", b"catalog", "deleted", b"deleted", "topics", b"topics"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

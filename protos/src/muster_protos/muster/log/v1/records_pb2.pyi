@@ -760,6 +760,7 @@ class TopicsSeen(_message.Message):
 
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
     catalog_offset: _builtins.int
     """Offset of that place in the catalog's log."""
     @_builtins.property
@@ -768,19 +769,52 @@ class TopicsSeen(_message.Message):
         nothing of later topics of these names before their next generation.
         """
 
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicIncarnation]:
+        """Topics in which offsets or assignments follow, each named before the first of them, and again when another topic
+        has its name: what stands in the log of a name belongs to the last one, until a record of this kind removes it.
+        """
+
     def __init__(
         self,
         *,
         catalog_offset: _builtins.int = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        incarnations: _abc.Iterable[Global___TopicIncarnation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "incarnations", b"incarnations", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicsSeen: _TypeAlias = TopicsSeen  # noqa: Y015
+
+@_typing.final
+class TopicIncarnation(_message.Message):
+    """Which topic of a name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name."""
+    incarnation: _builtins.int
+    """Offset of the record in the catalog's log that created it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicIncarnation: _TypeAlias = TopicIncarnation  # noqa: Y015
 
 @_typing.final
 class TopicStored(_message.Message):

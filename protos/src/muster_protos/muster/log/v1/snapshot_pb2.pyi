@@ -128,6 +128,7 @@ class SnapshotHeader(_message.Message):
     MILESTONES_FIELD_NUMBER: _builtins.int
     PREVIOUS_UPTO_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Layout; a reader that does not know it must not use the snapshot. Now 1."""
     shard: _builtins.int
@@ -152,6 +153,10 @@ class SnapshotHeader(_message.Message):
     def previous_upto(self) -> _common_pb2.Position:
         """Last position that the snapshot before covers, which is kept beside this one; offset 0: there is none."""
 
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.TopicIncarnation]:
+        """The topics that offsets and assignments here belong to, by name, as the records of TopicsSeen say."""
+
     def __init__(
         self,
         *,
@@ -162,10 +167,11 @@ class SnapshotHeader(_message.Message):
         milestones: _abc.Iterable[Global___Milestone] | None = ...,
         previous_upto: _common_pb2.Position | None = ...,
         catalog_offset: _builtins.int = ...,
+        incarnations: _abc.Iterable[_records_pb2.TopicIncarnation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "incarnations", b"incarnations", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
