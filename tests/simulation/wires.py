@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import grpc
-from muster_coordinator.lease_line import Heard, LeaseStream, Wait
+from muster_coordinator.lease_line import LEAVE_S, Heard, LeaseStream, Wait
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 from muster_runtime.channels import CHANNEL_OPTIONS
@@ -98,6 +98,7 @@ class _SimulatedLeaseStream:
         self._channel = Channel(process, loop, target, CHANNEL_OPTIONS)
         stub: Any = rpc.MetadataServiceStub(cast(grpc.aio.Channel, self._channel))
         self._call: Call = stub.Lease()
+        self._closed = False
         self._reader = loop.create_task(self._read())
 
     def send(self, request: pb.LeaseRequest) -> None:
@@ -106,17 +107,26 @@ class _SimulatedLeaseStream:
             self._call.send_soon(request)
 
     def close(self) -> None:
+        self._closed = True
+        if not self._call.done():
+            self._call.send_soon(pb.LeaseRequest(leave=True))
+        # The wait for it would hold the renewing up.
+        self._channel.loop.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        await asyncio.wait([self._reader], timeout=LEAVE_S)
         self._reader.cancel()
         self._call.cancel()
-        # The wait for it would hold the renewing up.
-        self._channel.loop.create_task(self._channel.close())
+        await self._channel.close()
 
     async def _read(self) -> None:
         try:
             while (answer := await self._call.read()) is not grpc.aio.EOF:
-                self._process.watch.renewal_answered(self._process, answer)
-                self._heard(answer)
+                if not self._closed:
+                    self._process.watch.renewal_answered(self._process, answer)
+                    self._heard(answer)
             self.problem = "the stream was ended"
         except grpc.aio.AioRpcError as error:
             self.problem = f"{error.code().name}: {error.details()}"
-        self._heard(None)
+        if not self._closed:
+            self._heard(None)

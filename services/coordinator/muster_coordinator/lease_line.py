@@ -12,6 +12,9 @@ import grpc
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
 
+LEAVE_S = 2.0
+"""An instance that was told and has not ended the stream by then is not there: it is broken off."""
+
 Heard = Callable[[pb.LeaseResponse | None], None]
 """Takes what a stream hears; None: it broke."""
 
@@ -44,7 +47,7 @@ class LeaseStream(Protocol):
         """Sends a renewal; never waits and never fails."""
 
     def close(self) -> None:
-        """Ends it; nothing is heard of it afterwards that matters."""
+        """Takes leave, and ends it: this process lives. Nothing is heard of it afterwards."""
 
 
 class LeaseLine(Protocol):
@@ -119,6 +122,8 @@ class _BlockingStream:
         self._heard = heard
         self._requests: queue.SimpleQueue[pb.LeaseRequest | None] = queue.SimpleQueue()
         stub: Any = rpc.MetadataServiceStub(channel)
+        self._closed = False
+        self._patience: threading.Timer | None = None
         self._call: Any = stub.Lease(self._outgoing())
         threading.Thread(target=self._read, name="lease-answers", daemon=True).start()
 
@@ -126,8 +131,19 @@ class _BlockingStream:
         self._requests.put(request)
 
     def close(self) -> None:
+        # A stream that is broken off looks like a death: the instance ends it when it has read this.
+        self._closed = True
+        self._patience = threading.Timer(LEAVE_S, self._call.cancel)
+        self._patience.daemon = True
+        self._patience.start()
+        self._requests.put(pb.LeaseRequest(leave=True))
         self._requests.put(None)
-        self._call.cancel()
+        if self.problem:
+            self._end()
+
+    def _end(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         self._channel.close()
 
     def _outgoing(self) -> Iterator[pb.LeaseRequest]:
@@ -136,7 +152,8 @@ class _BlockingStream:
     def _read(self) -> None:
         try:
             for answer in self._call:
-                self._heard(answer)
+                if not self._closed:
+                    self._heard(answer)
             self.problem = "the stream was ended"
         except grpc.RpcError as error:
             problem: Any = error
@@ -144,4 +161,7 @@ class _BlockingStream:
         except ValueError as error:
             # Raised by grpc when the channel is closed while the call begins.
             self.problem = str(error)
-        self._heard(None)
+        if self._closed:
+            self._end()
+        else:
+            self._heard(None)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Set
 from dataclasses import dataclass, replace
 
 import structlog
@@ -27,6 +27,7 @@ MAX_LEASE_MS = 60_000
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
+_TRY_AGAIN_MS = 5_000
 _OUR_OWN = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM}
 )
@@ -72,9 +73,16 @@ class _Stream:
     Attributes:
         row: its last renewal, from when it is on its way to the nodes on: a process that dies then may have
             stored it, and a verdict on the one before would be refused.
+        reached: whether somebody accepted a connection at its address while the stream stood; None: it was
+            not tried yet.
+        trying: finds that out.
+        tried_ms: when that began last.
     """
 
     row: LeaseRow | None = None
+    reached: bool | None = None
+    trying: asyncio.Task[None] | None = None
+    tried_ms: int = 0
 
 
 class Leases:
@@ -130,11 +138,15 @@ class Leases:
         over = False
         try:
             async for request in requests:
+                if request.leave:
+                    over = True
+                    return
                 problem = request_problem(request, shard_count)
                 if problem or (stream.row is not None and request.node_id != stream.row.node_id):
                     text = problem or "one stream is for one coordinator"
                     await answer(pb.LeaseResponse(number=request.number, message=text))
                     continue
+                self._try_address(stream, request)
                 response = await self._renew(stream, request)
                 over = response.superseded or (request.release and response.renewed)
                 await answer(response)
@@ -142,9 +154,36 @@ class Leases:
                     return
         finally:
             if stream.row is not None and not over and not self.stopping:
-                probe = asyncio.create_task(self._look_into(stream.row), name="lease-probe")
-                self._probes.add(probe)
-                probe.add_done_callback(self._probes.discard)
+                self._begin(self._look_into(stream, stream.row))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="lease-probe")
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+        return task
+
+    def _try_address(self, stream: _Stream, request: pb.LeaseRequest) -> None:
+        """While the stream says that a process lives: can its address be reached from here at all?"""
+        now_ms = self._now_ms()
+        if stream.reached or (stream.trying is not None and not stream.trying.done()):
+            return
+        if stream.reached is None or now_ms - stream.tried_ms >= _TRY_AGAIN_MS:
+            stream.tried_ms = now_ms
+            stream.trying = self._begin(self._try(stream, request.node_id, request.host, request.port))
+
+    async def _try(self, stream: _Stream, node_id: str, host: str, port: int) -> None:
+        try:
+            await _connect(host, port, self._probe_timeout_ms)
+        except OSError as error:
+            if stream.reached is None:
+                log.warning(
+                    "coordinator_address_not_reached",
+                    node_id=node_id, address=f"{host}:{port}", reason=_verdict(error) or str(error),
+                    meaning="its death will be noticed by its silence alone",
+                )  # fmt: skip
+            stream.reached = False
+        else:
+            stream.reached = True
 
     async def _renew(self, stream: _Stream, request: pb.LeaseRequest) -> pb.LeaseResponse:
         known = stream.row
@@ -205,12 +244,17 @@ class Leases:
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
 
-    async def _look_into(self, row: LeaseRow) -> None:
+    async def _look_into(self, stream: _Stream, row: LeaseRow) -> None:
         """Declares a process dead at once if nobody listens where it did.
 
         The sockets of a dying process close one after the other, so a connection may still be accepted after
-        its stream broke: the address is tried again for a while.
+        its stream broke: the address is tried again for a while. One that could not be reached before says
+        nothing.
         """
+        if stream.trying is not None:
+            await stream.trying
+        if not stream.reached:
+            return
         until_ms = self._now_ms() + _LISTENS_ON_MS
         while not (verdict := await probe(row.host, row.port, self._probe_timeout_ms)):
             if self.stopping or self._now_ms() >= until_ms:
@@ -218,25 +262,41 @@ class Leases:
             await asyncio.sleep(_PROBE_PAUSE_MS / 1000)
         if self.stopping:
             return
-        log.info("coordinator_died", node_id=row.node_id, reason=verdict)
-        self._tables.bury(row)
-        self._view.observer.put(replace(row, dead=True), self._now_ms())
-        self._view.refresh()
+        log.info("coordinator_not_there", node_id=row.node_id, reason=verdict)
+        # Whoever goes on to renew has a higher counter on a majority: then this one takes no mark.
+        until_ms = self._now_ms() + self._view.observer.lease_ms
+        while (buried := await self._tables.bury(row, self._renew_timeout_ms)) is None:
+            if self._now_ms() >= until_ms:
+                return
+            await asyncio.sleep(_PROBE_PAUSE_MS / 1000)
+        if buried and not self.stopping:
+            log.info("coordinator_died", node_id=row.node_id, reason=verdict)
+            self._view.observer.put(replace(row, dead=True), self._now_ms())
+            self._view.refresh()
 
 
 async def probe(host: str, port: int, timeout_ms: int) -> str:
     """Why nobody is at an address, in a word; empty: somebody accepted a connection, or nothing is known."""
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            _, writer = await asyncio.open_connection(host, port)
+        await _connect(host, port, timeout_ms)
     except TimeoutError:
         return "silent"
     except OSError as error:
         return _verdict(error)
+    return ""
+
+
+async def _connect(host: str, port: int, timeout_ms: int) -> None:
+    """Connects, and closes the connection.
+
+    Raises:
+        OSError: nobody accepted it in time.
+    """
+    async with asyncio.timeout(timeout_ms / 1000):
+        _, writer = await asyncio.open_connection(host, port)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return ""
 
 
 def _verdict(error: OSError) -> str:

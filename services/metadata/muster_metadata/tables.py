@@ -165,10 +165,27 @@ class Tables:
         ]
         return verdict or Status.LOST, max(ahead, default=0)
 
-    def bury(self, row: LeaseRow) -> None:
-        """Marks a process as dead on all nodes, unless it renewed since."""
-        for node in self._quorum.nodes:
-            node.table("bury", (self._leases(node),), row.node_id, row.session, row.counter)
+    async def bury(self, row: LeaseRow, timeout_ms: int) -> bool | None:
+        """Marks a process as dead on all nodes, unless it renewed since.
+
+        Returns:
+            Whether a majority has the mark; None: not known.
+        """
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, _final: bool) -> bool | None:
+            marked, renewed = count(replies, Status.OK), count(replies, Status.DUP)
+            if marked >= majority:
+                return True
+            # A renewal that counts since then stands on a majority, and leaves too few for the mark.
+            return False if len(self._quorum.nodes) - renewed < majority else None
+
+        verdict, _ = await self._quorum.ask(
+            lambda node: node.table("bury", (self._leases(node),), row.node_id, row.session, row.counter),
+            decide,
+            timeout_ms=timeout_ms,
+        )
+        return verdict
 
     def forget(self, row: LeaseRow) -> None:
         """Removes a row on all nodes, unless it was renewed since."""

@@ -572,6 +572,7 @@ class LeaseRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     SERVING_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
@@ -591,6 +592,10 @@ class LeaseRequest(_message.Message):
     """Grows by one with each request of the stream; echoed."""
     release: _builtins.bool
     """True: the process ends now; the lease is given up."""
+    leave: _builtins.bool
+    """True: the process lives and goes on with another instance; nothing is renewed, and this instance ends the stream. The
+    other fields are empty, so that an instance that does not know this one renews nothing either.
+    """
     catalog_offset: _builtins.int
     """Offset in the catalog's log up to which this process has carried the catalog's changes out; absent: it does not
     say.
@@ -621,13 +626,14 @@ class LeaseRequest(_message.Message):
         number: _builtins.int = ...,
         serving: _abc.Iterable[Global___ServedShard] | None = ...,
         release: _builtins.bool = ...,
+        leave: _builtins.bool = ...,
         catalog_offset: _builtins.int | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015
