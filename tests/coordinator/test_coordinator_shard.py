@@ -14,12 +14,15 @@ from muster_coordinator.phase import Phase
 from muster_coordinator.shard_log import LogStopped
 from muster_coordinator.surroundings import Claimant, Surroundings
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
+from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.offsets import Offsets
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -258,3 +261,23 @@ async def test_a_hand_over_does_not_wait_for_ever_for_a_log_that_is_silent(bench
     await bench.shard.hand_over(None)
     assert code(await commit) == error_code.NOT_COORDINATOR
     assert bench.shard.phase is Phase.GONE
+
+
+async def test_nothing_is_written_behind_a_handoff(bench: Bench) -> None:
+    """A topic is deleted while the record is on its way: the next owner sees to that."""
+    bench.shard.tell(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 1}, {})))
+    commit = bench.commit(1)
+    await bench.log.answer()
+    assert code(await commit) == error_code.NONE
+    handing = asyncio.ensure_future(bench.shard.hand_over(None))
+    await until(lambda: bool(bench.log.open))
+    bench.shard.tell(TopicsChanged(frozenset(), frozenset({"t"}), Catalog(6, {}, {"t": 6})))
+    step = await bench.log.answer()
+    assert isinstance(step, internal.AppendStep)
+    assert [kind(new.record) for new in step.records] == ["handoff"]
+    await handing
+    assert not bench.log.open
+
+
+def kind(record: bytes) -> str:
+    return records_pb2.Record.FromString(record).WhichOneof("kind") or ""

@@ -424,7 +424,7 @@ class OwnedShard:
             successor=self.successor.node_id if self.successor is not None else "",
         )
         record = records_pb2.Record(written_at_ms=self._around.now().wall_ms, handoff=handoff)
-        await self._store(record)
+        await self._store(record, ends_log=True)
 
     async def store_marker(self, snapshot: records_pb2.Snapshot) -> metadata_pb2.LogEnd | None:
         """Stores a Snapshot record; gives its place and hash, or None if the shard is given up meanwhile."""
@@ -434,14 +434,16 @@ class OwnedShard:
             records_pb2.Record(written_at_ms=self._around.now().wall_ms, snapshot=snapshot)
         )
 
-    async def _store(self, record: records_pb2.Record) -> metadata_pb2.LogEnd | None:
+    async def _store(
+        self, record: records_pb2.Record, *, ends_log: bool = False
+    ) -> metadata_pb2.LogEnd | None:
         """Stores a record that the core does not know of."""
         if self._log is None:
             return None  # fenced meanwhile
         append_id = min(self._own_appends, default=0) - 1
         stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
         self._own_appends[append_id] = stored
-        self._log.append(append_id, [record.SerializeToString()], ends_step=True)
+        self._log.append(append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log)
         return await asyncio.shield(stored)
 
     def unload(self, successor: common_pb2.Coordinator | None) -> None:

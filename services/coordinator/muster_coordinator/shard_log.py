@@ -103,9 +103,12 @@ class ShardLog:
         self._idle: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._stopped: LogStopped | None = None
+        self._ended = False
         self._closed = False
 
-    def append(self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False) -> None:
+    def append(
+        self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False, ends_log: bool = False
+    ) -> None:
         """Stores records, all or nothing, behind everything that was given before.
 
         They wait for the end of the loop turn, so that what one turn brings travels together.
@@ -114,6 +117,7 @@ class ShardLog:
             append_id: what `on_done` is told.
             records: their bytes.
             ends_step: nothing travels behind them in the same step, so that `end` is their end in `on_done`.
+            ends_log: nothing is written behind them: what is given later is dropped.
 
         Raises:
             TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.
@@ -126,6 +130,9 @@ class ShardLog:
         ):
             text = f"shard {self.shard}: {len(records)} records of {size_bytes} bytes are no step of the log"
             raise TooLarge(text)
+        if self._ended:
+            return
+        self._ended = ends_log
         self._queue.append(_Batch(append_id, records, size_bytes, ends_step))
         self._schedule()
 
