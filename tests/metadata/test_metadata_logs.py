@@ -19,9 +19,12 @@ from kit.waiting import until
 from muster_coordinator.log_client import LogClient
 from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
+from muster_metadata import metadata as metadata_module
 from muster_metadata.log_stream import MAX_OPEN_CALLS
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.clock import wall_ms
 
 
 @pytest.fixture(
@@ -226,3 +229,20 @@ async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_en
             await client.stop()
         assert {result.outcome for result in results} == {pb.LOG_OUTCOME_OK}
         assert client.repeats > 0
+
+
+async def test_what_metadata_writes_is_stamped_with_the_time_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock of its machine is a week ahead of those of the nodes."""
+    monkeypatch.setattr(metadata_module, "wall_ms", lambda: wall_ms() + 7 * 86_400_000)
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        metadata = cluster[0].server.metadata
+        await until(lambda: metadata.view.log_ahead_ms is not None, "it knows the time of the nodes")
+        writer, topic = Writer(0), discovery_pb2.Topic(name="orders", partitions=3)
+        assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert not (await cluster[0].stub.ChangeTopic(pb.ChangeTopicRequest(create=topic))).error_code
+        for shard, reader in ((0, writer), (metadata.shard_count, None)):
+            last = (await cluster[0].read(shard, reader))[-1]
+            stamped_ms = records_pb2.Record.FromString(last.record).written_at_ms
+            assert abs(stamped_ms - wall_ms()) < 60_000

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 import structlog
+from muster_core.clock import reading
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
@@ -86,7 +87,7 @@ class Metadata:
         self.upkeep = Upkeep(self.quorum, repairer)
         self._patrol = Patrol(self.quorum, self.upkeep)
         self.reader = LogReader(self.quorum)
-        claimer = Claimer(self.quorum, repairer, wall_ms, settings.claim_timeout_ms)
+        claimer = Claimer(self.quorum, repairer, self._stamp_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
         self.snapshots = Snapshots(self.quorum, self.upkeep)
         self.leases = Leases(
@@ -103,7 +104,7 @@ class Metadata:
             self.reader,
             self.upkeep,
             self.instance,
-            wall_ms,
+            self._stamp_ms,
             self.view.topics,
             self._outdated,
             settings.change_timeout_ms,
@@ -219,6 +220,10 @@ class Metadata:
         }
         tell = log.error if found.contradiction else log.warning
         tell("log_not_usable_yet", problem=problem, nodes=nodes)
+
+    def _stamp_ms(self) -> int:
+        """What a record says when it was made: the log's time where this process's wall clock is wrong."""
+        return reading(boot_ms(), wall_ms(), self.view.log_ahead_ms).wall_ms
 
     def _outdated(self, reason: str) -> None:
         """The cluster uses what this version does not know: it ends all streams and refuses every call."""
