@@ -68,15 +68,24 @@ class RealCluster(Coordinators):
         """The records of a kind in a shard's log."""
         return [getattr(r, kind) for r in await self.log(shard) if r.WhichOneof("kind") == kind]
 
-    async def claim(self, shard: int) -> int:
-        """Claims a shard for somebody who is no coordinator; returns the epoch."""
-        step = pb.ClaimStep(node_id="another", session="s", nonce=secrets.token_bytes(16))
-        call = self.stub.Log()
+    async def claim(self, shard: int, *then: records_pb2.Record) -> int:
+        """Claims a shard for somebody who is no coordinator, and writes; returns the epoch."""
+        nonce, call = secrets.token_bytes(16), self.stub.Log()
+        step = pb.ClaimStep(node_id="another", session="s", nonce=nonce)
         await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=shard, claim=step)]))
         result: pb.LogResult = (await call.read()).results[0]
-        call.cancel()
         assert result.outcome == pb.LOG_OUTCOME_OK
-        return result.epoch
+        epoch: int = result.epoch
+        if then:
+            records = [
+                pb.NewRecord(record=r.SerializeToString(), nonce=secrets.token_bytes(16)) for r in then
+            ]
+            batch = pb.AppendStep(epoch=epoch, claim_nonce=nonce, end=result.end, records=records)
+            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=2, shard=shard, append=batch)]))
+            result = (await call.read()).results[0]
+            assert result.outcome == pb.LOG_OUTCOME_OK
+        call.cancel()
+        return epoch
 
     async def change_topic(self, **change: Any) -> None:
         """Changes the catalog."""

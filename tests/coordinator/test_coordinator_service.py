@@ -52,6 +52,24 @@ async def test_fetches_pass_a_barrier_and_a_deposed_owner_does_not_answer_with_o
     assert offset == -2
 
 
+async def test_an_owner_whose_lease_is_good_answers_no_offset_behind_one_that_its_successor_has_stored(
+    real: RealCluster,
+) -> None:
+    """Its lease says nothing about the log: that was claimed by another one, who went on with the commits."""
+    coordinator = await real.add("a")
+    await owns(coordinator, SHARDS)
+    caller = real.caller(coordinator)
+    for shard in range(SHARDS):
+        name = group(shard)
+        assert await caller.commit(name, 1) == error_code.NONE
+        newer = (await real.log(shard))[-1]
+        newer.offset_committed.offsets[0].offset = 2
+        await real.claim(shard, newer)
+        [(code, offset)] = await caller.fetch(name)
+        assert offset != 1, "an offset was answered that is older than an acknowledged one"
+        assert code != error_code.NONE or offset == 2
+
+
 async def test_batches_are_split_by_shard_and_answered_in_their_order(real: RealCluster) -> None:
     coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
