@@ -58,6 +58,34 @@ async def test_interrupted_initialise_goes_on(tmp_path: Path) -> None:
         await nodes.stop()
 
 
+async def test_features_whose_enabling_was_interrupted_are_enabled_when_it_is_run_again(
+    tmp_path: Path,
+) -> None:
+    """And in no cluster that somebody has used, who may want to go back to an older version."""
+    nodes = RedisNodes(tmp_path, 3)
+    await nodes.start()
+    settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+
+    async def enabled() -> tuple[str, ...]:
+        instance = await Instance(MetadataServer(settings)).start()
+        listed = await instance.stub.ListFeatures(pb.ListFeaturesRequest())
+        await instance.stop()
+        return tuple(listed.enabled)
+
+    try:
+        await initialise(nodes.url, 2, features=FEATURE_NAMES[:1])
+        await initialise(nodes.url, 2)
+        assert await enabled() == FEATURE_NAMES
+    finally:
+        await nodes.stop()
+    async with metadata_cluster(tmp_path / "used", 3, features=FEATURE_NAMES[:1]) as cluster:
+        await Writer(0).claim(cluster[0])
+        await until(lambda: cluster.level(4), "all nodes have the catalog")
+        before = await cluster.ends(4)
+        await initialise(cluster.nodes.url, 4)
+        assert await cluster.ends(4) == before
+
+
 async def test_used_cluster_gets_no_second_beginning(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         await Writer(0).claim(cluster[0])

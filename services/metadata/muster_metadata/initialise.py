@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import GENESIS
+from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.about import software_version
 
 from muster_metadata import keys
@@ -30,6 +31,7 @@ MAX_SHARD_COUNT = 10_000
 
 _REPLY_TIMEOUT_MS = 5_000
 _TELL_S = 1.0
+_FIRST_ENTRIES = 100
 
 
 class InitialiseError(Exception):
@@ -122,7 +124,9 @@ async def _initialise(
                 f"{len(missing)} of {len(quorum.nodes)} nodes have no data, and the others were used "
                 "already: start the nodes that have the data"
             )
-        return Initialised(configuration.cluster_id, shard_count, (), tuple(node.index for node in missing))
+        left = tuple(node.index for node in missing)
+        only_begun = configuration.number == 1 and await _only_begun(known, shard_count)
+        return Initialised(configuration.cluster_id, shard_count, (), left, fresh=only_begun)
     away = [_away(node) for node in missing if node not in said]
     if away:
         raise InitialiseError(f"{', '.join(away)}; a new cluster needs all of its nodes")
@@ -185,11 +189,11 @@ def _away(node: Node) -> str:
     return f"node {node.index} ({node.place}): {node.tables.problem or 'it does not answer'}"
 
 
-async def _used(nodes: Sequence[Node], shard_count: int) -> bool:
+async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True) -> bool:
     """Whether anybody ever claimed a log: then a node without data lost it, and must not begin anew."""
     for node in nodes:
         replies: list[Reply] = await asyncio.gather(
-            *(node.inspect(shard) for shard in range(shard_count + 1))
+            *(node.inspect(shard) for shard in range(shard_count + catalog))
         )
         for reply in replies:
             if reply.status is not Status.OK:
@@ -198,6 +202,22 @@ async def _used(nodes: Sequence[Node], shard_count: int) -> bool:
             if state.epoch or state.end.position != GENESIS:
                 return True
     return False
+
+
+async def _only_begun(nodes: Sequence[Node], shard_count: int) -> bool:
+    """Whether a cluster was used by nobody but this command, which stopped while it enabled features."""
+    for node in nodes:
+        if await _used([node], shard_count, catalog=False):
+            return False
+        reply = await node.page(shard_count, "-", "+", _FIRST_ENTRIES)
+        if reply.status is not Status.OK or len(reply.values[0]) == _FIRST_ENTRIES:
+            return False
+        for raw in reply.values[0]:
+            record = records_pb2.Record.FromString(raw[1][1])
+            own = record.WhichOneof("kind") in ("genesis", "feature_enabled")
+            if not own and record.claim.node_id != "init":
+                return False
+    return True
 
 
 async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> None:
