@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
 
+import muster
 import pytest
 from client.client_scripted import NONE, ScriptedCluster
 from kit.interrupted import interrupted
@@ -65,6 +66,25 @@ async def test_an_error_is_one_line(
     assert (code, out) == (1, "")
     assert err.startswith(f"muster: {sentence}")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets",), ("groups", "list", "--servers")])
+def test_an_argument_that_is_no_text_is_named(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from muster.cli import main; main()", *command, b"a\xff"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "muster: the argument 'a\\udcff' is not UTF-8\n"
+
+
+async def test_the_library_names_a_group_id_that_is_no_text(cluster: ScriptedCluster) -> None:
+    async with muster.Cluster(cluster.address) as connection:
+        for question in (connection.committed, connection.describe_group, connection.delete_group):
+            with pytest.raises(muster.SettingsError, match="no text that UTF-8 can hold"):
+                await question("a\udcff")
 
 
 async def test_a_missing_group_is_said_to_be_missing_once(cluster: ScriptedCluster) -> None:

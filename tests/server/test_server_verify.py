@@ -294,16 +294,22 @@ class TestCommand:
         assert told["violations"][0]["position"] == built.end.stream_id
 
     def test_clear_errors(self, tmp_path: Path) -> None:
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "cluster.json").write_text('["redis://u:secret@a:1"]')
         for arguments, message in (
             (["nonsense"], "must begin with redis:// or rediss://"),
             (["redis://u:se#cret@a:1"], "percent-encoded"),
             (["redis://127.0.0.1:1"], "0 of 1 nodes answer"),
             (["--data", str(tmp_path)], "no cluster was started"),
             (["redis://x", "--nodes", "two"], "use all or one"),
+            (["--data", str(broken)], "cluster.json does not describe a cluster"),
+            (["--data", str(broken / "cluster.json")], "does not describe a cluster"),
         ):
             result = self.runner.invoke(self.app, arguments)
             assert result.exit_code == 2
             assert message in result.stderr
+            assert "secret" not in result.stderr
 
 
 def test_genesis_is_where_init_puts_it() -> None:

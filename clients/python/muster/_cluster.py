@@ -271,7 +271,7 @@ class Cluster:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:
         """What a group committed; partitions without a commit are missing. None: everything."""
-        link = self.link(group_id)
+        link = self.link(check_group_id(group_id))
         async with self._deadline(link):
             return await fetch_committed(
                 link,

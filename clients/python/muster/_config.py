@@ -99,7 +99,7 @@ def check_group_id(group_id: str) -> str:
     """The group id if it is acceptable.
 
     Raises:
-        SettingsError: it is empty or too long.
+        SettingsError: it is empty or too long, or no text.
     """
     if not group_id:
         raise SettingsError("group_id", "must not be empty")
@@ -147,6 +147,10 @@ def _between(name: str, value: int, low: int, high: int) -> None:
 
 
 def _at_most(name: str, text: str, limit: int) -> str:
-    if len(text.encode()) > limit:
-        raise SettingsError(name, f"has {len(text.encode())} bytes, at most {limit} are allowed")
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise SettingsError(name, f"{text!r} is no text that UTF-8 can hold") from None
+    if size_bytes > limit:
+        raise SettingsError(name, f"has {size_bytes} bytes, at most {limit} are allowed")
     return text

@@ -53,12 +53,22 @@ def invoke(app: typer.Typer) -> None:
     """Runs it; an error of the client is one line on stderr and exit code 1."""
     # Here the client is an application: its one error line says all that its log would.
     logging.getLogger("muster").setLevel(logging.CRITICAL)
+    _check_words(sys.argv[1:])
     try:
         app()
     except MusterError as error:
         sys.exit(harmless(f"muster: {error}"))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _check_words(words: list[str]) -> None:
+    """Ends the process where an argument is not UTF-8: it can be neither sent nor shown."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            sys.exit(f"muster: the argument {word!a} is not UTF-8")
 
 
 def _show_version(wanted: bool) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from muster_runtime.errors import StartupError
+
 from muster_server.dev.ports import LOOPBACK, free_ports, is_free
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.dev.role_process import RoleProcess, start_all
@@ -19,6 +21,10 @@ from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
 DESCRIPTION = "cluster.json"
 """File of a cluster's folder that says where it is."""
+
+
+class UnusableDescription(StartupError):
+    """What a folder says of the cluster that was started on it cannot be read."""
 
 
 class ClusterBusyError(Exception):
@@ -64,8 +70,15 @@ class Description:
 
         Raises:
             FileNotFoundError: no cluster was started there.
+            UnusableDescription: what is there does not describe one.
         """
-        return cls(**json.loads((folder / DESCRIPTION).read_text()))
+        path = folder / DESCRIPTION
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise
+        except (OSError, TypeError, ValueError) as error:
+            raise UnusableDescription(f"{path} does not describe a cluster: {error}") from None
 
 
 class DevCluster:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster_server.dev.cluster import Description
+from muster_server.dev.cluster import Description, UnusableDescription
 from muster_server.verify.reader import LogUnreadableError
 from muster_server.verify.verifier import Evidence, Report
 from muster_server.verify.verifier import verify as verify_log
@@ -39,7 +39,7 @@ def verify(
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     try:
         report = verify_log(url or _dev_url(data), all_nodes=nodes == "all")
-    except LogUnreadableError as error:
+    except (LogUnreadableError, UnusableDescription) as error:
         _fail(str(error))
     if output == "json":
         typer.echo(as_json(report))
