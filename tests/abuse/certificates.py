@@ -1,0 +1,70 @@
+"""Certificates of an authority, a server and others, made with openssl for programs that attack TLS."""
+
+import subprocess
+from pathlib import Path
+
+import grpc
+
+AUTHORITY, OTHER_AUTHORITY = "authority", "other-authority"
+SERVER, WORKER, STRANGER = "server", "worker", "stranger"
+
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_DAYS = "2"
+
+
+class Certificates:
+    """Certificates in a folder; a server's and a worker's of one authority, a stranger's of another.
+
+    Args:
+        folder: where they are written, as PEM.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for authority in (AUTHORITY, OTHER_AUTHORITY):
+            files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
+            self._openssl("req", "-x509", *_CURVE, *files, "-days", _DAYS, "-subj", f"/CN={authority}")
+        for name in (SERVER, WORKER):
+            self.issue(name, AUTHORITY)
+        self.issue(STRANGER, OTHER_AUTHORITY)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of a process that speaks TLS only, with those that the authority knows."""
+        return {
+            "MUSTER_TLS_CERT_FILE": self.certificate(SERVER),
+            "MUSTER_TLS_KEY_FILE": self.key(SERVER),
+            "MUSTER_TLS_CA_FILE": self.certificate(AUTHORITY),
+            "MUSTER_TLS_REQUIRE_CLIENT_CERTIFICATE": "true",
+        }
+
+    def certificate(self, name: str) -> str:
+        """Path of somebody's certificate."""
+        return str(self._folder / f"{name}.pem")
+
+    def key(self, name: str) -> str:
+        """Path of somebody's private key."""
+        return str(self._folder / f"{name}.key")
+
+    def issue(self, name: str, authority: str) -> None:
+        """Makes a certificate for this machine, or a new one in its place."""
+        request, extensions = self._folder / f"{name}.csr", self._folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        self._openssl(
+            *("req", *_CURVE, "-keyout", self.key(name), "-out", str(request), "-subj", f"/CN={name}")
+        )
+        by = ("-CA", self.certificate(authority), "-CAkey", self.key(authority), "-CAcreateserial")
+        files = ("-in", str(request), "-out", self.certificate(name), "-extfile", str(extensions))
+        self._openssl("x509", "-req", *by, *files, "-days", _DAYS)
+
+    def credentials(self, name: str = "") -> grpc.ChannelCredentials:
+        """What somebody connects with who trusts the authority; without a name: with no certificate."""
+        root = Path(self.certificate(AUTHORITY)).read_bytes()
+        if not name:
+            return grpc.ssl_channel_credentials(root)
+        pair = (Path(self.key(name)).read_bytes(), Path(self.certificate(name)).read_bytes())
+        return grpc.ssl_channel_credentials(root, *pair)
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self._folder, check=True, capture_output=True)

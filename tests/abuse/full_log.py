@@ -1,0 +1,130 @@
+"""The log's node is out of memory for some seconds; then it has room again.
+
+Must hold: whoever writes meanwhile is told to try again, nothing that was acknowledged is gone, and W works
+on by itself, with the partition that it had.
+"""
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+from abuse.caller import commit, connection, groups_stub, name_of
+from abuse.lab import GAP_S, Lab, Target
+from kit.programs import Broken, report, run
+from kit.waiting import until
+from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from redis.asyncio import Redis
+
+FULL_S = 4.0
+"""Shorter than a session, so that W keeps its partition (docs/safety.md, "An outage of the log")."""
+
+BACK_S = 10.0
+QUIET_S = 3.0
+TRY_AGAIN = {
+    common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+    common_pb2.ERROR_CODE_NOT_COORDINATOR,
+}
+RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED}
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
+        async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
+            target = await Target.at(lab.cluster.servers)
+            [group] = await target.groups(1, "full")
+            await asyncio.sleep(QUIET_S)
+            began_s = time.monotonic()
+            told = await while_full(lab, target, group)
+            room_s = time.monotonic()
+            acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
+            await until(lambda: lab.window(room_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+            await asyncio.sleep(QUIET_S)
+            window = lab.window(began_s, time.monotonic())
+            report(f"full for {room_s - began_s:.1f} s: {told}; W's longest gap {window.gap_s:.1f} s")
+            if window.events:
+                raise Broken(f"W was disturbed: {'; '.join(window.events)}")
+            if (found := await fetched(target, group)) != acknowledged:
+                raise Broken(f"{acknowledged} was acknowledged, {found} is stored")
+            after = lab.window(time.monotonic() - QUIET_S, time.monotonic())
+            if after.gap_s > 2 * GAP_S:
+                raise Broken(f"W had a gap of {after.gap_s:.1f} s long after there was room again")
+            if ended := lab.cluster.ended():
+                raise Broken(f"ended: {', '.join(ended)}")
+
+
+async def while_full(lab: Lab, target: Target, group: str) -> str:
+    """Lets the node be full, and writes; gives what a commit and a new topic were answered."""
+    assert lab.cluster.nodes is not None
+    async with Redis.from_url(lab.cluster.nodes[0].url) as node:
+        if await stored(target, group, 1) != 1:
+            raise Broken("a commit before it was not stored")
+        await node.config_set("maxmemory", "1mb")
+        ends_s = time.monotonic() + FULL_S
+        try:
+            code = await answer_to_a_commit(target, group)
+            topic = await answer_to_a_topic(target)
+            await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
+        finally:
+            await node.config_set("maxmemory", "0")
+    return f"a commit was answered {code}, a new topic {topic}"
+
+
+async def answer_to_a_commit(target: Target, group: str) -> str:
+    """What a commit is answered that cannot be stored: to be tried again."""
+    async with connection(target.owner) as channel:
+        partitions = [pb.OffsetCommitRequest.Partition(offset=9)]
+        try:
+            answer = await groups_stub(channel).OffsetCommit(commit(group, partitions), timeout=FULL_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in RETRIED:
+                raise Broken(f"a commit was answered {error.code().name}: {error.details()}") from error
+            return error.code().name
+        code = answer.topics[0].partitions[0].error_code
+        if code not in TRY_AGAIN:
+            raise Broken(f"a commit that cannot be stored was answered {name_of(code)}")
+        return name_of(code)
+
+
+async def answer_to_a_topic(target: Target) -> str:
+    """What a new topic is answered that cannot be stored."""
+    async with connection(target.servers) as channel:
+        stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+        request = discovery_pb2.CreateTopicRequest(topic=discovery_pb2.Topic(name="full", partitions=1))
+        try:
+            answer = await stub.CreateTopic(request, timeout=FULL_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in RETRIED:
+                raise Broken(f"a topic was answered {error.code().name}: {error.details()}") from error
+            return error.code().name
+        if not answer.error_code:
+            raise Broken("a topic that cannot be stored was acknowledged")
+        return name_of(answer.error_code)
+
+
+async def stored(target: Target, group: str, offset: int) -> int:
+    """Commits; gives the offset once it was acknowledged, 0 if it is to be tried again."""
+    async with connection(target.owner) as channel:
+        partitions = [pb.OffsetCommitRequest.Partition(offset=offset)]
+        try:
+            answer = await groups_stub(channel).OffsetCommit(commit(group, partitions), timeout=FULL_S)
+        except grpc.aio.AioRpcError:
+            return 0
+        return 0 if answer.topics[0].partitions[0].error_code else offset
+
+
+async def fetched(target: Target, group: str) -> int:
+    """The stored offset."""
+    async with connection(target.owner) as channel:
+        request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group)])
+        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
+        offset: int = answer.groups[0].topics[0].partitions[0].offset
+        return offset
+
+
+if __name__ == "__main__":
+    run(main)
