@@ -157,7 +157,6 @@ async def commands(cluster: DevCluster, url: str) -> int:
         (("muster", "doctor"), whole, "coordinator"),
         (("muster", "verify", url), {}, "clean"),
         (("muster", "nodes", "list"), log, "node"),
-        (("muster", "nodes", "list", url), {}, "node"),
     )
     for command, variables, expected in shown:
         what = " ".join(command[:2])
@@ -177,7 +176,7 @@ async def mistakes(folder: Path, port: int, url: str) -> int:
             (("muster-server", "config"), variables),
             (("muster-server", "init"), variables),
             (("muster", "verify", address), {}),
-            (("muster", "nodes", "list", address), {}),
+            (("muster", "nodes", "list"), variables),
         ):
             tried.append((f"{' '.join(command[:2])} with {address.replace(SECRET, '…')}", command, given))
     two_lines = folder / "two-lines"

@@ -1,4 +1,4 @@
-"""Callers without TLS, without a certificate, or with one of another authority, at each role of a TLS cluster.
+"""Callers without TLS, without a certificate, or with one of another authority, go to each role.
 
 Must hold: none of them is answered anything, an old version of TLS is no way in, and who has a certificate of
 the authority is served.
@@ -77,9 +77,11 @@ def shakes_hands(address: str, certificates: Certificates, version: ssl.TLSVersi
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = context.maximum_version = version
     try:
-        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
-            with context.wrap_socket(connection, server_hostname=host):
-                return True
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as connection,
+            context.wrap_socket(connection, server_hostname=host),
+        ):
+            return True
     except OSError:
         return False
 
