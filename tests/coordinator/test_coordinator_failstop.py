@@ -12,7 +12,7 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session, detach, stable
 from google.protobuf import json_format
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator
+from muster_coordinator import Coordinator, faults
 from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.phase import Phase
 from muster_core import error_code, fault
@@ -44,6 +44,7 @@ from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime import clock
 
 SHARD = 2
 GOOD, BAD = group_of(SHARD, 0), group_of(SHARD, 1)
@@ -569,3 +570,39 @@ async def test_a_group_in_quarantine_goes_along_with_its_shard_when_that_moves(
     await scene.all_is_well_for_the_good_one()
     assert await scene.again(scene.heartbeat) == error_code.GROUP_QUARANTINED
     await scene.all_is_well_for_the_good_one()
+
+
+async def test_a_shard_that_fails_again_and_again_is_not_loaded_all_the_time(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other shards are served meanwhile, and this one once its pause is over."""
+    heartbeat, raised = Syncs.heartbeat, list[str]()
+
+    def poisoned(syncs: Syncs, call: Request, request: pb.HeartbeatRequest) -> None:
+        if request.member_id == "poison":
+            raised.append(request.group_id)
+            raise RuntimeError("planted")
+        heartbeat(syncs, call, request)
+
+    monkeypatch.setattr(Syncs, "heartbeat", poisoned)
+    monkeypatch.setattr(faults, "PAUSE_MS", 3_000)
+    only = await cluster.add("a", join_delay_ms=0)
+    await owns(only, SHARDS)
+    stub = cluster.caller(only).stub
+    codes: list[int] = []
+
+    async def attacked() -> bool:
+        """Whether the shard failed four times, each time by another group."""
+        group_id = group_of(SHARD, 10 + len(raised))
+        await stub.Heartbeat(pb.HeartbeatRequest(group_id=group_id, member_id="poison"), timeout=20)
+        return len(raised) == 4
+
+    await until(attacked)
+    failed_ms = clock.boot_ms()
+    other = pb.HeartbeatRequest(group_id=group_of(SHARD - 1), member_id="nobody")
+    while SHARD not in only.serving:
+        answer = await stub.Heartbeat(other, timeout=20)
+        assert answer.error_code in {error_code.UNKNOWN_MEMBER_ID, *AGAIN}
+        codes.append(answer.error_code)
+    assert clock.boot_ms() - failed_ms >= 3_000
+    assert error_code.UNKNOWN_MEMBER_ID in codes

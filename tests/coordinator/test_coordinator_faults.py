@@ -50,6 +50,28 @@ def test_many_groups_that_fail_do_not_load_their_shard_again_for_each() -> None:
     assert faults.suspects(0) == {"g0", "g1", "g2", "late"}
 
 
+def test_a_shard_that_is_loaded_again_and_again_waits_longer_each_time() -> None:
+    faults = Faults.not_kept()
+    now_ms, waited = 1_000, list[int]()
+    for number in range(9):
+        faults.judge(0, failure(f"g{number}"), now_ms)
+        waited.append(max(faults.not_before_ms(0) - now_ms, 0))
+        now_ms += waited[-1]
+    assert waited == [0, 0, 0, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000]
+    assert faults.not_before_ms(1) == 0, "another shard"
+    faults.judge(0, failure("late"), now_ms + 120_000)
+    assert faults.not_before_ms(0) < now_ms + 120_000, "it has been quiet since"
+
+
+def test_a_quarantine_is_bounded() -> None:
+    faults = Faults.not_kept()
+    for number in range(10_004):
+        faults.judge(0, failure(f"g{number}"), number)
+    quarantined = faults.quarantine(0).groups
+    assert len(quarantined) == 10_000
+    assert "g10003" in quarantined
+
+
 def test_failures_with_nobody_to_blame_count_within_a_minute() -> None:
     faults = Faults.not_kept()
     times_ms = [0, 30_000, 61_000, 89_000, 90_500]

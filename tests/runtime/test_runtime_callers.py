@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="abstract"
 import asyncio
+import gc
 import os
 import socket
 import threading
@@ -98,6 +99,28 @@ async def test_of_calls_that_send_no_request_the_oldest_give_way() -> None:
 
             await until(displaced, "a status for all but the last")
             assert await outcome(channel, FIND) == "OK"
+
+
+async def test_a_call_that_ends_with_a_status_leaves_nothing_for_the_garbage_collector() -> None:
+    async with serving() as (_, channel):
+
+        async def refused() -> None:
+            call = channel.stream_unary(FIND)(iter(()), timeout=20)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                await refused()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            assert not any(isinstance(found, grpc.aio.AbortError) for found in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
 
 
 async def test_health_is_never_refused() -> None:

@@ -15,6 +15,13 @@ _KNOWN_MAX = 1_000
 _MINUTE_MS = 60_000
 _NOBODYS_MAX = 3
 _RELOADS_MAX = 3
+_QUARANTINE_MAX = 10_000
+
+PAUSE_MS = 1_000
+"""How long a shard that was loaded again too often within a minute waits; doubled for each further time."""
+
+_PAUSE_MAX_MS = 15_000
+_COUNTED = 16
 
 
 class Verdict(enum.Enum):
@@ -61,9 +68,11 @@ class Faults:
     def __init__(self, folder: FaultFolder) -> None:
         self.folder = folder
         self._faults: dict[tuple[int, str], Fault] = {}
-        self._quarantine: defaultdict[int, set[str]] = defaultdict(set)
+        self._quarantine: defaultdict[int, dict[str, None]] = defaultdict(dict)
         self._unreadable: defaultdict[int, set[str]] = defaultdict(set)
         self._reloads: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_RELOADS_MAX + 1))
+        self._failures: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_COUNTED))
+        self._not_before_ms: dict[int, int] = {}
         self._nobodys: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_NOBODYS_MAX))
         self.count = 0
 
@@ -87,6 +96,14 @@ class Faults:
         failed = {group_id for number, group_id in self._faults if number == shard and group_id}
         return frozenset(failed) - self.quarantine(shard).groups
 
+    def not_before_ms(self, shard: int) -> int:
+        """The boot time before which a shard is not to be loaded again; 0: whenever it likes.
+
+        Whoever knows many groups that fail, or ever new ones, has the shard loaded no more than some times in
+        a minute.
+        """
+        return self._not_before_ms.get(shard, 0)
+
     def judge(self, shard: int, failure: Failure, now_ms: int) -> tuple[Verdict, Fault]:
         """Notes a failure, keeps its event, and decides.
 
@@ -102,11 +119,12 @@ class Faults:
         group_id = failure.group_id
         known = (shard, group_id) in self._faults
         fault = self.note(shard, failure)
+        self._space_out(shard, now_ms)
         if group_id and group_id not in self._quarantine[shard]:
             restless = _within_a_minute(self._reloads[shard], now_ms) > _RELOADS_MAX
             if not known and not restless:
                 return Verdict.RELOAD, fault
-            self._quarantine[shard].add(group_id)
+            self._put_in_quarantine(shard, group_id)
             return Verdict.QUARANTINE, fault
         if group_id and group_id not in self._unreadable[shard]:
             self._unreadable[shard].add(group_id)
@@ -114,6 +132,21 @@ class Faults:
         if _within_a_minute(self._nobodys[shard], now_ms) >= _NOBODYS_MAX:
             return Verdict.FAIL, fault
         return Verdict.RELOAD, fault
+
+    def _space_out(self, shard: int, now_ms: int) -> None:
+        too_many = _within_a_minute(self._failures[shard], now_ms) - _RELOADS_MAX
+        if too_many > 0:
+            pause_ms = min(PAUSE_MS << (too_many - 1), _PAUSE_MAX_MS)
+            self._not_before_ms[shard] = now_ms + pause_ms
+
+    def _put_in_quarantine(self, shard: int, group_id: str) -> None:
+        """A group beyond the bound is forgotten: it would fail again, and come back."""
+        groups = self._quarantine[shard]
+        groups[group_id] = None
+        if len(groups) > _QUARANTINE_MAX:
+            oldest = next(iter(groups))
+            del groups[oldest]
+            self._unreadable[shard].discard(oldest)
 
     def note(self, shard: int, failure: Failure) -> Fault:
         """Notes a failure and keeps its event."""
@@ -132,7 +165,7 @@ class Faults:
         self._faults.pop((shard, group_id), None)
         if group_id not in self._quarantine.get(shard, ()):
             return False
-        self._quarantine[shard].remove(group_id)
+        del self._quarantine[shard][group_id]
         self._unreadable[shard].discard(group_id)
         return True
 
@@ -141,6 +174,8 @@ class Faults:
         self._quarantine.pop(shard, None)
         self._unreadable.pop(shard, None)
         self._reloads.pop(shard, None)
+        self._failures.pop(shard, None)
+        self._not_before_ms.pop(shard, None)
         self._nobodys.pop(shard, None)
         for key in [key for key in self._faults if key[0] == shard]:
             del self._faults[key]

@@ -253,6 +253,7 @@ class Ownership:
         if shard.phase is Phase.GONE and self.shards.get(shard.number) is shard:
             del self.shards[shard.number]
             if shard.reloads and not self._stopped:
+                self._not_before_ms[shard.number] = self._around.faults.not_before_ms(shard.number)
                 asyncio.get_running_loop().call_soon(self.reconcile)
             else:
                 self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
@@ -387,7 +388,8 @@ class Ownership:
         """Before a shard is tried again: twice as long after each failure in a row."""
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
         pause_ms = min(self._pace.retry_ms << min(failures - 1, 10), self._pace.retry_max_ms)
-        self._not_before_ms[shard] = self._now_ms() + pause_ms
+        not_before_ms = self._around.faults.not_before_ms(shard)
+        self._not_before_ms[shard] = max(self._now_ms() + pause_ms, not_before_ms)
 
     def _cancel(self, shard: int) -> None:
         task = self._tasks.get(shard)
