@@ -335,3 +335,38 @@ async def test_large_answers_are_built_one_at_a_time() -> None:
     await asyncio.gather(*(answers.describe(request, 1, str(caller)) for caller in range(5)))
     assert asked == sorted(asked), "a second answer was begun before the first was there"
     assert len(asked) == 15
+
+
+async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_and_give_way() -> None:
+    """Also where hundreds come in one turn, and fetches of more than a few partitions."""
+    built = 0
+
+    def at_shard(request: GroupRequest, _: str) -> Any:
+        nonlocal built
+        built += 1
+        if isinstance(request, pb.GroupHistoryRequest):
+            return pb.GroupHistoryResponse()
+        if isinstance(request, pb.OffsetFetchRequest):
+            return pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group()])
+        return pb.DescribeGroupsResponse(groups=[pb.DescribeGroupsResponse.Group()])
+
+    answers = Answers(Scripted(at_shard), {}, MIB)
+    named = common_pb2.TopicPartitions(topic="t", partitions=range(101))
+    fetch = FETCH(groups=[FETCH.Group(group_id="g", topics=[named])])
+    describe, history = pb.DescribeGroupsRequest(group_ids=["g"]), pb.GroupHistoryRequest(group_id="g")
+    tasks = [
+        asyncio.create_task(work)
+        for _ in range(100)
+        for work in (
+            answers.describe(describe, 1, ""),
+            answers.history(history, 1, ""),
+            answers.fetch(fetch, 1, ""),
+        )
+    ]
+    seen = [0]
+    while seen[-1] < 30:
+        await asyncio.sleep(0)
+        seen.append(built)
+    assert all(after - before <= 1 for before, after in pairwise(seen)), "several answers in one turn"
+    await asyncio.gather(*tasks)
+    assert built == len(tasks)

@@ -26,6 +26,7 @@ from muster_coordinator.owned_shard import OwnedShard
 from muster_coordinator.pace import Pace
 
 STEP_PARTITIONS = 1_000
+SMALL_PARTITIONS = 100
 STEP_GROUPS = 1_000
 _WHOLE_GROUPS_AT_ONCE = 10
 _PAGE_BYTES = 1 << 18
@@ -52,7 +53,7 @@ class Shards(Protocol):
 
 
 class Answers:
-    """Builds the answers to OffsetFetch, DescribeGroups and ListGroups.
+    """Builds the answers to OffsetFetch, DescribeGroups, GroupHistory and ListGroups.
 
     Args:
         shards: answer the parts.
@@ -90,10 +91,6 @@ class Answers:
         Raises:
             InvalidArgument: the answer would be too large.
         """
-        if len(request.group_ids) == 1:
-            number = shard_of(request.group_ids[0], shard_count)
-            alone: Any = await self._shards.call(number, request, host)
-            return alone  # type: ignore[no-any-return]
         numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
         asks = await self._reach(set(numbers), barrier=False)
         room = self._room("group_ids")
@@ -102,9 +99,22 @@ class Answers:
             pace = Pace()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 part = asks[number](pb.DescribeGroupsRequest(group_ids=[group_id]), host)
-                room.take(part)
+                if len(numbers) > 1:  # one alone cannot be asked for in parts
+                    room.take(part)
                 answer.groups.extend(part.groups)
                 await pace.rest()
+        return answer
+
+    async def history(
+        self, request: pb.GroupHistoryRequest, shard_count: int, host: str
+    ) -> pb.GroupHistoryResponse:
+        """The last generations of a group, which may be megabytes."""
+        number = shard_of(request.group_id, shard_count)
+        asks = await self._reach([number], barrier=False)
+        async with self._one_at_a_time:
+            pace = Pace()
+            answer: pb.GroupHistoryResponse = asks[number](request, host)
+            await pace.rest()
         return answer
 
     async def list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
@@ -215,13 +225,13 @@ def _place_of(token: str) -> tuple[int, str]:
 
 
 def _is_small(request: pb.OffsetFetchRequest) -> bool:
-    """Whether one step is enough."""
+    """Whether it takes so little that any number of them may be answered in one turn."""
     total = 0
     for group in request.groups:
         if not group.topics:
             return False
         total += sum(len(topic.partitions) for topic in group.topics)
-    return total <= STEP_PARTITIONS
+    return total <= SMALL_PARTITIONS
 
 
 @dataclass(slots=True)

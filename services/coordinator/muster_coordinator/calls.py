@@ -111,6 +111,8 @@ class Calls:
                 return await self._answers.describe(request, cluster.shard_count, host)
             case pb.ListGroupsRequest():
                 return await self._answers.list(request, host)
+            case pb.GroupHistoryRequest() if request.group_id:
+                return await self._answers.history(request, cluster.shard_count, host)
             case pb.DeleteGroupsRequest():
                 return await self._delete(request, cluster.shard_count, host)
             case _:
