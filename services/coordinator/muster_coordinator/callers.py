@@ -62,9 +62,9 @@ def host_of(peer: str) -> str:
 
 
 def _address(text: str) -> str:
-    """An IP address in its usual form; empty: the text is none."""
+    """An IP address in its usual form; empty: the text is none, or one with a zone, which may be any text."""
     try:
-        return str(ip_address(text.strip().strip("[]")))
+        return "" if "%" in text else str(ip_address(text.strip().strip("[]")))
     except ValueError:
         return ""
 
