@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, metadata_cluster
+from kit.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_metadata import keys
@@ -466,6 +466,35 @@ async def test_later_process_of_a_name_supersedes_the_earlier_one(cluster: Metad
     assert (await second.renew()).renewed
     first.close()
     second.close()
+
+
+async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the row of the process before still, which had renewed it more often."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        before, watcher = Holder(cluster[0], "c-1"), Watcher(cluster[0])
+        for _ in range(30):
+            await before.renew()
+        before.close()
+        await until_equal(lambda: watcher.state("c-1"), DEAD, "the process before ended")
+        await cluster.nodes[2].kill()
+        await until(lambda: not watcher.messages[-1].cluster.log_nodes[2].available, "a node is away")
+        monkeypatch.setattr("muster_metadata.monitor._FORGET_MS", 0)
+        await asyncio.sleep(0.5)  # what ended long ago is looked for ten times
+        after = Holder(cluster[0], "c-1", "s-2")
+        keeping = asyncio.create_task(after.keep())
+        await until_equal(lambda: watcher.state("c-1"), LIVE, "there is another one")
+        seen = len(watcher.messages)
+        await cluster.nodes[2].start()
+        await until(lambda: watcher.messages[-1].cluster.log_nodes[2].available, "the node is back")
+        await asyncio.sleep(2 * FAST["lease_ms"] / 1000)
+        told = [message.cluster.coordinators for message in watcher.messages[seen:]]
+        assert all([node.state for node in nodes] == [LIVE] for nodes in told)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await watcher.stop()
+        after.close()
 
 
 async def test_outage_of_the_log_costs_nobody_the_lease(tmp_path: Path) -> None:

@@ -158,8 +158,10 @@ class Monitor:
         claims: dict[int, OwnerRow] = highest(tables.owners or {} for _, tables in fresh.values())
         self._view.read(claims)
         self._view.refresh()
-        for row in self._view.observer.stale(now_ms, _FORGET_MS):
-            self._tables.forget(row)
+        if len(fresh) == len(self._quorum.nodes):
+            # One that kept a row would say of a later process of that name that it is the dead one.
+            for row in self._view.observer.stale(now_ms, _FORGET_MS):
+                self._tables.forget(row)
         catalogs = [tables.catalog for _, tables in fresh.values() if tables.catalog is not None]
         if catalogs:
             self._on_catalog(max(catalogs))
