@@ -198,13 +198,14 @@ class Holder:
             self.socket.listen()
         self.call: Any = instance.stub.Lease()
         self.name, self.session, self.number = name, session, 0
+        self.host = "127.0.0.1"
 
     async def renew(self, **more: Any) -> pb.LeaseResponse:
         self.number += 1
         more.setdefault("state", discovery_pb2.COORDINATOR_STATE_LIVE)
         await self.call.write(
             pb.LeaseRequest(
-                node_id=self.name, session=self.session, host="127.0.0.1",
+                node_id=self.name, session=self.session, host=self.host,
                 port=self.socket.getsockname()[1], number=self.number, version="test",
                 features=FEATURE_NAMES, **more,
             )

@@ -122,12 +122,14 @@ async def test_a_holder_that_leaves_a_slow_instance_is_not_buried(tmp_path: Path
             await watcher.stop()
 
 
-async def test_an_address_that_was_never_reached_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", f"{'a' * 64}.example"], ids=["refuses", "is-no-name"])
+async def test_an_address_that_was_never_reached_says_nothing(tmp_path: Path, host: str) -> None:
     """Metadata may not be let through to it: that nobody answers there is no news."""
     async with metadata_cluster(tmp_path, 1, lease_ms=60_000) as cluster:
         watcher, control = Watcher(cluster[0]), Holder(cluster[0], "c-2")
         with capture_logs() as logs:
             holder = Holder(cluster[0], "c-1", listening=False)
+            holder.host = host
             await holder.renew()
             await until(
                 lambda: any(line["event"] == "coordinator_address_not_reached" for line in logs), "told"

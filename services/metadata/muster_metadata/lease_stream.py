@@ -174,11 +174,12 @@ class Leases:
     async def _try(self, stream: _Stream, node_id: str, host: str, port: int) -> None:
         try:
             await _connect(host, port, self._probe_timeout_ms)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a host that is no name at all is a ValueError
             if stream.reached is None:
+                reason = _verdict(error) if isinstance(error, OSError) else ""
                 log.warning(
                     "coordinator_address_not_reached",
-                    node_id=node_id, address=f"{host}:{port}", reason=_verdict(error) or str(error),
+                    node_id=node_id, address=f"{host}:{port}", reason=reason or str(error),
                     meaning="its death will be noticed by its silence alone",
                 )  # fmt: skip
             stream.reached = False
