@@ -476,13 +476,58 @@ def test_a_static_join_takes_no_id_of_another_member() -> None:
     cluster = acts.shard()
     dynamic = acts.member(cluster, "x")
     dynamic.join(request_id="r")
-    static = VirtualMember(cluster, "other", instance="x")
-    assert acts.ask_join(static, request_id="r").error_code == error_code.INVALID_REQUEST
-    static.join(request_id="s")
+    static = VirtualMember(cluster, "other", instance="x").join(request_id="r")
     cluster.advance(3 * DELAY_MS)
     assert dynamic.joined().error_code == static.joined().error_code == error_code.NONE
-    assert acts.ask_join(static, request_id="r", member_id="").error_code == error_code.INVALID_REQUEST
     assert static.member_id != dynamic.member_id
+    assert acts.ask_join(dynamic, request_id="r", member_id="").member_id == dynamic.member_id
+    assert set(cluster.shard.groups["g"].members) == {static.member_id, dynamic.member_id}
+
+
+# --- ids of members that are gone
+
+
+def test_a_static_join_that_is_retried_after_its_member_was_removed_gets_another_id() -> None:
+    """GRP-28: its answer was lost, and it comes again when the member has expired."""
+    cluster = acts.shard()
+    acts.stable(cluster, "a=i")
+    lost = acts.member(cluster, "b=j").join(request_id="r")
+    cluster.advance(10 * SESSION_MS)
+    first = lost.joined().member_id
+    assert "j" not in cluster.shard.groups["g"].static_members, "it has expired"
+    for where in (cluster, cluster.reloaded()):
+        again = acts.member(where, "b=j").join(request_id="r")
+        where.advance(3 * DELAY_MS)
+        assert again.joined().error_code == error_code.NONE
+        assert again.member_id != first
+
+
+def test_a_late_copy_of_a_static_join_brings_no_id_back_that_was_replaced() -> None:
+    cluster = acts.shard()
+    _, old = acts.stable(cluster, "a=i", "b=j")
+    ids = [old.member_id]
+    for request_id in ("r", "s", "r"):
+        ids.append(successor(old).join(request_id=request_id).joined().member_id)
+    assert len(set(ids)) == len(ids)
+
+
+def test_late_copies_of_a_dynamic_members_joins_do_not_bring_it_back() -> None:
+    cluster = acts.shard()
+    acts.stable(cluster, "a")
+    who = told(cluster, "b", request_id="r")
+    first = who.member_id
+    who.join(request_id="r")
+    cluster.send(pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=first)]))
+    assert acts.ask_join(who, member_id="", request_id="r").member_id != first
+    assert acts.ask_join(who, member_id=first, request_id="r").error_code == error_code.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_forgets_which_join_made_an_id_when_the_id_is_gone() -> None:
+    cluster = acts.shard()
+    acts.stable(cluster, "a")
     group = cluster.shard.groups["g"]
-    assert set(group.members) == {static.member_id, dynamic.member_id}
-    assert group.parked_joins == 0
+    for number in range(5):
+        told(cluster, "b", request_id=str(number))
+    assert len(group._made_for) == 6
+    cluster.advance(2 * SESSION_MS)
+    assert group._made_for == {}

@@ -256,6 +256,12 @@ def _a_member_that_comes_back(built: LogBuilder) -> None:
     built.generation(2, "z")
 
 
+def _a_take_over_by_one_that_left(built: LogBuilder) -> None:
+    built.generation(2, "z=s")
+    built.replaced(2, "z", "y", "s")
+    built.replaced(2, "y", "z", "s")
+
+
 def _a_member_without_an_id(built: LogBuilder) -> None:
     built.generation(2, "", "z", leader="z")
 
@@ -325,7 +331,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_token_from_the_future,
         ),
         "M3": (_a_removal_without_silence,),
-        "M4": (_a_member_that_comes_back,),
+        "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),
         "O3": (
             _a_commit_of_a_fenced_member,

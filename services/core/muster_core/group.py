@@ -23,6 +23,15 @@ CONSUMER = "consumer"
 """Protocol type of groups whose metadata are published subscriptions."""
 
 
+_DRAWN_CHARACTERS = 18
+"""The second half of a UUID as text, with the dash before it."""
+
+
+def join_of(member_id: str) -> str:
+    """The part of a member id that is made from its join; the rest was drawn (docs/safety.md, GRP-28)."""
+    return member_id[:-_DRAWN_CHARACTERS]
+
+
 class Step(NamedTuple):
     """What waits in line behind a group record.
 
@@ -97,6 +106,7 @@ class Group:
         self.in_flight = False
         self.line: deque[Step] = deque()
         self._supporters = Supporters()
+        self._made_for: dict[str, str] = {}
         self._size_bytes = 0
         self._parked_joins = 0
 
@@ -144,6 +154,8 @@ class Group:
             if member.group_instance_id in self.static_members:
                 raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
             self.static_members[member.group_instance_id] = member.member_id
+        else:
+            self._made_for[join_of(member.member_id)] = member.member_id
         self.members[member.member_id] = member
         self._supporters.add(member.protocols)
         self._size_bytes += member.size_bytes
@@ -161,6 +173,7 @@ class Group:
             return None
         self._supporters.remove(member.protocols)
         self._size_bytes -= member.size_bytes
+        self._forget_join(member_id)
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -232,6 +245,29 @@ class Group:
     def size_bytes(self) -> int:
         """About what its members take in the record of a generation."""
         return self._size_bytes
+
+    # --- ids
+
+    def give_out(self, member_id: str, timer: Timer) -> None:
+        """Notes an id that a new dynamic member was given and has not used yet (KIP-394)."""
+        self.pending_members[member_id] = timer
+        self._made_for[join_of(member_id)] = member_id
+
+    def take_back(self, member_id: str) -> Timer | None:
+        """Forgets such an id, used or not; gives its timer, None: it was not given out."""
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            self._forget_join(member_id)
+        return timer
+
+    def id_made_for(self, join: str) -> str:
+        """The id of the dynamic member that this join made, also one not used yet; empty: none."""
+        return self._made_for.get(join, "")
+
+    def _forget_join(self, member_id: str) -> None:
+        join = join_of(member_id)
+        if self._made_for.get(join) == member_id:
+            del self._made_for[join]
 
     # --- faults
 

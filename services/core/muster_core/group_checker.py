@@ -329,6 +329,12 @@ class GroupChecker:
         self._findings.expect(
             "M5", bool(new), position, f"group {message.group_id!r}: a member without an id"
         )
+        self._findings.expect(
+            "M4",
+            new not in group.gone,
+            position,
+            f"group {message.group_id!r}: {new}, which takes {static!r} over, left before",
+        )
         group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
         group.members[new] = _Member(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))

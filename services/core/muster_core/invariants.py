@@ -241,10 +241,10 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "M4",
-            "A member that left is in no later generation under that id.",
-            "generations",
+            "A member that left is in no later generation under that id, and takes no place over.",
+            "generations and take-overs",
             Severity.SERIOUS,
-            "The members of each generation against all that left.",
+            "The members of each generation, and who takes a place over, against all that left.",
         ),
         Invariant(
             "M5",

@@ -13,7 +13,7 @@ from muster_core import causes, error_code
 from muster_core.context import ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import Request
-from muster_core.group import Group
+from muster_core.group import Group, join_of
 from muster_core.group_state import GroupState
 from muster_core.member import Member
 from muster_core.protocols import Protocols, protocols_of
@@ -25,8 +25,6 @@ STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with 
 """What only a client can do wrong, and Kafka answers with UNKNOWN_SERVER_ERROR."""
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
-
-_NOT_ITS_OWN = "request_id: another member of the group has joined with it, under the same name"
 
 _NAME_MAX_BYTES = 255 - 1 - 36
 """What a member id, which has at most 255 bytes, has before its UUID."""
@@ -104,9 +102,9 @@ class Joins:
     def _join(self, group: Group, join: _Join) -> None:
         call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
         if not member_id and instance_id:
-            retry_of = self._static_id(group, join)
-            if group.static_members.get(instance_id) == retry_of:
-                member_id = retry_of  # the answer to this very join was lost
+            present = group.static_members.get(instance_id, "")
+            if join_of(present) == join_of(_made_id(instance_id, group, join)):
+                member_id = present  # the answer to this very join was lost
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(join.request.protocol_type, join.protocols):
@@ -151,7 +149,7 @@ class Joins:
             shard_epoch=self._context.epoch,
             error_message=f"the group has its limit of {self._context.config.max_size} members",
         )
-        timer = group.pending_members.pop(member_id, None)
+        timer = group.take_back(member_id)
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = group.members.get(member_id)
@@ -168,14 +166,15 @@ class Joins:
     def _give_id(self, group: Group, join: _Join) -> None:
         """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
         call, request = join.call, join.request
-        member_id = _made_id(request.client_id or "client", group, join)
+        new_id = _made_id(request.client_id or "client", group, join)
+        member_id = group.id_made_for(join_of(new_id)) or new_id
         if member_id not in group.members:
             if member_id not in group.pending_members:
                 if len(group.pending_members) >= self._context.config.max_pending_members:
                     text = f"{len(group.pending_members)} member ids wait to be used; try again later"
                     self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, text)
                     return
-                group.pending_members[member_id] = _PendingMember(self, group, member_id)
+                group.give_out(member_id, _PendingMember(self, group, member_id))
             self._context.purgatory.wheel.arm(
                 group.pending_members[member_id], self._context.now.boot_ms + request.session_timeout_ms
             )
@@ -192,27 +191,21 @@ class Joins:
 
     def pending_expired(self, group: Group, member_id: str) -> None:
         """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""
-        if group.pending_members.pop(member_id, None) is not None:
+        if group.take_back(member_id) is not None:
             self._context.in_line(group, partial(self._rebalancer.check_join, group))
 
     def _join_static(self, group: Group, join: _Join) -> None:
         """A static member without an id: new, or another process that takes its place (KIP-345)."""
-        new_id = self._static_id(group, join)
+        new_id = _made_id(join.group_instance_id, group, join)
         old_id = group.static_members.get(join.group_instance_id)
-        if new_id in group.members:
-            self._refuse(join.call, error_code.INVALID_REQUEST, _NOT_ITS_OWN)
-        elif old_id is None:
+        if old_id is None:
             self._add(group, new_id, join)
         else:
             self._take_over(group, group.members[old_id], new_id, join)
 
-    @staticmethod
-    def _static_id(group: Group, join: _Join) -> str:
-        return _made_id(join.group_instance_id, group, join)
-
     def _add(self, group: Group, member_id: str, join: _Join) -> None:
         call, request = join.call, join.request
-        timer = group.pending_members.pop(member_id, None)
+        timer = group.take_back(member_id)
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
@@ -405,6 +398,10 @@ def _made_id(name: str, group: Group, join: _Join) -> str:
 
 
 def _uuid(group: Group, join: _Join) -> UUID:
-    """A UUID made from the join's own id, so that a retry meets it again, at any coordinator."""
-    source = f"{group.group_id}\0{join.request.request_id or join.call.draw}"
-    return UUID(bytes=sha256(source.encode()).digest()[:16], version=4)
+    """A UUID of two halves: made from the join's own id, by which a retry is known; and drawn.
+
+    So an id is never made a second time, also not for a retry that comes when the member is gone.
+    """
+    own = join.request.request_id or join.call.draw
+    halves = (f"{group.group_id}\0{own}", f"{group.group_id}\0{own}\0{join.call.draw}")
+    return UUID(bytes=b"".join(sha256(half.encode()).digest()[:8] for half in halves), version=4)

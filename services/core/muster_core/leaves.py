@@ -49,7 +49,7 @@ class Leaves:
                 member_id = group.static_members.get(
                     leaver.group_instance_id, ""
                 )  # removal by instance (LG-09)
-            timer = group.pending_members.pop(member_id, None) if not leaver.group_instance_id else None
+            timer = group.take_back(member_id) if not leaver.group_instance_id else None
             if timer is not None:
                 self._context.purgatory.wheel.cancel(timer)
                 unused = unused or leaver

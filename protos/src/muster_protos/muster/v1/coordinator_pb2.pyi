@@ -124,8 +124,8 @@ class JoinGroupRequest(_message.Message):
     client_id: _builtins.str
     """Name of the client program, at most 255 bytes; starts generated member ids. Default `client`."""
     request_id: _builtins.str
-    """Made by the client for this join and repeated with each retry of it, at most 64 bytes. A new
-    member's id is derived from it, so that a retry meets its own id even at another coordinator.
+    """Made by the client for this join and repeated with each retry of it, at most 64 bytes. Half of a
+    new member's id is derived from it, so that a retry meets its own id while the member is there.
     Empty: the server draws one, and a retry is a stranger.
     """
     member_seq: _builtins.int
