@@ -249,11 +249,54 @@ def test_news_of_another_seat_or_during_a_join_changes_nothing() -> None:
 
 
 def test_a_rebalance_in_progress_is_a_sign_of_life_too() -> None:
-    standing = Standing(Life(1_000), seat=Seat("m", 3))
+    standing = Standing(Life(1_000, rebalance_timeout_ms=5_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=5))
     standing.hear(Pulse(Seat("m", 3), 27, sent_ms=10))
     assert standing.life.ends_at_ms == 1_009
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=0))
     assert standing.life.ends_at_ms == 1_009
+
+
+def test_a_life_ends_before_a_join_phase_goes_on_without_the_member() -> None:
+    """SES-28: a phase may have begun when the last answer that did not know of it was sent."""
+    standing = Standing(Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000))
+    assert (standing.life.span_ms, standing.life.ends_at_ms) == (3_996, 4_996), "nobody told it"
+    standing.hear(Pulse(Seat("m", 3), 27, sent_ms=3_000))
+    assert standing.life.ends_at_ms == 4_996, "it was told, and lives on"
+
+
+def test_beats_within_a_join_phase_do_not_prolong_a_life_beyond_its_end() -> None:
+    """SES-28: on a stream only news tell of the phase; acknowledgements go on."""
+    standing = Standing(Life(45_000, 3_000, 5_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
+    standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
+    for sent_ms, ends_ms in ((2_000, 4_997), (3_000, 5_995), (4_000, 5_995)):
+        standing.hear(Pulse(Seat("m", 3), 0, sent_ms=sent_ms, on_stream=True))
+        assert standing.life.ends_at_ms == ends_ms
+    standing.life.restart()
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=9_000, on_stream=True))
+    assert standing.life.ends_at_ms == 11_997, "the next generation has no join phase yet"
+
+
+def test_a_sync_shows_that_no_join_phase_ran() -> None:
+    """SES-28: its first beat may say already that one has begun since."""
+    standing = Standing(Life(10_000, rebalance_timeout_ms=4_000), seat=Seat("m", 3))
+    standing.hear(Pulse(Seat("m", 3), 27, sent_ms=1_500))
+    assert standing.life.ends_at_ms == 0
+    standing.life.settle(1_000)
+    assert standing.life.ends_at_ms == 4_996
+
+
+def test_a_join_phase_waits_for_members_with_a_grace_that_hear_unsure_and_for_no_others() -> None:
+    """SES-28 beside SES-24: the coordinator counts a session for those, not for the others."""
+    began_ms = boot_ms()
+    for grace_ms, ends_ms in ((3_000, 9_990), (0, 4_995)):
+        standing = Standing(Life(10_000, grace_ms, 5_000), seat=Seat("m", 3))
+        standing.hear(Pulse(Seat("m", 3), 0, sent_ms=began_ms, on_stream=True))
+        standing.hear(Pulse(Seat("m", 3), 27, sent_ms=0, on_stream=True))
+        standing.hear(Pulse(Seat("m", 3), 15, sent_ms=0, on_stream=True, unsure=True))
+        assert standing.life.ends_at_ms == began_ms + ends_ms
 
 
 def test_subscriptions_and_assignments_are_the_published_messages() -> None:

@@ -505,10 +505,21 @@ def test_a_static_join_that_is_retried_after_its_member_was_removed_gets_another
 def test_a_late_copy_of_a_static_join_brings_no_id_back_that_was_replaced() -> None:
     cluster = acts.shard()
     _, old = acts.stable(cluster, "a=i", "b=j")
-    ids = [old.member_id]
-    for request_id in ("r", "s", "r"):
-        ids.append(successor(old).join(request_id=request_id).joined().member_id)
-    assert len(set(ids)) == len(ids)
+    ids = [successor(old).join(request_id=name).joined().member_id for name in ("r", "s", "r")]
+    assert len({old.member_id, *ids}) == 4
+
+
+def test_a_late_copy_of_an_answered_join_ends_no_join_phase() -> None:
+    """GRP-36: the member works on until it is told, and the others must not get its partitions before."""
+    cluster = acts.shard()
+    who = told(cluster, "a").join(member_seq=1)
+    cluster.advance(3 * DELAY_MS)
+    who.joined()
+    who.sync({who.member_id: b"all"}).synced()
+    other = told(cluster, "b").join(member_seq=1)
+    copy = acts.ask_join(who, member_seq=1)
+    assert (copy.error_code, cluster.state()) == (error_code.REBALANCE_IN_PROGRESS, "PreparingRebalance")
+    assert who.join(member_seq=2).joined().generation == other.joined().generation == 2
 
 
 def test_late_copies_of_a_dynamic_members_joins_do_not_bring_it_back() -> None:

@@ -174,7 +174,8 @@ def test_a_retried_first_join_meets_its_own_id() -> None:
     cluster = VirtualShard()
     request = VirtualMember(cluster, "a").join_request(request_id="r-1")
     first = cluster.ask(request)
-    assert isinstance(first, pb.JoinGroupResponse) and first.error_code == 79
+    assert isinstance(first, pb.JoinGroupResponse)
+    assert first.error_code == 79
     assert cluster.ask(request) == first
     assert list(cluster.shard.groups["g"].pending_members) == [first.member_id]
 

@@ -87,7 +87,9 @@ class VirtualShard:
     def send(self, message: GroupRequest, host: str = "10.0.0.1", draw: str = "") -> int:
         """Makes a call; returns its id."""
         self._last_call_id += 1
-        self.feed(Request(self._last_call_id, message, host, draw or f"draw-{self.epoch}-{self._last_call_id}"))
+        self.feed(
+            Request(self._last_call_id, message, host, draw or f"draw-{self.epoch}-{self._last_call_id}")
+        )
         return self._last_call_id
 
     def ask(self, message: GroupRequest) -> GroupResponse:

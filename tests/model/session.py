@@ -4,6 +4,7 @@ A member on a stream lives for its grace; one that hears `unsure` lives for its 
 has the group counts what may be longer, until a beat says that the member heard an acknowledgement later. The
 coordinator loses its lease and has it again, hands the group over or loses it to another one, and one that
 lost it may go on saying `unsure`; connections break, answers are lost and late, the member's clock runs slow.
+Another member starts join phases, which go on without a member that does not come back in time.
 
 It is a model of docs/safety.md, "Session and disconnect grace", and shares no code with what it models:
 `explore.py` walks it, `session_cases.py` names the spaces.
@@ -30,6 +31,9 @@ class SessionRules:
         only_live: what was heard on an older connection is dropped.
         epochs: so is an `unsure` of an epoch below the highest that was heard of.
         margin: the member takes what its clock may lose off its life.
+        phase: its life ends a rebalance time-out after it sent the last beat that was acknowledged before a
+            join phase began.
+        phase_waits: a join phase waits for a member that may have heard `unsure`.
     """
 
     extend: bool = True
@@ -39,6 +43,8 @@ class SessionRules:
     only_live: bool = True
     epochs: bool = True
     margin: bool = True
+    phase: bool = True
+    phase_waits: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class SessionBounds:
         drift: ticks that the member's clock may lose.
         connections: of the member.
         acks: how many acknowledgements are sent before a lease ends.
+        rebalance: how long a join phase waits for the member; 0: there are none.
     """
 
     grace: int = 1
@@ -66,6 +73,7 @@ class SessionBounds:
     drift: int = 0
     connections: int = 3
     acks: int = 4
+    rebalance: int = 0
 
 
 class Beat(NamedTuple):
@@ -85,6 +93,7 @@ class Answer(NamedTuple):
     kind: Literal["ack", "unsure"]
     sent: int  # of the beat that it acknowledges
     number: int
+    phase: bool  # whether the group was in a join phase
 
 
 class SessionState(NamedTuple):
@@ -96,6 +105,7 @@ class SessionState(NamedTuple):
     leads_to: int  # epoch of the coordinator at its end
     until: int  # the member runs before this, by its clock
     acked_sent: int
+    settled_sent: int  # of the last beat that was acknowledged outside of a join phase
     seen: int
     heard_of: int  # highest epoch
     beat_at: int
@@ -113,6 +123,7 @@ class SessionState(NamedTuple):
     given: bool
     outage: int  # ticks since somebody was sure
     stale: bool  # the one before is still there
+    phase_at: int  # when a join phase began; -1: there is none
 
 
 _Step = tuple[str, SessionState]
@@ -135,12 +146,23 @@ class SessionModel:
         margin = bounds.drift if rules.margin else 0
         self._grace = bounds.grace - margin
         self._session = bounds.session - margin
+        self._rebalance = bounds.rebalance - margin
+        self._is_waited_for = bounds.grace < bounds.session
 
     def initial(self) -> SessionState:
         """A confirmed member on its first connection, which has just been acknowledged."""
+        until = self._until(0, 0, self._grace)
         return SessionState(
-            0, 0, 1, 1, self._grace, 0, 0, 1, -1, (), (), 1, True, 1, 0, -1, 0, _CONFIRMED, 0, False, 0, False
+            *(0, 0, 1, 1, until, 0, 0, 0, 1, -1, (), ()),
+            *(1, True, 1, 0, -1, 0, _CONFIRMED, 0, False, 0, False, -1),
         )
+
+    def _until(self, acked_sent: int, settled_sent: int, span: int) -> int:
+        """When the member stops, by its clock."""
+        until = acked_sent + span
+        if not self.bounds.rebalance or not self.rules.phase:
+            return until
+        return min(until, settled_sent + self._rebalance)
 
     def canonical(self, state: SessionState) -> SessionState:
         """States differ in nothing that does not matter."""
@@ -170,6 +192,16 @@ class SessionModel:
         yield from self._answer_arrives(s)
         if s.sure and s.now >= self._deadline(s):
             yield "given away", s._replace(given=True)
+        if s.sure and s.phase_at >= 0 and s.now >= self._phase_ends(s):
+            yield "a join phase goes on without it", s._replace(given=True)
+        if s.sure and s.phase_at < 0 and self.bounds.rebalance:
+            yield "a join phase begins", s._replace(phase_at=s.now)
+
+    def _phase_ends(self, s: SessionState) -> int:
+        ends = s.phase_at + self.bounds.rebalance
+        if s.told != _CONFIRMED and self._is_waited_for and self.rules.phase_waits:
+            ends = max(ends, s.told_at + self.bounds.session)
+        return ends
 
     def _deadline(self, s: SessionState) -> int:
         session = s.touched + self.bounds.session
@@ -203,6 +235,7 @@ class SessionModel:
             told=s.acks if self.rules.after_load else _CONFIRMED,
             told_at=s.now if self.rules.after_load else 0,
             up=(),
+            phase_at=-1,
         )
         if s.sure:
             if more and s.acks < self.bounds.acks:
@@ -211,7 +244,8 @@ class SessionModel:
             if more and self.bounds.handed:
                 yield "it is handed over", loaded
         else:
-            yield "the lease is renewed", s._replace(sure=True, outage=0, touched=s.now)
+            phase_at = s.now if s.phase_at >= 0 else -1  # it has its full time again
+            yield "the lease is renewed", s._replace(sure=True, outage=0, touched=s.now, phase_at=phase_at)
             if more:
                 yield "another one loads", loaded._replace(stale=self.bounds.stale)
 
@@ -235,18 +269,18 @@ class SessionModel:
         beat, rest = s.up[0], s.up[1:]
         if beat.epoch != s.epoch:
             if s.stale:
-                answer = Answer(beat.connection, beat.epoch, UNSURE, 0, 0)
+                answer = Answer(beat.connection, beat.epoch, UNSURE, 0, 0, False)
                 yield "the one before is unsure", s._replace(up=rest, down=(*s.down, answer))
             return
         got = s._replace(up=rest, attached=beat.connection)
         if not s.sure:
-            answer = Answer(beat.connection, s.epoch, UNSURE, 0, 0)
+            answer = Answer(beat.connection, s.epoch, UNSURE, 0, 0, False)
             yield "unsure", got._replace(down=(*s.down, answer))
             return
         told = s.told
         if told != _CONFIRMED and (beat.seen > told or not self.rules.confirmed):
             told = _CONFIRMED
-        answer = Answer(beat.connection, s.epoch, ACK, beat.sent, s.acks + 1)
+        answer = Answer(beat.connection, s.epoch, ACK, beat.sent, s.acks + 1, s.phase_at >= 0)
         told_at = s.told_at if told != _CONFIRMED else 0
         after = got._replace(
             touched=s.now, acks=s.acks + 1, told=told, told_at=told_at, down=(*s.down, answer)
@@ -264,12 +298,14 @@ class SessionModel:
                 continue
             if answer.kind == ACK:
                 sent = max(answer.sent, s.acked_sent)
+                settled = s.settled_sent if answer.phase else max(answer.sent, s.settled_sent)
                 yield (
                     "it hears an acknowledgement",
                     got._replace(
                         acked_sent=sent,
+                        settled_sent=settled,
                         seen=max(answer.number, s.seen),
-                        until=sent + self._grace,
+                        until=self._until(sent, settled, self._grace),
                         heard_of=max(answer.epoch, s.heard_of),
                     ),
                 )
@@ -278,4 +314,7 @@ class SessionModel:
                 and s.now - s.lost < s.until
                 and (answer.epoch >= s.heard_of or not self.rules.epochs)
             ):
-                yield "it hears unsure", got._replace(until=s.acked_sent + self._session)
+                until = s.acked_sent + self._session
+                if not self._is_waited_for:
+                    until = self._until(s.acked_sent, s.settled_sent, self._session)
+                yield "it hears unsure", got._replace(until=until)

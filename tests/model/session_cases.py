@@ -37,6 +37,10 @@ HELD = (
     SessionCase("one that lost the group stays", SessionBounds(stale=True, connections=2, acks=2)),
     SessionCase("a static member", SessionBounds(grace=3, end=4, connections=2, acks=2)),
     SessionCase("a slow clock", SessionBounds(grace=2, session=3, drift=1, connections=2, acks=1)),
+    SessionCase("join phases", SessionBounds(rebalance=2, end=4, connections=2, acks=1)),
+    SessionCase(
+        "join phases and a static member", SessionBounds(grace=3, rebalance=2, end=4, connections=1, acks=1)
+    ),
 )
 """Walked to their end: never two owners."""
 
@@ -60,5 +64,7 @@ DROPPED = (
     _dropped("only_live"),
     _dropped("epochs", SessionBounds(stale=True, connections=4, end=6)),
     _dropped("margin", SessionBounds(grace=2, session=4, drift=1)),
+    _dropped("phase", SessionBounds(grace=3, rebalance=1, connections=2, acks=1)),
+    _dropped("phase_waits", SessionBounds(rebalance=2, connections=2, acks=1)),
 )
 """Each rule dropped, with bounds in which that breaks something."""

@@ -34,7 +34,9 @@ class MemberConfig:
             static member, which is one so that a restart moves nothing. Reads as what it came to.
         heartbeat_interval_ms: without a stream, how often it says that it lives; at most a third of the
             session is wise.
-        rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again.
+        rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again. Below
+            the session time-out it also limits how long the member works on when nothing is heard: the group
+            may have gone on without it.
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader looks whether its topics changed.
         assignors: how partitions are shared out, preferred first; the group uses one that all members have.

@@ -7,6 +7,7 @@ from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._backoff import Backoff
+from muster._clock import boot_ms
 from muster._config import MemberConfig
 from muster._errors import AssignorFailed, group_error
 from muster._leader import Leader
@@ -169,6 +170,7 @@ class Entry:
             request.assignments.extend(assignments)
         backoff = Backoff()
         while True:
+            sent_ms = boot_ms()
             outcome = await self._waits.unless_ordered(
                 self._link.call(
                     request,
@@ -181,6 +183,7 @@ class Entry:
                 return None
             match standing.react(Call.SYNC, outcome.code, seat, outcome.message):
                 case Reaction.DONE:
+                    standing.life.settle(sent_ms)
                     return self._read_assignment(joined, outcome.expect())
                 case Reaction.RETRY | Reaction.REDISCOVER:
                     await self._waits.pause(backoff, outcome)

@@ -101,7 +101,9 @@ class Member:
         self._cluster = cluster
         self._callbacks = Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost)
         self._link = cluster.link(self.group_id, session=self.config.session)
-        self._standing = Standing(Life(self.config.session_timeout_ms, self.config.grace_ms))
+        self._standing = Standing(
+            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms)
+        )
         self._committer = Committer(
             self._link,
             self._standing,

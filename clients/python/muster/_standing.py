@@ -74,35 +74,66 @@ class Life:
     both are later: so the member always stops first. Where its coordinator said that it is not sure of its
     lease, the session counts until a beat is acknowledged again.
 
+    A join phase goes on without the member when it has lasted for a rebalance time-out, whether the member
+    has heard of it or not. So a life ends that long after the last beat, or SyncGroup, was sent that was
+    answered before any join phase had begun. Only a member with a grace that heard `unsure` is waited for.
+
     Clocks run at rates that differ: a thousandth is taken off, for a machine whose clock is the slower one.
+
+    Args:
+        session_timeout_ms: how long the member may be silent.
+        disconnect_grace_ms: the same after its stream broke; 0: its session.
+        rebalance_timeout_ms: how long a join phase waits for it; 0: its session.
 
     Attributes:
         on_stream: whether the grace counts. At first it does: a server may know of a stream before the
             member knows that it does.
+        rebalancing: the member has heard of a join phase.
     """
 
-    def __init__(self, session_timeout_ms: int, disconnect_grace_ms: int = 0) -> None:
+    def __init__(
+        self, session_timeout_ms: int, disconnect_grace_ms: int = 0, rebalance_timeout_ms: int = 0
+    ) -> None:
+        rebalance_ms = rebalance_timeout_ms or session_timeout_ms
+        grace_ms = disconnect_grace_ms or session_timeout_ms
         self.on_stream = True
-        self._session_ms = session_timeout_ms - session_timeout_ms // _RATES
-        grace_ms = min(session_timeout_ms, disconnect_grace_ms or session_timeout_ms)
-        self._on_stream_ms = grace_ms - grace_ms // _RATES
+        self.rebalancing = False
+        self._rebalance_ms = _on_any_clock(rebalance_ms)
+        self._session_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms))
+        self._on_stream_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms, grace_ms))
+        self._is_waited_for = disconnect_grace_ms > 0
+        self._extended_ms = _on_any_clock(session_timeout_ms) if self._is_waited_for else self._session_ms
         self._acknowledged_ms: int | None = None
+        self._settled_ms: int | None = None
         self._extended = False
 
     @property
     def span_ms(self) -> int:
         """How long a beat counts."""
-        return self._on_stream_ms if self.on_stream and not self._extended else self._session_ms
+        if self._extended:
+            return self._extended_ms
+        return self._on_stream_ms if self.on_stream else self._session_ms
 
     @property
     def ends_at_ms(self) -> int:
         """Boot time at which the member must have stopped; 0: it was never acknowledged."""
-        return 0 if self._acknowledged_ms is None else self._acknowledged_ms + self.span_ms
+        if self._acknowledged_ms is None:
+            return 0
+        ends_ms = self._acknowledged_ms + self.span_ms
+        if not self.rebalancing or (self._extended and self._is_waited_for):
+            return ends_ms
+        return 0 if self._settled_ms is None else min(ends_ms, self._settled_ms + self._rebalance_ms)
 
     def renew(self, sent_ms: int) -> None:
         """A beat that was sent then was acknowledged."""
         self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
+        if not self.rebalancing:
+            self.settle(sent_ms)
+
+    def settle(self, sent_ms: int) -> None:
+        """What was sent then was answered while no join phase ran."""
+        self._settled_ms = max(self._settled_ms or sent_ms, sent_ms)
 
     def restart(self) -> None:
         """A new seat: it lives from its own first acknowledged beat on. Nothing else counts.
@@ -110,8 +141,8 @@ class Life:
         Not the answer to JoinGroup, which may have been on its way for long, nor that to SyncGroup: the
         server does not prolong the session for it (conformance SG-18).
         """
-        self._extended = False
-        self._acknowledged_ms = None
+        self._extended = self.rebalancing = False
+        self._acknowledged_ms = self._settled_ms = None
 
     def extend(self, now_ms: int) -> None:
         """The coordinator is not sure: the session counts, unless the life is over."""
@@ -121,6 +152,11 @@ class Life:
     def remaining_ms(self, now_ms: int) -> int:
         """Time left, 0 or more."""
         return max(0, self.ends_at_ms - now_ms)
+
+
+def _on_any_clock(time_ms: int) -> int:
+    """What of a time has passed on any machine before all of it has passed on another one."""
+    return time_ms - time_ms // _RATES
 
 
 _SEVERITY = (Reaction.REJOIN, Reaction.REJOIN_KEEP_ID, Reaction.REJOIN_RESET_ID, Reaction.FATAL)
@@ -196,6 +232,8 @@ class Standing:
         if (counts or pulse.on_stream) and self.life.on_stream is not pulse.on_stream:
             self.life.on_stream = pulse.on_stream
             self.news.set()
+        if pulse.code == common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS:
+            self.life.rebalancing = True
         if pulse.unsure:
             self.life.extend(boot_ms())
         if counts and pulse.sent_ms:

@@ -26,6 +26,8 @@ STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with 
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
+_ANSWERED = "the join was answered with a generation that is over; join again with a higher member_seq"
+
 _NAME_MAX_BYTES = 255 - 1 - 36
 """What a member id, which has at most 255 bytes, has before its UUID."""
 
@@ -236,6 +238,9 @@ class Joins:
         member = group.members[member_id]
         if request.member_seq and request.member_seq < member.join_seq:
             self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
+            return
+        if group.state is GroupState.PREPARING_REBALANCE and _is_retry(member, join):
+            self._refuse(call, error_code.REBALANCE_IN_PROGRESS, _ANSWERED)
             return
         self._known[group.state](group, member, join)
 
