@@ -34,6 +34,10 @@ async def features(cluster: MetadataCluster, *arguments: str) -> tuple[int | Non
 async def test_lists_and_enables(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1, instances=2, features=()) as cluster:
         first, *others = FEATURE_NAMES
+        code, output, notes = await features(cluster, "enable", first)
+        assert (code, output) == (0, f"{first} is enabled\n")
+        assert all(instance.address in notes for instance in cluster)
+        assert "Metadata of version 0.1 tells nobody: make sure that none runs elsewhere" in notes
         assert await features(cluster, "enable", first) == (0, f"{first} is enabled\n", "")
         code, output, _ = await features(cluster, "list", "-o", "json")
         assert code == 0

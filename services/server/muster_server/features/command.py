@@ -85,6 +85,8 @@ def list_features(
         typer.echo(as_json(found))
     else:
         show(found, Console())
+        if found.known - found.enabled:
+            typer.echo(_unseen(_addresses(metadata, data)), err=True)
 
 
 @app.command()
@@ -98,12 +100,15 @@ def enable(
     """Enables a feature for good, once every server that is alive knows it. Then there is no way back.
 
     From then on a server that does not know it, such as one of an older version, gets no lease and no view.
+    Metadata of version 0.1 is seen only if it is named, and a discovery of 0.1 only if it asks another one.
     """
 
     async def work() -> list[str]:
         addresses, tls = _addresses(metadata, data), load(TlsSettings)
         found = await listing(addresses, tls)
         wanted = sorted(found.known - found.enabled) if name == "all" else [name]
+        if not found.enabled.issuperset(wanted):
+            typer.echo(_unseen(addresses), err=True)
         for feature in wanted:
             await enable_one(addresses, tls, feature)
         return wanted
@@ -174,6 +179,14 @@ async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -
         if answer.outcome != pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
             break
     raise FeaturesError(f"{feature} was not enabled: {problem}")
+
+
+def _unseen(addresses: Sequence[str]) -> str:
+    """What the operator has to look at himself."""
+    return (
+        f"asked: metadata at {', '.join(addresses)}, and whoever told them that it is alive. Metadata of "
+        "version 0.1 tells nobody: make sure that none runs elsewhere, and no discovery that asks such a one"
+    )
 
 
 def _words(server: pb.Server) -> str:
