@@ -21,6 +21,7 @@ from muster_coordinator.phase import Phase
 from muster_coordinator.shard_log import ShardLog
 from muster_coordinator.snapshot_taker import SnapshotPace, SnapshotTaker
 from muster_core import error_code
+from muster_core.application import Application
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.position import GENESIS, NOWHERE, Position
@@ -30,9 +31,11 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.channels import open_channel, parse_addresses
+from muster_runtime.logs import ALARMS
 from muster_runtime.settings import SettingsError, load
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 NEVER_MS = 3_600_000
 SHARD = 3
@@ -483,3 +486,33 @@ async def test_shards_whose_logs_cannot_be_read_hold_up_no_other_one(
     await until_equal(lambda: hung, set(range(SHARD)), "all of them hang")
     await commits(caller, await joined_group(caller), EVERY + 5, 1)
     assert await taken(first) > NOWHERE
+
+
+async def test_no_snapshot_leaves_out_a_record_that_cannot_be_replayed(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_pace, committed = ShardLogSettings.to_pace, Application._assignment_committed
+    bad = group_of(SHARD, 1, SHARDS)
+
+    def poisoned(application: Application, position: Position, wall_ms: int, record: Any) -> None:
+        if record.group_id == bad:
+            raise RuntimeError("planted")
+        committed(application, position, wall_ms, record)
+
+    monkeypatch.setattr(ShardLogSettings, "to_pace", lambda self: replace(to_pace(self), damaged_ms=200))
+    first = await cluster.add("a", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(first, SHARDS)
+    caller = cluster.caller(first)
+    assert (await caller.sync(bad, await caller.join(bad, group_instance_id="i"))).error_code == 0
+    monkeypatch.setattr(Application, "_assignment_committed", poisoned)
+    before = ALARMS["snapshot_blocked"]
+    with capture_logs() as logged:
+        await asyncio.gather(*(caller.commit(GROUP, number) for number in range(EVERY + 5)))
+        await until(lambda: ALARMS["snapshot_blocked"] > before)
+    (told, *_) = [line for line in logged if line["event"] == "snapshot_blocked"]
+    assert (told["shard"], told["group_id"]) == (SHARD, bad)
+    known = first.shards[SHARD].kept
+    assert known is not None
+    assert known.newest.upto == NOWHERE
+    monkeypatch.setattr(Application, "_assignment_committed", committed)
+    assert await taken(first) > NOWHERE, "a version that can replay it takes one"

@@ -28,6 +28,7 @@ def commit(**partition: Any) -> pb.OffsetCommitRequest:
         join(group_id="é" * 127, member_id="m", group_instance_id="a.b_c-D9", session_timeout_ms=-1),
         join(protocols=[], protocol_type=""),
         join(group_id=""),
+        join(rebalance_timeout_ms=2**31 - 1),
         pb.SyncGroupRequest(group_id="g"),
         pb.HeartbeatRequest(group_id="g", generation=-5),
         pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m")]),

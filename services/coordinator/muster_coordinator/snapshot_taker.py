@@ -125,7 +125,12 @@ class SnapshotTaker:
             log.info("snapshot_given_up", shard=shard.number, reason=str(reason))
         except LoadFailed as error:
             self._pause(shard, self._pace.damaged_ms)
-            alarm("log_not_readable", shard=shard.number, reason=str(error))
+            if error.failure is None:
+                alarm("log_not_readable", shard=shard.number, reason=str(error))
+            else:
+                # A snapshot would hold the group without that record, and the next version could not read it.
+                group_id = error.failure.group_id
+                alarm("snapshot_blocked", shard=shard.number, group_id=group_id, reason=str(error))
         except Exception:
             self._pause(shard, self._pace.retry_ms)
             log.exception("snapshot_failed", shard=shard.number)

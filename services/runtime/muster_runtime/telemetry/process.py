@@ -47,6 +47,7 @@ ALARM_EVENTS = (
     "metadata_outdated",
     "preload_failed",
     "shard_failed",
+    "snapshot_blocked",
     "snapshot_unusable",
 )
 ALARMS_TOLD = Metric(
