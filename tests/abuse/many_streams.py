@@ -32,10 +32,13 @@ async def attack(target: Target) -> str:
         discovery: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(watched)
         watchers = [discovery.WatchCluster(discovery_pb2.WatchClusterRequest()) for _ in range(WATCHERS)]
         too_many = STREAMS - MOST_STREAMS
-        await until(
-            lambda: sum(bool(session.ended) for session in sessions) >= too_many,
-            f"{too_many} streams to be refused",
-        )
+        try:
+            await until(
+                lambda: sum(bool(session.ended) for session in sessions) >= too_many,
+                f"{too_many} streams to be refused",
+            )
+        except AssertionError as error:
+            raise Broken(f"{STREAMS} streams of one client: {error}") from error
         refused = await refusals(watchers)
         await healthy(target)
         async with connection(target.owner) as newcomer:

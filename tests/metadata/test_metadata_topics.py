@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from muster_core.position import Position
 from muster_metadata.entries import Entry
-from muster_metadata.topics import MAX_CHANGES, MAX_DELETIONS, StoredTopic, Topics
+from muster_metadata.topics import MAX_CHANGES, MAX_DELETIONS, MAX_TOPICS, StoredTopic, Topics
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import discovery_pb2
@@ -69,3 +69,14 @@ def test_what_a_snapshot_says_is_what_the_records_made() -> None:
     for number in (1, 2, 3, 4):
         assert again.done(creation(number)) == topics.done(creation(number))
     assert again.version == topics.version
+
+
+def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
+    topics = catalog_of(stored(number) for number in range(MAX_TOPICS))
+    refused = topics.decide(creation(MAX_TOPICS))
+    assert isinstance(refused, pb.ChangeTopicResponse)
+    assert f"at most {MAX_TOPICS} topics" in refused.error_message
+    known = topics.decide(creation(1))
+    assert isinstance(known, pb.ChangeTopicResponse)
+    topics.apply(Entry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
+    assert isinstance(topics.decide(creation(MAX_TOPICS)), log.Record)

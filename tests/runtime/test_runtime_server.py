@@ -167,6 +167,25 @@ async def test_a_far_too_large_request_never_reaches_the_process(running: Runnin
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_what_is_far_too_large_when_it_is_unpacked_never_reaches_the_process(running: Running) -> None:
+    call = running.channel.unary_unary(SERVICE + "FindCoordinator")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(bytes(10 << 20), timeout=20, compression=grpc.Compression.Gzip)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_who_says_nothing_is_cut_off_after_the_time_for_a_handshake() -> None:
+    instance = await start(ServerSettings(handshake_timeout_ms=100))
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", instance.server.port)
+        async with asyncio.timeout(20):
+            await reader.read()  # to the end of the connection
+        writer.close()
+    finally:
+        await instance.channel.close()
+        await instance.server.stop(0)
+
+
 async def test_oversized_headers_are_refused(running: Running) -> None:
     call = running.channel.unary_unary(SERVICE + "FindCoordinator")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
