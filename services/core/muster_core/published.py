@@ -58,15 +58,3 @@ def partitions_in(assignment: bytes) -> Iterator[TopicPartition]:
 def partitions_of(entries: Iterable[common_pb2.TopicPartitions]) -> Iterator[TopicPartition]:
     """Each partition by itself, without a step of Python for each."""
     return chain.from_iterable(zip(repeat(entry.topic), entry.partitions[:]) for entry in entries)
-
-
-def topics_given(assignment: bytes) -> set[str]:
-    """The topics of a published assignment; none of a foreign one."""
-    message = read_assignment(assignment)
-    return set() if message is None else {entry.topic for entry in message.partitions}
-
-
-def count_in(assignment: bytes) -> int:
-    """How many partitions a published assignment gives; 0: none, or foreign."""
-    message = read_assignment(assignment)
-    return 0 if message is None else sum(len(entry.partitions) for entry in message.partitions)

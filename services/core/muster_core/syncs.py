@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1.coordinator_pb2 import (
@@ -19,14 +18,12 @@ from muster_core.events import Request
 from muster_core.group import Group
 from muster_core.group_state import GroupState
 from muster_core.member import Member
+from muster_core.plan import Plan
 from muster_core.position import Position
 from muster_core.published import (
     TopicPartition,
-    count_in,
-    partitions_in,
     partitions_of,
     read_subscription,
-    topics_given,
 )
 from muster_core.rebalance import Rebalancer
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
@@ -89,18 +86,19 @@ class Syncs:
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
     ) -> None:
         record: log.Record | None = None
+        plan: Plan | None = None
         if group.leader == member.member_id:
-            given, limit = _given(request), self._context.config.max_partitions
-            if given > limit:
-                text = f"assignments: {given:,} partitions are given, at most {limit:,} may be"
+            plan, limit = Plan(request), self._context.config.max_partitions
+            if plan.partitions > limit:
+                text = f"assignments: {plan.partitions:,} partitions are given, at most {limit:,} may be"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
             record = self._context.record()
-            if not self._fill_assignment(record.assignment_committed, group, request):
+            if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan):
                 text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
-            if (twice := _given_twice(record.assignment_committed)) is not None:
+            if (twice := plan.given_twice(group.members)) is not None:
                 text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
@@ -113,10 +111,8 @@ class Syncs:
             self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, text)
         member.sync_call = call.call_id
         self._rebalancer.synced(group, member)
-        if record is not None:
-            members = record.assignment_committed.members
-            topics = set[str]().union(*(topics_given(entry.assignment) for entry in members))
-            self._deletions.note_before(topics)
+        if record is not None and plan is not None:
+            self._deletions.note_before(plan.topics(group.members))
             self._context.append(
                 [record],
                 partial(self._assignment_stored, group),
@@ -147,24 +143,19 @@ class Syncs:
                 self._rebalancer.touch(group, member)
 
     def _fill_assignment(
-        self, record: log.AssignmentCommitted, group: Group, request: SyncGroupRequest
+        self, record: log.AssignmentCommitted, group: Group, leader: str, plan: Plan
     ) -> bool:
         """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
 
         A token names its topic, so tokens may be far larger than the assignment: they are counted while they
         are written. False: they are too many for a record.
         """
-        given = {entry.member_id: entry.assignment for entry in request.assignments}
-        record.group_id, record.generation, record.leader = (
-            group.group_id,
-            group.generation,
-            request.member_id,
-        )
+        record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
         for member in group.members.values():
-            assignment = given.get(member.member_id, b"")
+            assignment = plan.assignments.get(member.member_id, b"")
             entry = record.members.add(member_id=member.member_id, assignment=assignment)
-            for (topic, number), position in self._kept(group, member, assignment):
+            for (topic, number), position in self._kept(group, member, plan):
                 left_bytes -= utf8_bytes(topic)
                 if left_bytes < 0:
                     return False
@@ -172,15 +163,16 @@ class Syncs:
         return True
 
     @staticmethod
-    def _kept(group: Group, member: Member, assignment: bytes) -> Iterator[tuple[TopicPartition, Position]]:
+    def _kept(group: Group, member: Member, plan: Plan) -> Iterator[tuple[TopicPartition, Position]]:
         """Partitions that it never gave up and keeps, with their tokens: writes in flight stay valid."""
-        if not assignment or not group.owners:
+        given = plan.given(member.member_id)
+        if not given or not group.owners:
             return
         subscription = read_subscription(member.metadata_for(group.protocol_name))
         if subscription is None or not subscription.keeps_owned:
             return
         held = set(partitions_of(subscription.owned_partitions))
-        for partition in partitions_in(assignment):
+        for partition in partitions_of(given):
             owner, position = group.owners.get(partition, ("", None))
             if partition[0] in group.renewed_topics:
                 continue  # of a topic that was deleted: what is given now is another one's
@@ -234,25 +226,6 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
-
-
-def _given_twice(assignment: log.AssignmentCommitted) -> TopicPartition | None:
-    """A partition that a published assignment gives to two members, or twice to one; None: there is none."""
-    plans = [member.assignment for member in assignment.members]
-    if len(set(chain.from_iterable(map(partitions_in, plans)))) == sum(map(count_in, plans)):
-        return None
-    given: set[TopicPartition] = set()
-    for member in assignment.members:
-        for partition in partitions_in(member.assignment):
-            if partition in given:
-                return partition
-            given.add(partition)
-    return None
-
-
-def _given(request: SyncGroupRequest) -> int:
-    """How many partitions a plan gives, as far as its bytes are the published ones."""
-    return sum(count_in(entry.assignment) for entry in request.assignments)
 
 
 def _differs(asked: str, actual: str) -> bool:
