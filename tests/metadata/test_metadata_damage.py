@@ -195,6 +195,36 @@ async def damage(cluster: MetadataCluster, index: int, *, removed: bool) -> None
             await client.xadd(key, {b"r": changed, b"n": fields[b"n"], b"h": fields[b"h"]}, id=id_)
 
 
+async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked_at(tmp_path: Path) -> None:
+    """Who loads such a log stops its shard for good."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 5)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+
+        async def outcome() -> int:
+            request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
+            outcomes: list[int] = [page.outcome async for page in cluster[0].stub.ReadLog(request)]
+            return outcomes[-1]
+
+        for index in (0, 1):
+            async with cluster.client(index) as client:
+                assert await client.xdel("muster:{0}:log", f"{writer.epoch}-4")
+        for _ in range(5):
+            assert await outcome() == pb.LOG_OUTCOME_OK
+        cluster.nodes[2].pause()
+        assert await outcome() == pb.LOG_OUTCOME_UNKNOWN
+        cluster.nodes[2].resume()
+        async with cluster.client(2) as client:
+            await client.xdel("muster:{0}:log", f"{writer.epoch}-5")
+
+        async def damaged() -> bool:
+            return await outcome() == pb.LOG_OUTCOME_DAMAGED
+
+        await until(damaged, "no node has it right")
+
+
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)

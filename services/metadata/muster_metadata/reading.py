@@ -1,7 +1,8 @@
 """Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from muster_core.position import GENESIS, Position
@@ -102,6 +103,9 @@ class _Cursor:
     before: End | None
     sent: bool = False
     damage: str = ""
+    damaged: set[Node] = field(default_factory=set)
+    widened: bool = False
+    unsure: bool = False
     pending: Answer | None = None
 
     def advance(self, end: End, runs: Sequence[Run]) -> None:
@@ -164,12 +168,13 @@ class LogReader:
 
     async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncIterator[Page]:
         cursor = _begin(wanted, plan, found)
-        while cursor.sources:
+        while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
             asked = (wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
             answer, cursor.pending = cursor.pending or source.page(*asked), None
             reply = await answer
             if reply.status is not Status.OK:
+                cursor.unsure = True
                 cursor.sources.pop(0)
                 continue
             if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
@@ -193,11 +198,28 @@ class LogReader:
             yield Page(steps.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
             if done:
                 return
-        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if cursor.damage else steps.UNKNOWN)
+        damaged = cursor.damage and not cursor.unsure
+        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else steps.UNKNOWN)
+
+    async def _widen(self, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> bool:
+        """Once the nodes of the plan are damaged: goes on with those that were not heard then."""
+        if cursor.widened or not cursor.damage:
+            return False
+        cursor.widened = True
+        others = [node for node in self._quorum.nodes if node not in cursor.damaged]
+        replies = await asyncio.gather(*(node.inspect(wanted.shard) for node in others))
+        cursor.unsure = any(reply.status not in (Status.OK, Status.NOLOG) for reply in replies)
+        cursor.sources = [
+            node
+            for node, reply in zip(others, replies, strict=True)
+            if reply.status is Status.OK and _has(Inspected.read(reply), wanted, plan)
+        ]
+        return bool(cursor.sources)
 
     def _pass_over(self, cursor: _Cursor, shard: int, problem: str) -> None:
         """Goes on with another node, and tells the administrator about this one."""
         node = cursor.sources.pop(0)
+        cursor.damaged.add(node)
         cursor.damage = f"on every node that has the log to its end: {problem}"
         alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
 
@@ -258,6 +280,14 @@ class LogReader:
             return steps.UNKNOWN if final else None
 
         return decide
+
+
+def _has(state: Inspected, wanted: Wanted, plan: _Plan) -> bool:
+    """Whether a node has what is read to its end."""
+    if wanted.epoch:
+        mine = (state.epoch, state.nonce) == (wanted.epoch, wanted.nonce)
+        return mine and state.end.position >= plan.last
+    return state.acknowledged >= plan.acknowledged
 
 
 def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:
