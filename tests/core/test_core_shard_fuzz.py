@@ -1,0 +1,9 @@
+"""Random lives of a shard: what it serves is what its log says. `./x abuse shard_fuzz` plays more."""
+
+import pytest
+from kit.shard_fuzz import life
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_what_is_served_is_what_the_log_says(first: int) -> None:
+    assert sum(life(seed).generations for seed in range(first, first + 20)) > 60
