@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from muster_metadata.lane import Lane
@@ -16,12 +17,14 @@ from muster_metadata.replacement import Replacement
 from muster_metadata.reply import Reply
 from muster_metadata.scripts import SCRIPTS
 
+WRITING = frozenset(SCRIPTS) - {"inspect", "check", "hashes"}
 
-def kill_after(writes: int) -> list[int]:
-    """Counts what nodes say that they wrote, and ends this process at the given one."""
+
+def kill_after(writes: int, names: Collection[str] = WRITING) -> list[int]:
+    """Counts what nodes say that they wrote by these scripts, and ends this process at the given one."""
     counted = [0]
     send = Lane.send
-    writing = {script.sha for name, script in SCRIPTS.items() if name not in ("inspect", "check", "hashes")}
+    writing = {SCRIPTS[name].sha for name in names}
 
     def counting(self: Lane, decode: Any, *command: Any) -> "asyncio.Future[Reply]":
         future = send(self, decode, *command)

@@ -2,12 +2,28 @@
 
 from collections.abc import Iterator
 
+import pytest
+from muster_core.config import GroupConfig
+from muster_core.features import FEATURE_NAMES
+from muster_core.group import Group
 from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_core.snapshot import PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
+from muster_core.topics import (
+    MAX_CHANGES,
+    MAX_DELETIONS,
+    MAX_TOPICS,
+    NotUnderstood,
+    StoredTopic,
+    Topics,
+)
 from muster_metadata.entries import Entry
-from muster_metadata.topics import MAX_CHANGES, MAX_DELETIONS, MAX_TOPICS, StoredTopic, Topics
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import snapshot_pb2
 from muster_protos.muster.v1 import discovery_pb2
+
+SHARD = 2
 
 
 def change_id(number: int) -> bytes:
@@ -19,8 +35,8 @@ def creation(number: int) -> pb.ChangeTopicRequest:
     return pb.ChangeTopicRequest(create=topic, change_id=change_id(number))
 
 
-def catalog_of(records: Iterator[log.Record]) -> Topics:
-    topics = Topics()
+def catalog_of(records: Iterator[log.Record], *, strict: bool = True) -> Topics:
+    topics = Topics(strict=strict)
     for offset, record in enumerate(records, 2):
         topics.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
     return topics
@@ -58,17 +74,105 @@ def test_the_offset_of_its_creation_is_the_incarnation_of_a_topic() -> None:
     assert [topic.incarnation for topic in topics.to_proto().topics] == [4]
 
 
-def test_what_a_snapshot_says_is_what_the_records_made() -> None:
+def every_kind() -> Topics:
+    """A catalog in which each kind of record has left something, and one whose kind is not known here."""
     replaced = log.Record(node_replaced=log.NodeReplaced(configuration=2, node=1, new_address="b:1"))
+    enabled = log.Record(critical=True, feature_enabled=log.FeatureEnabled(name=FEATURE_NAMES[0]))
     claim = log.Record(critical=True, claim=log.Claim(node_id="m"))
-    topics = catalog_of(iter([claim, stored(1), replaced, stored(2), removed(1), stored(3)]))
-    again = Topics.of_states(topics.to_states(), topics.version, topics.end_hash)
+    unknown = log.Record(written_at_ms=7)
+    records = [claim, stored(1), replaced, enabled, stored(2), removed(1), unknown, stored(3), removed(3)]
+    return catalog_of(iter([*records, stored(3)]))
+
+
+def through_snapshot(topics: Topics, part_bytes: int = 1) -> Topics:
+    """The same from the bytes of a snapshot."""
+    covered = Covered(SHARD, topics.version, topics.end_hash)
+    states: list[snapshot_pb2.CatalogState] = []
+    reader = SnapshotReader(SHARD, {}, 0, catalog=states.append)
+    for part in parts((), covered, part_bytes, catalog=topics.to_states()):
+        reader.take(part)
+    assert reader.complete
+    assert reader.covered == covered
+    return Topics.of_states(states, covered.upto, covered.hash)
+
+
+def test_what_a_snapshot_says_is_what_the_records_made() -> None:
+    topics = every_kind()
+    again = through_snapshot(topics)
     assert again.to_proto() == topics.to_proto()
+    assert again.features == {FEATURE_NAMES[0]}
     assert again.kept == topics.kept
-    assert [log.Record.FromString(kept.record) for kept in again.kept] == [replaced]
+    kinds = [log.Record.FromString(kept.record).WhichOneof("kind") for kept in again.kept]
+    assert kinds == ["node_replaced", "feature_enabled", None]
     for number in (1, 2, 3, 4):
         assert again.done(creation(number)) == topics.done(creation(number))
-    assert again.version == topics.version
+    assert (again.version, again.end_hash) == (topics.version, topics.end_hash)
+    assert again.records_since == 0
+    # What comes later makes the same of both.
+    later = [stored(4), removed(2), stored(2), stored(1)]
+    for offset, record in enumerate(later, again.version.offset + 1):
+        for one in (again, topics):
+            one.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
+    assert again.to_proto() == topics.to_proto()
+    assert list(again.to_states()) == list(topics.to_states())
+
+
+def test_how_far_the_newest_snapshot_reaches_is_known_from_its_marker() -> None:
+    marker = log.Record(snapshot=log.Snapshot(upto=Position(1, 3).to_proto()))
+    topics = catalog_of(iter([stored(1), stored(2), marker, stored(3)]))
+    assert topics.snapshot_upto == Position(1, 3)
+    assert topics.records_since == 2
+    assert topics.copy().records_since == 2
+    assert topics.kept == []
+
+
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (log.Record(critical=True, feature_enabled=log.FeatureEnabled(name="of-tomorrow")), "of-tomorrow"),
+        (log.Record(critical=True), "critical record"),
+    ],
+)
+def test_what_stops_a_server_in_the_log_stops_it_in_a_snapshot(record: log.Record, what: str) -> None:
+    records = [stored(1), record, stored(2)]
+    with pytest.raises(NotUnderstood, match=what):
+        catalog_of(iter(records))
+    of_tomorrow = catalog_of(iter(records), strict=False)
+    with pytest.raises(NotUnderstood, match=what):
+        through_snapshot(of_tomorrow)
+    states = list(of_tomorrow.to_states())
+    looked_at = Topics.of_states(states, of_tomorrow.version, b"", strict=False)
+    assert list(looked_at.to_states()) == states
+
+
+def test_a_shard_takes_no_snapshot_of_the_catalog_nor_the_catalog_one_of_a_shard() -> None:
+    topics = every_kind()
+    covered = Covered(SHARD, topics.version, topics.end_hash)
+    (of_the_catalog,) = parts((), covered, catalog=topics.to_states())
+    shard = Shard(SHARD, GroupConfig()).restore()
+    with pytest.raises(SnapshotUnusable, match="catalog"):
+        shard.take(of_the_catalog)
+    (of_a_shard,) = parts([Group("g", 0, 1)], covered)
+    catalog = SnapshotReader(SHARD, {}, 0, catalog=lambda _: None)
+    with pytest.raises(SnapshotUnusable, match="group"):
+        catalog.take(of_a_shard)
+
+
+def test_the_largest_catalog_fits_into_parts() -> None:
+    topics = Topics()
+    records = [
+        log.Record(
+            topic_stored=log.TopicStored(
+                name=f"{number:0249d}", partitions=100_000, change_id=change_id(number)
+            )
+        )
+        for number in range(MAX_TOPICS)
+    ]
+    for offset, record in enumerate(records, 2):
+        topics.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
+    found = list(parts((), Covered(SHARD, topics.version, b"h" * 32), catalog=topics.to_states()))
+    assert max(map(len, found)) < 2 * PART_BYTES
+    assert through_snapshot(topics, PART_BYTES).to_proto() == topics.to_proto()
 
 
 def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:

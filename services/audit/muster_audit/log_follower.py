@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from muster_core.catalog_audit import CatalogAudit
 from muster_core.config import GroupConfig
 from muster_core.invariants import Violation
 from muster_core.log_audit import LogAudit
@@ -107,16 +108,7 @@ class LogFollower:
                 f"{first.stream_id}: what stood between was trimmed unseen. Check an export of "
                 "it, and begin a new checkpoint"
             )
-        catalog = self._shard == source.shard_count
-        audit = LogAudit(
-            self._shard,
-            cluster=source.genesis,
-            limits=GroupConfig(max_size=self._options.max_group_size),
-            limit=sys.maxsize,  # each page's are taken away, and those that are raised counted here
-            nonces=NonceWindow(self._nonces),
-            replay=not catalog,
-            snapshots=None if catalog else source.snapshots(self._shard),
-        )
+        audit = self._fresh(source)
         if progress.position == NOWHERE:
             return audit
         for page in source.pages(self._shard, node, progress.position, self._options.page_entries):
@@ -130,6 +122,23 @@ class LogFollower:
         elif checker.end_hash != progress.end_hash:
             findings.expect("L6", False, checker.end, "another entry stood here when it was checked before")
         return audit
+
+    def _fresh(self, source: LogSource) -> LogAudit:
+        limit = sys.maxsize  # each page's are taken away, and those that are raised counted here
+        nonces = NonceWindow(self._nonces)
+        snapshots = source.snapshots(self._shard)
+        if self._shard == source.shard_count:
+            return CatalogAudit(
+                self._shard, cluster=source.genesis, limit=limit, nonces=nonces, snapshots=snapshots
+            )
+        return LogAudit(
+            self._shard,
+            cluster=source.genesis,
+            limits=GroupConfig(max_size=self._options.max_group_size),
+            limit=limit,
+            nonces=nonces,
+            snapshots=snapshots,
+        )
 
     def _read_on(self, source: LogSource, audit: LogAudit, acknowledged: Position) -> Iterator[Violation]:
         with closing(self._pages(source, audit.checker.end, acknowledged)) as pages:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from hashlib import sha256
 from itertools import chain
 
+from muster_core.catalog_audit import CatalogAudit
 from muster_core.config import GroupConfig
 from muster_core.log_audit import LogAudit
 from muster_core.page import Page
@@ -96,21 +97,33 @@ def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator
     began = time.perf_counter()
     acknowledged = source.acknowledged(shard)
     node = source.best_node(shard)
-    replay = options.rules is Rules.ALL and shard < source.shard_count
+    catalog = shard == source.shard_count
+    replay = options.rules is Rules.ALL
     timeline = Timeline(shard, options.span_ms) if options.rules is Rules.ALL else None
     digests = Digests(shard, node) if options.compare else None
     size_bytes = 0
     with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
-        audit = LogAudit(
-            shard,
-            cluster=source.genesis,
-            limits=GroupConfig(max_size=options.max_group_size),
-            limit=options.limit,
-            nonces=nonces,
-            replay=replay,
-            snapshots=source.snapshots(shard) if replay else None,
-            watch=timeline.watch if timeline is not None else None,
-        )
+        watch = timeline.watch if timeline is not None else None
+        if catalog and replay:
+            audit: LogAudit = CatalogAudit(
+                shard,
+                cluster=source.genesis,
+                limit=options.limit,
+                nonces=nonces,
+                snapshots=source.snapshots(shard),
+                watch=watch,
+            )
+        else:
+            audit = LogAudit(
+                shard,
+                cluster=source.genesis,
+                limits=GroupConfig(max_size=options.max_group_size),
+                limit=options.limit,
+                nonces=nonces,
+                replay=replay,
+                snapshots=source.snapshots(shard) if replay else None,
+                watch=watch,
+            )
         for page in source.pages(shard, node, acknowledged, options.page_entries):
             audit.add_page(page)
             size_bytes += sum(map(len, page.records))

@@ -23,6 +23,10 @@ class Feature(StrEnum):
         "unsure-beats",
         "members keep their partitions through an outage of the log for as long as their sessions last",
     )
+    CATALOG_SNAPSHOTS = (
+        "catalog-snapshots",
+        "the catalog's log is snapshotted and trimmed, so that it no longer grows with every change",
+    )
 
     about: str
 

@@ -32,7 +32,7 @@ class LogAudit:
         limits: what a group may be.
         limit: violations kept per invariant; all are counted.
         nonces: remembers nonces; absent: in memory.
-        replay: whether records of groups are checked and replayed; the catalog's log has none.
+        replay: whether records of groups are checked and replayed; see `CatalogAudit` for the catalog's log.
         snapshots: those that are stored.
         watch: told of the records that could be decoded.
     """
@@ -138,8 +138,8 @@ class LogAudit:
             elif self._replaying and self._state is not None:
                 self._state.replay_commits(part)
         last = run.position(len(run) - 1)
-        if last in self._snapshots and self._state is not None:
-            self._meet_snapshot(self._state, last)
+        if last in self._snapshots:
+            self._meet_snapshot(last)
 
     def _other(self, position: Position, kind: str, record: records_pb2.Record) -> None:
         """Takes a record that is no commit."""
@@ -155,14 +155,15 @@ class LogAudit:
             self.findings.expect("G12", False, position, f"{type(error).__name__}: {error}")
             self._state = None
 
-    def _meet_snapshot(self, state: Shard, position: Position) -> None:
+    def _meet_snapshot(self, position: Position) -> None:
         """Compares a snapshot with the replay, or begins the replay with it; leaves one that was replaced."""
-        stored = self._snapshots[position]()
-        if stored is None:
+        state = self._state
+        stored = None if state is None else self._snapshots[position]()
+        if state is None or stored is None:
             return
         groups: dict[str, Group] = {} if self._replaying else state.groups
         reader = SnapshotReader(state.number, groups, self._limits.history_length)
-        problem = _read_back(reader, stored, position)
+        problem = read_back(reader, stored, position)
         if problem:
             self.findings.expect("G12", False, position, problem)
             self._state = state if self._replaying else None
@@ -193,8 +194,8 @@ class LogAudit:
         self.findings.expect("G12", same, position, "the snapshot holds another state than the records make")
 
 
-def _read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Position) -> str:
-    """Reads a snapshot; gives what is wrong with it, or nothing."""
+def read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Position) -> str:
+    """Reads the snapshot that reaches a place; gives what is wrong with it, or nothing."""
     try:
         for part in stored:
             reader.take(part)

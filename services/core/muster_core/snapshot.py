@@ -100,7 +100,12 @@ def part_hash(part: bytes) -> bytes:
 # --- writing
 
 
-def parts(groups: Iterable[Group], covered: Covered, part_bytes: int = PART_BYTES) -> Iterator[bytes]:
+def parts(
+    groups: Iterable[Group],
+    covered: Covered,
+    part_bytes: int = PART_BYTES,
+    catalog: Iterable[snapshot_pb2.CatalogState] = (),
+) -> Iterator[bytes]:
     """The parts of a snapshot, one at a time, so that a large shard can be written in small steps.
 
     The same state always gives the same bytes. The groups must not change before the last part was taken.
@@ -109,9 +114,10 @@ def parts(groups: Iterable[Group], covered: Covered, part_bytes: int = PART_BYTE
         groups: of a state that was replayed and never served.
         covered: what the state is of.
         part_bytes: a part ends with the item that reaches this size.
+        catalog: of the catalog's log: its state, in pieces; there are no groups then.
     """
     part, size = snapshot_pb2.SnapshotPart(), 0
-    for item in _items(groups, covered):
+    for item in _items(groups, covered, catalog):
         part.items.append(item)
         size += item.ByteSize()
         if size >= part_bytes:
@@ -120,7 +126,9 @@ def parts(groups: Iterable[Group], covered: Covered, part_bytes: int = PART_BYTE
     yield part.SerializeToString(deterministic=True)
 
 
-def _items(groups: Iterable[Group], covered: Covered) -> Iterator[snapshot_pb2.SnapshotItem]:
+def _items(
+    groups: Iterable[Group], covered: Covered, catalog: Iterable[snapshot_pb2.CatalogState]
+) -> Iterator[snapshot_pb2.SnapshotItem]:
     header = snapshot_pb2.SnapshotHeader(
         format=FORMAT,
         shard=covered.shard,
@@ -138,6 +146,8 @@ def _items(groups: Iterable[Group], covered: Covered) -> Iterator[snapshot_pb2.S
     for group in groups:
         count += 1
         yield from _items_of(group)
+    for state in catalog:
+        yield snapshot_pb2.SnapshotItem(catalog=state)
     yield snapshot_pb2.SnapshotItem(end=snapshot_pb2.SnapshotEnd(groups=count))
 
 
@@ -233,6 +243,7 @@ class SnapshotReader:
         groups: the state's groups; empty.
         history_length: generations that a group remembers.
         begun: told what the snapshot is of.
+        catalog: takes the pieces of the catalog's state; None: the snapshot is of a shard and has none.
 
     Attributes:
         covered: what the snapshot is of; None before its first part.
@@ -244,6 +255,7 @@ class SnapshotReader:
     groups: dict[str, Group]
     history_length: int
     begun: Callable[[Covered], None] = _unheard
+    catalog: Callable[[snapshot_pb2.CatalogState], None] | None = None
     covered: Covered | None = None
     part_hashes: list[bytes] = field(default_factory=list)
     complete: bool = False
@@ -277,7 +289,9 @@ class SnapshotReader:
             raise SnapshotUnusable("the snapshot does not begin with its header, or has two")
         if kind == "header":
             self._begin(item.header)
-        elif kind == "group":
+        elif kind == "catalog" and self.catalog is not None:
+            self.catalog(item.catalog)
+        elif kind == "group" and self.catalog is None:
             self._close_group()
             self._open_group(item.group)
         elif kind == "end":
@@ -287,19 +301,25 @@ class SnapshotReader:
                 raise SnapshotUnusable(f"{item.end.groups} groups were written, {len(self.groups)} are there")
         elif self._open is None or kind is None:
             raise SnapshotUnusable(f"the snapshot has an item of kind {kind or 'unknown'} in no group")
-        elif kind == "member":
-            self._member(self._open.group, item.member)
+        else:
+            self._take_of_group(self._open.group, kind, item)
+
+    def _take_of_group(self, group: Group, kind: str, item: snapshot_pb2.SnapshotItem) -> None:
+        if kind == "member":
+            self._member(group, item.member)
         elif kind == "owned":
             for owned in item.owned.partitions:
                 since = Position.from_proto(owned.since)
-                self._open.group.owners[owned.topic, owned.partition] = (owned.member_id, since)
+                group.owners[owned.topic, owned.partition] = (owned.member_id, since)
         elif kind == "generation":
             # A copy: what is kept must not keep the whole part alive.
             generation = coordinator_pb2.GroupHistoryResponse.Generation()
             generation.CopyFrom(item.generation)
-            self._open.group.history.append(GenerationEntry.from_proto(generation))
+            group.history.append(GenerationEntry.from_proto(generation))
+        elif kind == "offsets":
+            self._offsets(group, item.offsets)
         else:
-            self._offsets(self._open.group, item.offsets)
+            raise SnapshotUnusable(f"the snapshot has an item of kind {kind} inside a group")
 
     def _begin(self, header: snapshot_pb2.SnapshotHeader) -> None:
         if header.format != FORMAT:

@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 
 import structlog
-from muster_core.position import NOWHERE, Position
+from muster_core.features import Feature
+from muster_core.position import Position
+from muster_core.topics import NotUnderstood, Topics
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
+from muster_metadata.catalog_reading import CatalogReader
 from muster_metadata.entries import End, Entry
 from muster_metadata.logs import Logs
-from muster_metadata.reading import LogReader, drain
 from muster_metadata.repair import Held
-from muster_metadata.topics import NotUnderstood, Topics
 from muster_metadata.upkeep import Upkeep
 
 log = structlog.get_logger()
@@ -72,7 +73,7 @@ class Catalog:
 
     Args:
         logs: steps on the log.
-        reader: reads it.
+        reader: reads it from its newest snapshot on.
         upkeep: stores the acknowledged position.
         instance: name of this instance.
         wall_ms: what records say when they were made.
@@ -81,12 +82,15 @@ class Catalog:
         change_timeout_ms: after this a change is answered as not available.
         carried_out: waits until every coordinator has carried out what stands up to an offset of the log;
             absent: there are none yet.
+
+    Attributes:
+        on_written: called after each record that this instance wrote; nobody is if absent.
     """
 
     def __init__(
         self,
         logs: Logs,
-        reader: LogReader,
+        reader: CatalogReader,
         upkeep: Upkeep,
         instance: str,
         wall_ms: Callable[[], int],
@@ -109,10 +113,22 @@ class Catalog:
         self._seen = Topics()
         self._shard = -1
         self._held: Held | None = None
+        self._writing: Held | None = None
         self._end: End | None = None
         self._mine = Topics()
+        self.on_written: Callable[[], None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._was_read = asyncio.Event()
+
+    @property
+    def held(self) -> Held | None:
+        """The claim by which this instance writes, also while a write is on its way; None: it does not."""
+        return self._held or self._writing
+
+    @property
+    def written(self) -> Topics:
+        """The catalog as this instance wrote it; only to be read, and only while it holds the log."""
+        return self._mine
 
     @property
     def features(self) -> Set[str]:
@@ -140,28 +156,13 @@ class Catalog:
 
     async def _follow(self) -> None:
         try:
-            found = await self._read(self._seen, 0, b"")
+            found = await self._reader.read_on(self._shard, self._seen)
             if found is not None and found.version > self._seen.version:
                 self._show(found)
         except NotUnderstood as error:
             self._not_understood(str(error))
         except Exception:
             log.exception("catalog_not_followed")
-
-    async def _read(self, known: Topics, epoch: int, nonce: bytes) -> Topics | None:
-        """The catalog as of now, of what is known and what was written since; None: it cannot be read."""
-        topics = known.copy()
-        first = Position(known.version.epoch, known.version.offset + 1) if known.end_hash else NOWHERE
-        verdict, entries = await drain(self._reader, self._shard, first, epoch, nonce, known.end_hash)
-        if known.end_hash and verdict.outcome == pb.LOG_OUTCOME_DAMAGED:
-            # The nodes may have forgotten what is known here, all of them (LOG-53): what they have counts.
-            log.warning("catalog_read_anew", problem=verdict.message)
-            return await self._read(Topics(), epoch, nonce)
-        if verdict.outcome != pb.LOG_OUTCOME_OK:
-            return None
-        for entry in entries:
-            topics.apply(entry)
-        return topics
 
     async def change(
         self, request: pb.ChangeTopicRequest, remaining_s: float | None = None
@@ -208,11 +209,7 @@ class Catalog:
             feature: its name.
             version: of this software.
         """
-        record = records_pb2.Record(
-            written_at_ms=self._wall_ms(),
-            critical=True,
-            feature_enabled=records_pb2.FeatureEnabled(name=feature, version=version),
-        ).SerializeToString()
+        record = _enabling(feature, version, self._wall_ms()).SerializeToString()
         try:
             async with asyncio.timeout(self._timeout_s), self._lock:
                 while feature not in self._mine.features:
@@ -226,6 +223,28 @@ class Catalog:
         except NotUnderstood as error:
             self._not_understood(str(error))
         return feature in self._mine.features
+
+    async def store_marker(self, held: Held, snapshot: records_pb2.Snapshot, version: str) -> End | None:
+        """Stores the marker of a snapshot, if this instance still holds the log by that claim.
+
+        With it goes a record that a version which reads no snapshots stops at. Those that the cluster began
+        with may be trimmed, and it would take what is left for the whole catalog.
+
+        Args:
+            held: the claim under which the snapshot was stored.
+            snapshot: what the marker says.
+            version: of this software.
+
+        Returns:
+            Where the marker stands; None: it is not known to stand anywhere.
+        """
+        written_at_ms = self._wall_ms()
+        marker = records_pb2.Record(written_at_ms=written_at_ms, snapshot=snapshot)
+        async with self._lock:
+            for record in (_enabling(Feature.CATALOG_SNAPSHOTS, version, written_at_ms), marker):
+                if self._held != held or not await self._store(record.SerializeToString()):
+                    return None
+            return self._end
 
     async def hold(self) -> None:
         """Claims the log, so that nodes that lack it are rebuilt under the claim."""
@@ -298,6 +317,13 @@ class Catalog:
             end=self._end.to_proto(),
             records=[pb.NewRecord(record=record, nonce=nonce)],
         )
+        self._writing = held
+        try:
+            return await self._append(held, step, record, nonce)
+        finally:
+            self._writing = None
+
+    async def _append(self, held: Held, step: pb.AppendStep, record: bytes, nonce: bytes) -> bool:
         while True:
             verdict, end = await self._logs.append(self._shard, step)
             if end is not None:
@@ -306,6 +332,7 @@ class Catalog:
                 self._mine.apply(entry)
                 self._show(self._mine)
                 await self._upkeep.acknowledge(held, end)
+                self._tell_written()
                 return True
             if verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 log.info("catalog_claim_lost", outcome=pb.LogOutcome.Name(verdict.outcome))
@@ -329,12 +356,17 @@ class Catalog:
             log.info("catalog_not_claimed", outcome=pb.LogOutcome.Name(verdict.outcome))
             return False
         # What was acknowledged stands in every later log: only what came since is read.
-        topics = await self._read(self._seen, held.epoch, nonce)
+        topics = await self._reader.read_on(self._shard, self._seen, held.epoch, nonce)
         if topics is None or (topics.version, topics.end_hash) != end:
             return False
         self._held, self._end, self._mine = held, end, topics
         self._show(topics)
+        self._tell_written()
         return True
+
+    def _tell_written(self) -> None:
+        if self.on_written is not None:
+            self.on_written()
 
     def _show(self, topics: Topics) -> None:
         """What a majority has, watchers are told at once."""
@@ -342,3 +374,11 @@ class Catalog:
             self._seen = topics.copy()
             self._changed(topics.to_proto())
             self._was_read.set()
+
+
+def _enabling(feature: str, version: str, written_at_ms: int) -> records_pb2.Record:
+    return records_pb2.Record(
+        written_at_ms=written_at_ms,
+        critical=True,
+        feature_enabled=records_pb2.FeatureEnabled(name=feature, version=version),
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from muster_core import replay
 from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -25,13 +26,10 @@ class End(NamedTuple):
         return cls(Position.from_proto(message.position), message.hash)
 
 
-class Entry(NamedTuple):
+class Entry(replay.Entry):
     """One entry: its place, its bytes, its nonce and its chain hash."""
 
-    position: Position
-    record: bytes
-    nonce: bytes
-    hash: bytes
+    __slots__ = ()
 
     @property
     def end(self) -> End:

@@ -14,6 +14,7 @@ from muster_runtime.about import software_version
 from muster_metadata import keys
 from muster_metadata.addresses import split_urls
 from muster_metadata.catalog import Catalog
+from muster_metadata.catalog_reading import CatalogReader
 from muster_metadata.claim import Claimer
 from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
 from muster_metadata.entries import genesis
@@ -227,7 +228,14 @@ async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> 
     claimer = Claimer(quorum, repairer, _wall_ms, _REPLY_TIMEOUT_MS)
     logs = Logs(quorum, claimer, upkeep, lambda *_: None)
     catalog = Catalog(
-        logs, LogReader(quorum), upkeep, "init", _wall_ms, lambda _: None, lambda _: None, _REPLY_TIMEOUT_MS
+        logs,
+        CatalogReader(LogReader(quorum)),
+        upkeep,
+        "init",
+        _wall_ms,
+        lambda _: None,
+        lambda _: None,
+        _REPLY_TIMEOUT_MS,
     )
     catalog.known(shard_count)
     for feature in features:

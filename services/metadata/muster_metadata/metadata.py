@@ -20,6 +20,8 @@ from muster_runtime.telemetry import Telemetry
 
 from muster_metadata.addresses import split_urls
 from muster_metadata.catalog import Catalog
+from muster_metadata.catalog_reading import CatalogReader
+from muster_metadata.catalog_snapshots import CatalogSnapshots
 from muster_metadata.claim import Claimer
 from muster_metadata.configuration import UNREACHED, Unusable
 from muster_metadata.durability import weaknesses
@@ -99,9 +101,10 @@ class Metadata:
             settings.probe_timeout_ms,
             boot_ms,
         )
+        catalog_reader = CatalogReader(self.reader)
         self.catalog = Catalog(
             self.logs,
-            self.reader,
+            catalog_reader,
             self.upkeep,
             self.instance,
             self._stamp_ms,
@@ -111,6 +114,14 @@ class Metadata:
             Followers(self.view.observer, boot_ms).carried_out,
         )
         version = software_version()
+        self.catalog_snapshots = CatalogSnapshots(
+            self.catalog,
+            catalog_reader,
+            self.snapshots,
+            version,
+            settings.catalog_snapshot_records,
+            only_exported=settings.catalog_export,
+        )
         me = pb.Server(role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES)
         self.servers = Servers(self.quorum, self.instance, me, boot_ms)
         self.features = Features(self.catalog, self.servers, self.view.observer, version)
@@ -173,6 +184,7 @@ class Metadata:
         await self.servers.stop()
         await self._patrol.stop()
         await self._monitor.stop()
+        await self.catalog_snapshots.stop()
         await self.catalog.stop()
         await self.upkeep.stop()
         await self.quorum.stop()
@@ -185,6 +197,7 @@ class Metadata:
         self.cluster_id = found.cluster_id
         self.view.known(found.cluster_id, found.shard_count)
         self.catalog.known(found.shard_count)
+        self.catalog_snapshots.start(found.shard_count)
         self._monitor.start()
         self.servers.start()
         # First, for nodes that restarted all at once are only read after it has let them in.

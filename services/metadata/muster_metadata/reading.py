@@ -1,11 +1,11 @@
 """Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster_core.position import GENESIS, Position
+from muster_core.position import GENESIS, NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.logs import alarm
 
@@ -43,7 +43,8 @@ class Wanted:
         snapshot: start with the newest snapshot, if there is one.
         without: but none of these, by the last position that they cover.
         after_hash: hash of the entry before `first`; then nodes whose entries do not continue it are passed
-            over. Empty: the reader checks the chain.
+            over. Where the read begins with the oldest entry it is that before the Genesis, and a snapshot
+            takes the place of both. Empty: the reader checks the chain.
     """
 
     shard: int
@@ -129,7 +130,7 @@ class LogReader:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum) if copies is None else copies
 
-    async def read(self, wanted: Wanted) -> AsyncIterator[Page]:
+    async def read(self, wanted: Wanted) -> AsyncGenerator[Page, None]:
         """Parts of a snapshot, then pages; the last one may be empty. One that is not OK ends the read."""
         plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
         if isinstance(plan, Verdict):
@@ -166,7 +167,7 @@ class LogReader:
             return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
         return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
 
-    async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncIterator[Page]:
+    async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncGenerator[Page, None]:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
@@ -318,23 +319,15 @@ def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
     before = None
     if found is not None:
         first, expected = f"({found.upto.stream_id}", found.upto.offset + 1
+        if wanted.after_hash:
+            before = End(found.upto, found.hash)
     elif wanted.first.offset:
         first, expected = wanted.first.stream_id, wanted.first.offset
         if wanted.after_hash:
             before = End(Position(wanted.first.epoch, wanted.first.offset - 1), wanted.after_hash)
     else:
         first, expected = "-", 0
+        if wanted.after_hash:
+            expected, before = GENESIS.offset, End(NOWHERE, wanted.after_hash)
     count = largest if found is not None else min(_FIRST_PAGE, largest)
     return _Cursor(list(plan.sources), first, expected, count, largest, before)
-
-
-async def drain(
-    reader: LogReader, shard: int, first: Position, epoch: int, nonce: bytes, after_hash: bytes = b""
-) -> tuple[Verdict, list[Entry]]:
-    """A whole read at once, for small logs."""
-    entries: list[Entry] = []
-    async for page in reader.read(Wanted(shard, first, epoch, nonce, MAX_PAGE, after_hash=after_hash)):
-        if page.verdict.outcome != pb.LOG_OUTCOME_OK:
-            return page.verdict, entries
-        entries += page.entries
-    return steps.OK, entries

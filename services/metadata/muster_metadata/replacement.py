@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from muster_core.position import NOWHERE
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.addresses import at, normalised, place_of, split_urls
+from muster_metadata.catalog_reading import CatalogReader
 from muster_metadata.claim import Claimer
 from muster_metadata.configuration import Configuration, Introduction, newest_of
 from muster_metadata.entries import End, arguments, chain
@@ -24,7 +24,7 @@ from muster_metadata.lane import fields
 from muster_metadata.membership import configure, retire
 from muster_metadata.node import Answer, Node
 from muster_metadata.quorum import Quorum
-from muster_metadata.reading import LogReader, drain
+from muster_metadata.reading import LogReader
 from muster_metadata.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.reply import Status
 from muster_metadata.steps import appended, floor_in
@@ -265,6 +265,7 @@ class Replacement:
         """Stores the decision in the catalog's log, under the present configuration: the first one counts."""
         self._belong(target, before=True)
         catalog = target.shard_count
+        reader = CatalogReader(LogReader(self._before), strict=False)
         claimer = Claimer(self._before, Repairer(self._before, 1 << 30), _wall_ms, self._claim_timeout_ms)
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
@@ -272,9 +273,9 @@ class Replacement:
             step = pb.ClaimStep(node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=nonce)
             claimed = await claimer.claim(catalog, step)
             if claimed.held is not None and claimed.end is not None:
-                _, entries = await drain(LogReader(self._before), catalog, NOWHERE, claimed.held.epoch, nonce)
-                if entries and entries[-1].end == claimed.end:
-                    if self._decided(target, [entry.record for entry in entries]):
+                image = await reader.read(catalog, claimed.held.epoch, nonce)
+                if image is not None and (image.topics.version, image.topics.end_hash) == claimed.end:
+                    if self._decided(target, [kept.record for kept in image.topics.kept]):
                         return
                     if await self._store(target, claimed.held, claimed.end):
                         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from muster_core.features import lacking
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
+from muster_core.topics import CHANGE_ID_BYTES, name_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
@@ -21,7 +22,6 @@ from muster_metadata.logs import MAX_NAME_BYTES
 from muster_metadata.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.repair import Inspected
 from muster_metadata.reply import Reply, Status
-from muster_metadata.topics import CHANGE_ID_BYTES, name_of
 
 if TYPE_CHECKING:
     from muster_metadata.metadata import Metadata

@@ -84,10 +84,33 @@ class MetadataSettings(Settings):
         ),
     )
 
+    catalog_snapshot_records: int = Field(
+        2_000,
+        ge=0,
+        le=1_000_000,
+        description=(
+            "Take a snapshot of the catalog's log when a load would replay this many records; at least 100, "
+            "or 0: never, and then nothing of it is removed."
+        ),
+    )
+    catalog_export: bool = Field(
+        False,
+        description=(
+            "Remove only entries of the catalog's log of which the audit reported that it exported them."
+        ),
+    )
+
     @field_validator("redis_url")
     @classmethod
     def _nodes(cls, value: SecretStr) -> SecretStr:
         split_urls(value.get_secret_value())
+        return value
+
+    @field_validator("catalog_snapshot_records")
+    @classmethod
+    def _snapshot_records(cls, value: int) -> int:
+        if 0 < value < 100:
+            raise ValueError("must be 0 or at least 100")
         return value
 
     @model_validator(mode="after")

@@ -28,11 +28,13 @@ class Found:
     Attributes:
         shard: the shard.
         upto: last position it covers.
+        hash: chain hash of the entry there, as the marker says.
         part_hashes: SHA-256 of each part.
     """
 
     shard: int
     upto: Position
+    hash: bytes
     part_hashes: tuple[bytes, ...]
 
 
@@ -194,7 +196,7 @@ class SnapshotCopies:
             joined = (reply.values[0] if reply.status is Status.OK else None) or b""
             hashes = tuple(joined[i : i + _HASH_BYTES] for i in range(0, len(joined), _HASH_BYTES))
             if len(hashes) == snapshot.parts and digest_of(hashes) == snapshot.digest:
-                return Found(shard, upto, hashes)
+                return Found(shard, upto, snapshot.hash, hashes)
         return None
 
     async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:

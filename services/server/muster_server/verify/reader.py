@@ -13,7 +13,7 @@ from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.record_text import surroundings
 from muster_core.replay import Entry
 from muster_metadata.addresses import BadUrlsError, split_urls
-from muster_metadata.keys import LogKeys, log_keys
+from muster_metadata.keys import NODE, Identity, LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -110,12 +110,20 @@ class NodeReader:
         return ""
 
     def genesis(self) -> records_pb2.Genesis | None:
-        """The genesis of the catalog's log: it tells the number of shards; None: there is none."""
+        """What each Genesis of the cluster says, but for the shard; None: there is no log.
+
+        That of the catalog's log may have been trimmed; then the node's identity says the same.
+        """
         key = log_keys(_CATALOG, _CATALOG).log
-        found = self._redis.xrange(key, GENESIS.stream_id, GENESIS.stream_id)
+        found = self._redis.xrange(key, count=1)
         if not found:
             return None
-        return records_pb2.Record.FromString(found[0][1][b"r"]).genesis
+        if found[0][0].decode() == GENESIS.stream_id:
+            return records_pb2.Record.FromString(found[0][1][b"r"]).genesis
+        identity = Identity.parse((self._redis.hget(NODE, "identity") or b"").decode())
+        if identity is None:
+            return None
+        return records_pb2.Genesis(cluster_id=identity.cluster_id, shard_count=identity.shard_count)
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
         """Position up to which a majority has the log, as this node knows it."""
@@ -265,7 +273,7 @@ class LogReader:
     Attributes:
         nodes: those that answer.
         problems: of the others, by index.
-        genesis: of the catalog's log: what each Genesis of the cluster says, but for the shard.
+        genesis: what each Genesis of the cluster says, but for the shard.
         shard_count: of the cluster.
         cluster_id: its identity.
 

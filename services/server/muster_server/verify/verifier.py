@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from muster_core.catalog_audit import CatalogAudit
 from muster_core.invariants import Violation
 from muster_core.log_audit import LogAudit, compare_nodes
 from redis.exceptions import RedisError
@@ -85,12 +86,8 @@ def _checked(reader: LogReader, shard: int, *, compare: bool) -> LogAudit:
     for node in reader.nodes:
         node.damaged.clear()
     acknowledged = reader.acknowledged(shard)
-    audit = LogAudit(
-        shard,
-        cluster=reader.genesis,
-        replay=shard < reader.shard_count,
-        snapshots=reader.snapshots(shard),
-    )
+    checks = LogAudit if shard < reader.shard_count else CatalogAudit
+    audit = checks(shard, cluster=reader.genesis, snapshots=reader.snapshots(shard))
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
     audit.check_copies(reader.copies(shard))

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from muster_core.features import FEATURE_NAMES, lacking
-from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
-from muster_metadata.entries import Entry
+from muster_core.features import FEATURE_NAMES, lacking
+from muster_core.position import NOWHERE, Position
+from muster_core.replay import Entry
 
 MAX_TOPICS = 10_000
 MAX_DELETIONS = 2_000
@@ -20,8 +20,8 @@ MAX_CHANGES = 4_096
 
 CHANGE_ID_BYTES = 16
 
-_LOG_KINDS = frozenset({"claim", "genesis", "handoff", "snapshot"})
-"""What a log says of itself."""
+_LOG_KINDS = frozenset({"claim", "genesis", "handoff"})
+"""What a log says of itself, beside its snapshots."""
 _ROWS_PER_ITEM = 500
 
 _Row = TypeVar("_Row")
@@ -80,6 +80,10 @@ class Kept:
 class Topics:
     """The catalog as the records up to a place make it.
 
+    Args:
+        strict: whether what this version does not know stops it, as it must stop a server; who only looks
+            goes on.
+
     Attributes:
         by_name: the topics.
         deletions: the newest removals, oldest first: of each name the offset of its last tombstone.
@@ -88,9 +92,10 @@ class Topics:
         features: names of what is enabled.
         version: place of the last record.
         end_hash: chain hash of it.
+        snapshot_upto: place up to which the newest snapshot reaches whose marker stands in the log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = True) -> None:
         self.by_name: dict[str, StoredTopic] = {}
         self.deletions: dict[str, int] = {}
         self.deletions_since = 0
@@ -98,17 +103,25 @@ class Topics:
         self.features: set[str] = set()
         self.version = NOWHERE
         self.end_hash = b""
+        self.snapshot_upto = NOWHERE
+        self._strict = strict
         self._changes: dict[bytes, Change] = {}
+
+    @property
+    def records_since(self) -> int:
+        """Number of records after the newest snapshot: what a load replays."""
+        return int(self.version.offset - self.snapshot_upto.offset)
 
     def copy(self) -> "Topics":
         """The same, to go on from."""
-        copy = Topics()
+        copy = Topics(strict=self._strict)
         copy.by_name = dict(self.by_name)
         copy.deletions = dict(self.deletions)
         copy.deletions_since = self.deletions_since
         copy.kept = list(self.kept)
         copy.features = set(self.features)
         copy.version, copy.end_hash = self.version, self.end_hash
+        copy.snapshot_upto = self.snapshot_upto
         copy._changes = dict(self._changes)
         return copy
 
@@ -124,19 +137,22 @@ class Topics:
             self._stored(record.topic_stored, entry.position)
         elif kind == "topic_tombstone":
             self._removed(record.topic_tombstone, entry.position)
-        elif kind is None and record.critical:
-            raise NotUnderstood("the catalog has a critical record of a kind that this version does not know")
+        elif kind == "snapshot":
+            self.snapshot_upto = max(self.snapshot_upto, Position.from_proto(record.snapshot.upto))
         elif kind not in _LOG_KINDS:
-            self._keep(Kept(entry.position, entry.record))
+            self._keep(Kept(entry.position, entry.record), record)
         self.version, self.end_hash = entry.position, entry.hash
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: Kept, record: records_pb2.Record) -> None:
         """Keeps a record as it is, and notes the feature that it enables."""
-        record = records_pb2.Record.FromString(kept.record)
+        if self._strict and record.critical and record.WhichOneof("kind") is None:
+            raise NotUnderstood("the catalog has a critical record of a kind that this version does not know")
         if record.HasField("feature_enabled"):
             name = record.feature_enabled.name
-            if lacking((name,), FEATURE_NAMES):
+            if self._strict and lacking((name,), FEATURE_NAMES):
                 raise NotUnderstood(f"the cluster has enabled {name}, which this version does not know")
+            if name in self.features:
+                return  # repeated beside each snapshot's marker
             self.features.add(name)
         self.kept.append(kept)
 
@@ -254,14 +270,19 @@ class Topics:
 
     @classmethod
     def of_states(
-        cls, states: Iterable[snapshot_pb2.CatalogState], upto: Position, end_hash: bytes
+        cls,
+        states: Iterable[snapshot_pb2.CatalogState],
+        upto: Position,
+        end_hash: bytes,
+        *,
+        strict: bool = True,
     ) -> "Topics":
         """What `to_states` gave, up to a place and its chain hash.
 
         Raises:
-            NotUnderstood: a feature is enabled that this version does not know.
+            NotUnderstood: it has a critical record of a kind, or a feature, that this version does not know.
         """
-        topics = cls()
+        topics = cls(strict=strict)
         for state in states:
             topics.deletions_since = max(topics.deletions_since, state.deletions_since)
             for row in state.topics:
@@ -274,8 +295,9 @@ class Topics:
                     change.name, stored, Position.from_proto(change.position)
                 )
             for kept in state.kept:
-                topics._keep(Kept(Position.from_proto(kept.position), kept.record))
-        topics.version, topics.end_hash = upto, end_hash
+                record = records_pb2.Record.FromString(kept.record)
+                topics._keep(Kept(Position.from_proto(kept.position), kept.record), record)
+        topics.version, topics.end_hash, topics.snapshot_upto = upto, end_hash, upto
         return topics
 
 
