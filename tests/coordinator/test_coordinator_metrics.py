@@ -171,6 +171,9 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         assert told.value("muster_calls_total", call="OffsetFetch", code="NONE") == 1
         assert told.value("muster_beats_total") == 1
         assert told.value("muster_session_streams") == told.value("muster_session_members") == 1
+        assert told.value("muster_session_streams_largest_shard") == 1
+        assert told.value("muster_session_unread_bytes") == 0
+        assert told.value("muster_groups_largest_shard") >= 1
         assert told.value("muster_offsets_committed_total") == told.value("muster_partitions_committed") == 1
         assert told.value("muster_log_step_duration_seconds_count", step="append") > 0
         assert told.value("muster_log_records_written_total") >= 3

@@ -220,6 +220,7 @@ class CoordinatorMeasures:
             samples.append(Sample(metrics.CORE_FAILURES, self._ownership.core_failures))
             samples.append(Sample(metrics.SESSION_STREAMS, len(self._sessions)))
             samples.append(Sample(metrics.SESSION_MEMBERS, self._sessions.members))
+            samples.append(Sample(metrics.SESSION_UNREAD, self._sessions.queued_bytes))
         return samples
 
     def _of_lease(self, lease: LeaseKeeper) -> list[Sample]:
@@ -238,7 +239,10 @@ def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
     )
     quarantined = sum(len(shard.core.quarantine.groups) for shard in shards if shard.core is not None)
     calls = Count(type(request).__name__ for shard in shards for request in shard.open_requests())
+    cores = [shard.core for shard in shards if shard.core is not None]
     return [
+        Sample(metrics.GROUPS_OF_A_SHARD, max((len(core.groups) for core in cores), default=0)),
+        Sample(metrics.SESSION_STREAMS_OF_A_SHARD, max((core.streams for core in cores), default=0)),
         Sample(metrics.GROUPS_QUARANTINED, quarantined),
         *(
             Sample(metrics.SHARDS, phases[name], (name,))

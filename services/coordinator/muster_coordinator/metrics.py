@@ -67,6 +67,12 @@ GROUPS = Metric(
     labels={"state": STATES},
     advice="Many that are neither Stable nor Empty for long: see muster_rebalance_oldest_seconds.",
 )
+GROUPS_OF_A_SHARD = Metric(
+    "muster_groups_largest_shard",
+    Kind.GAUGE,
+    "Groups of the shard that has most of them.",
+    advice="Near MUSTER_GROUP_MAX_GROUPS_PER_SHARD: who would make another group there is told to try again.",
+)
 GROUPS_QUARANTINED = Metric(
     "muster_groups_quarantined",
     Kind.GAUGE,
@@ -189,6 +195,18 @@ BEATS = Metric(
     "muster_beats", Kind.COUNTER, "Beats of session streams; each is for all members on its stream."
 )
 SESSION_STREAMS = Metric("muster_session_streams", Kind.GAUGE, "Open session streams.")
+SESSION_STREAMS_OF_A_SHARD = Metric(
+    "muster_session_streams_largest_shard",
+    Kind.GAUGE,
+    "Session streams with members of the shard that has most such streams.",
+)
+SESSION_UNREAD = Metric(
+    "muster_session_unread",
+    Kind.GAUGE,
+    "What waits on session streams because clients have not read it.",
+    "bytes",
+    advice="Near MUSTER_SESSION_MAX_TOTAL_QUEUED_BYTES: clients that leave most unread are cut off.",
+)
 SESSION_MEMBERS = Metric(
     "muster_session_members", Kind.GAUGE, "Members on session streams; the others make heartbeat calls."
 )
@@ -262,6 +280,7 @@ LEASE_FAILURES = Metric(
 
 ALL = (
     GROUPS,
+    GROUPS_OF_A_SHARD,
     GROUPS_QUARANTINED,
     CORE_FAILURES,
     MEMBERS,
@@ -281,6 +300,8 @@ ALL = (
     CALL_DURATION,
     BEATS,
     SESSION_STREAMS,
+    SESSION_STREAMS_OF_A_SHARD,
+    SESSION_UNREAD,
     SESSION_MEMBERS,
     SHARDS,
     SHARD_LOAD_DURATION,
