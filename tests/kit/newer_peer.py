@@ -23,7 +23,11 @@ UNKNOWN = (
 )
 """Fields of a later version, as they stand in a message."""
 
-_OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.http2.max_ping_strikes", 0),  # clients ping it as often as a real server
+]
 _OWN_HEADERS = ("grpc-", "user-agent", ":")
 
 

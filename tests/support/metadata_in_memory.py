@@ -204,7 +204,10 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         return f"127.0.0.1:{self.port}"
 
     async def start(self, port: int = 0) -> "MemoryMetadata":
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        # A server that minds its clients' pings, of which a starved machine sends several at
+        # once, ends their connections.
+        options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)]
+        self._server = grpc.aio.server(options=options)
         rpc.add_MetadataServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
