@@ -6,6 +6,7 @@ from typing import Any
 from muster import MemberSettings
 from muster_metadata.initialise import initialise
 from simulation.network import Network
+from simulation.owners import Owners
 from simulation.processes import Process, Watch
 from simulation.redis_node import RedisNode, Written
 from simulation.redis_scripts import Scripts
@@ -21,7 +22,7 @@ from simulation.servers import (
     MetadataRole,
     Role,
 )
-from simulation.worker import History, Worker
+from simulation.worker import TOPIC, History, Worker
 from simulation.world import World
 
 GROUPS = ("orders", "mail", "index")
@@ -45,6 +46,7 @@ class Cluster:
         written: told of every change at a node of the log.
         unforeseen: told of errors that nobody caught.
         watch: looks at the messages of all processes.
+        owners: looks at what workers take for their own.
         skew: how much clocks may run fast or slow: 0.1 is 10 %.
 
     Attributes:
@@ -53,7 +55,13 @@ class Cluster:
     """
 
     def __init__(
-        self, world: World, written: Written, unforeseen: Unforeseen, watch: Watch, skew: float
+        self,
+        world: World,
+        written: Written,
+        unforeseen: Unforeseen,
+        watch: Watch,
+        owners: Owners,
+        skew: float,
     ) -> None:
         self.world = world
         self.network = Network(world)
@@ -71,6 +79,7 @@ class Cluster:
         self._watch = watch
         self._skew = skew
         self._hosts = 0
+        self._owners = owners
 
     def process(self, name: str, host: str) -> Process:
         """A new process on a machine whose clock runs as it likes."""
@@ -130,13 +139,20 @@ class Cluster:
 
     # --- workers
 
-    def hire(self, group_id: str, pace_s: tuple[float, float], settings: MemberSettings) -> Worker:
+    def hire(
+        self,
+        group_id: str,
+        pace_s: tuple[float, float],
+        settings: MemberSettings,
+        topics: tuple[str, ...] = (TOPIC,),
+    ) -> Worker:
         """Starts a worker."""
         self._hosts += 1
         number = self._hosts
         process = self.process(f"worker-{number}", f"10.1.{number // 250}.{number % 250 + 1}")
-        worker = Worker(process, group_id, self.history, pace_s, settings)
+        worker = Worker(process, group_id, self.history, pace_s, settings, topics)
         self.workers.append(worker)
+        self._owners.watch(worker)
         self.world.note("hire", process.name, group_id)
         worker.start()
         return worker

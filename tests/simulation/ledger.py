@@ -7,10 +7,14 @@ from muster_protos.muster.log.v1 import records_pb2
 from simulation.redis_node import RedisNode
 from simulation.redis_store import Id, Store, Stream, id_of
 from simulation.violations import Violations
+from simulation.world import EPOCH_S
 
 LogKey = bytes
 Place = tuple[LogKey, Id, bytes]
 """An entry: its log, its id and its hash."""
+
+STAMP_MAX_S = 100.0
+"""By how much a stamp may be off: a clock is trusted within a minute, and a record may wait for the log."""
 
 _HASH = 5
 _RECORD = 1
@@ -100,8 +104,19 @@ class Ledger:
                 records_pb2.Record.FromString(fields[_RECORD]), node.world.now_s
             )
             self._index(place, seen.record)
+            self._check_stamp(node, place, seen)
         if seen.majority_s is None and self._elsewhere(node, place) + 1 > len(self.nodes) // 2:
             self._on_majority(place, seen, node.world.now_s)
+
+    def _check_stamp(self, node: RedisNode, place: Place, seen: Seen) -> None:
+        """Whoever writes with a wall clock far away stamps with the time of the log's nodes instead."""
+        off_s = seen.record.written_at_ms / 1000 - EPOCH_S - node.world.now_s
+        self._violations.expect(
+            "C1",
+            not seen.record.written_at_ms or abs(off_s) < STAMP_MAX_S,
+            f"{place[1]} of {place[0]!r}, a {seen.record.WhichOneof('kind')}, is stamped {off_s:.0f} s off "
+            "the time of the log's nodes",
+        )
 
     def _on_majority(self, place: Place, seen: Seen, now_s: float) -> None:
         seen.majority_s = now_s

@@ -8,7 +8,8 @@ from simulation.cluster import GROUPS, SERVERS, Cluster
 from simulation.ledger import Ledger
 from simulation.redis_node import RedisNode
 from simulation.redis_store import Store, Stream
-from simulation.worker import Worker, settings_for
+from simulation.topic_changes import Operator
+from simulation.worker import SIDE_TOPIC, TOPIC, Worker, settings_for
 
 COORDINATORS = tuple(name for name in SERVERS if name.startswith("coordinator"))
 METADATA = tuple(name for name in SERVERS if name.startswith("metadata"))
@@ -46,6 +47,8 @@ class Nemesis:
         self.unary = self._random.random() < 0.25
         self.static = self._random.random() < 0.4
         self._statics = 0
+        self._topics = (TOPIC, SIDE_TOPIC) if "change_topic" in self.faults else (TOPIC,)
+        self._operator = Operator(cluster) if "change_topic" in self.faults else None
 
     def start(self, until_s: float) -> None:
         """Begins; nothing new is begun after a time, and everything is well again soon after."""
@@ -76,7 +79,7 @@ class Nemesis:
             static = f"seat-{self._statics}"
         unary = self.unary and self._random.random() < 0.5
         return self._cluster.hire(
-            group_id, self._pace_s, settings_for(self._random, unary=unary, static=static)
+            group_id, self._pace_s, settings_for(self._random, unary=unary, static=static), self._topics
         )
 
     # --- servers
@@ -133,6 +136,22 @@ class Nemesis:
     def pause_long(self) -> bool:
         """SIGSTOP for more than a lease."""
         return self._pause(SERVERS, 12.0)
+
+    def wrong_clock(self) -> bool:
+        """The wall clock of a coordinator jumps, and is set right later; those of the log are right."""
+        running = [name for name in COORDINATORS if name in self._cluster.servers]
+        if not running:
+            return False
+        process = self._cluster.servers[self._random.choice(running)]
+        error_s = self._random.choice((-1, 1)) * self._random.choice((20.0, 90.0, 3_600.0, 30 * 86_400.0))
+        self._world.note("wrong clock", process.name, error_s)
+        process.set_clock(error_s)
+        self._later(20.0, partial(process.set_clock, None))
+        return True
+
+    def change_topic(self) -> bool:
+        """A topic is created, enlarged or deleted while the groups work on it."""
+        return self._operator is not None and self._operator.change()
 
     # --- nodes of the log
 
@@ -273,6 +292,26 @@ class Nemesis:
         self._later(10.0, heal)
         return True
 
+    def cut_metadata_from_log(self) -> bool:
+        """An instance of metadata reaches no node of the log, and all others reach it."""
+        running = [name for name in METADATA if name in self._cluster.servers]
+        if not running:
+            return False
+        name = self._random.choice(running)
+        host = self._cluster.servers[name].place.host
+        nodes = [node.place.host for node in self._cluster.nodes]
+        pairs = [pair for node in nodes for pair in ((host, node), (node, host))]
+        self._world.note("cut from the log", name)
+        for source, target in pairs:
+            self._cluster.network.cut(source, target)
+
+        def heal() -> None:
+            for source, target in pairs:
+                self._cluster.network.heal(source, target)
+
+        self._later(12.0, heal)
+        return True
+
     def reset(self) -> bool:
         """Some connections break."""
         standing = self._cluster.network.connections()
@@ -312,7 +351,7 @@ class Nemesis:
         group_id, settings = worker.group_id, worker.settings
         self._cluster.crash(worker)
         if settings.get("group_instance_id"):
-            self._later(9.0, partial(self._cluster.hire, group_id, self._pace_s, settings))
+            self._later(9.0, partial(self._cluster.hire, group_id, self._pace_s, settings, self._topics))
         else:
             self._later(9.0, partial(self.hire, group_id))
         return True
@@ -380,6 +419,9 @@ class Nemesis:
                 node.start()
         for process in list(cluster.servers.values()) + [worker.process for worker in cluster.workers]:
             process.resume()
+        for process in cluster.servers.values():
+            if process.clock_was_set:
+                process.set_clock(None)
         for name in SERVERS:
             if name not in cluster.servers:
                 cluster.start(name)
@@ -401,6 +443,7 @@ _FAULTS: dict[str, Callable[[Nemesis], bool]] = {
         "pause_long", "kill_node", "pause_node", "slow_node", "full_node", "wipe_node", "power_cut", "cut",
         "reset", "stall", "slow_network", "repeat", "crash_worker", "leave_worker", "extra_worker",
         "pause_worker", "rejoin_worker", "stop_majority", "sleep_worker",
+        "wrong_clock", "cut_metadata_from_log", "change_topic",
     )
 }  # fmt: skip
 

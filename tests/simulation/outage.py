@@ -17,6 +17,7 @@ from simulation import processes
 from simulation.cluster import GROUPS, SERVERS, Cluster
 from simulation.ledger import Ledger
 from simulation.observer import Observer
+from simulation.owners import Owners
 from simulation.violations import Violations
 from simulation.worker import Worker
 from simulation.world import World
@@ -44,7 +45,8 @@ class _Outages:
         self.violations = Violations(self.world)
         self.ledger = Ledger(self.violations)
         observer = Observer(self.ledger, self.violations)
-        self.cluster = Cluster(self.world, self.ledger.written, self._unforeseen, observer, 0.0005)
+        owners = Owners(self.world, self.violations, 0.0005)
+        self.cluster = Cluster(self.world, self.ledger.written, self._unforeseen, observer, owners, 0.0005)
         self.ledger.nodes = self.cluster.nodes
         self.ledger.departed = observer.departed
         observer.coordinators = self.cluster.servers

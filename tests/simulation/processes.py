@@ -144,6 +144,10 @@ class Process:
         rate: seconds of its clock per second of virtual time.
         unforeseen: told of errors that nobody caught.
         watch: looks at its messages.
+
+    Attributes:
+        clock_was_set: whether its wall clock was ever set; then what it stamped tells no time.
+        after_turn: called after each turn of its loops.
     """
 
     def __init__(
@@ -166,7 +170,9 @@ class Process:
         self.unforeseen = unforeseen
         self.watch = watch
         self._offset_s = world.random.uniform(1_000, 100_000)
-        self._wall_error_s = world.random.uniform(-5, 5)
+        self._wall_error_s = self._usual_error_s = world.random.uniform(-5, 5)
+        self.clock_was_set = False
+        self.after_turn: Callable[[], None] | None = None
         self._asleep_since_s: float | None = None
         self._slept_s = 0.0
         self._waiting: list[VirtualLoop] = []
@@ -194,6 +200,11 @@ class Process:
     def when_s(self, wall_s: float) -> float:
         """Virtual time at which its wall clock showed that."""
         return (wall_s - EPOCH_S - self._wall_error_s) / self.rate
+
+    def set_clock(self, error_s: float | None) -> None:
+        """Sets its wall clock to so much off the true time; None: as it was at first."""
+        self.clock_was_set = True
+        self._wall_error_s = self._usual_error_s if error_s is None else error_s
 
     def another_loop(self) -> "VirtualLoop":
         """A loop on a thread of its own."""
@@ -277,6 +288,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
+        if process.after_turn is not None:
+            process.after_turn()
         self.world.clock = None
         self._awake = False
         if ready:

@@ -18,6 +18,7 @@ from simulation.judge import Judge
 from simulation.ledger import Ledger
 from simulation.nemesis import MEMBERS, Nemesis
 from simulation.observer import Observer
+from simulation.owners import Owners
 from simulation.processes import Process
 from simulation.redis_node import encoded
 from simulation.violations import Violation, Violations
@@ -37,7 +38,7 @@ DELIVERED_MIN = 2_000
 
 PACE_S = (6.0, 14.0)
 
-_REPORTED = frozenset({"log_node_refuses", "lease_superseded"})
+_REPORTED = frozenset({"log_node_refuses", "lease_superseded", "wall_clock_wrong", "log_waits_for_a_node"})
 """Errors that the servers are right to report."""
 
 
@@ -153,9 +154,9 @@ def run_seed(
     processes.number_from(itertools.count())
     gc.disable()
     with world.ruling(), processes.taking_turns():
-        cluster = Cluster(
-            world, ledger.written, reporter.unforeseen, observer, world.random.choice((0, 0.02, 0.1))
-        )
+        skew = world.random.choice((0, 0.02, 0.1))
+        owners = Owners(world, violations, skew)
+        cluster = Cluster(world, ledger.written, reporter.unforeseen, observer, owners, skew)
         ledger.nodes = cluster.nodes
         ledger.departed = observer.departed
         observer.coordinators = cluster.servers

@@ -13,6 +13,8 @@ from simulation.servers import DISCOVERY
 
 TOPIC = "work"
 PARTITIONS = 8
+SIDE_TOPIC = "side"
+"""Is created, enlarged and deleted while workers commit to it, in runs that draw this."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class Commit:
 
     id: str
     group_id: str
-    partition: int
+    partition: TopicPartition
     offset: int
     member_id: str
     generation: int
@@ -43,7 +45,7 @@ class Fetch:
     """A fetch as its maker saw it; `id` is that of the commit it found, empty: none."""
 
     group_id: str
-    partition: int
+    partition: TopicPartition
     id: str
     began_s: float
     ended_s: float
@@ -56,15 +58,34 @@ class Assigned:
     group_id: str
     generation: int
     member_id: str
-    partitions: tuple[int, ...]
+    partitions: tuple[TopicPartition, ...]
     tokens: tuple[str, ...]
     at_s: float
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of a topic as its maker saw it.
+
+    Attributes:
+        kind: create, alter or delete.
+        began_s: virtual time before it was asked for.
+        ended_s: when its outcome came.
+        done: whether that was a success; False: refused, or not known.
+    """
+
+    kind: str
+    topic: str
+    began_s: float
+    ended_s: float = 0.0
+    done: bool = False
 
 
 class History:
     """What all workers saw."""
 
     def __init__(self) -> None:
+        self.changes: list[Change] = []
         self.commits: dict[str, Commit] = {}
         self.fetches: list[Fetch] = []
         self.assigned: list[Assigned] = []
@@ -79,6 +100,7 @@ class Worker:
         history: takes what it sees.
         pace_s: shortest and longest time between two commits of a partition.
         settings: of the member.
+        topics: what it subscribes to.
 
     Attributes:
         busy: while it is not set, nothing is committed.
@@ -94,8 +116,10 @@ class Worker:
         history: History,
         pace_s: tuple[float, float],
         settings: MemberSettings,
+        topics: tuple[str, ...] = (TOPIC,),
     ) -> None:
         self.process = process
+        self.topics = topics
         self.group_id = group_id
         self.settings = settings
         self.error: MusterError | None = None
@@ -133,7 +157,7 @@ class Worker:
                 self.member = Member(
                     cluster,
                     group_id=self.group_id,
-                    topics=TOPIC,
+                    topics=self.topics,
                     on_partitions_assigned=self._assigned,
                     on_partitions_revoked=self._revoked,
                     on_partitions_lost=self._lost,
@@ -164,7 +188,7 @@ class Worker:
                 self.group_id,
                 member.generation,
                 member.member_id,
-                tuple(partition.number for partition in owned),
+                owned,
                 tuple(member.token(partition) for partition in owned),
                 self.process.world.now_s,
             )
@@ -207,9 +231,7 @@ class Worker:
         found = await member.committed([partition])
         position = found.get(partition)
         self._history.fetches.append(
-            Fetch(
-                self.group_id, partition.number, position.metadata if position else "", began_s, world.now_s
-            )
+            Fetch(self.group_id, partition, position.metadata if position else "", began_s, world.now_s)
         )
         return position.offset if position else 0
 
@@ -219,7 +241,7 @@ class Worker:
         commit = Commit(
             id=f"{self.process.name}/{self._count}",
             group_id=self.group_id,
-            partition=partition.number,
+            partition=partition,
             offset=position,
             member_id=member.member_id,
             generation=member.generation,
@@ -244,6 +266,7 @@ def settings_for(random: Any, *, unary: bool, static: str) -> MemberSettings:
         beat_interval_ms=1_600,
         disconnect_grace_ms=random.choice((4_800, 6_000)),
         session=not unary,
+        topic_refresh_interval_ms=10_000,
     )
     if static:
         settings["group_instance_id"] = static
