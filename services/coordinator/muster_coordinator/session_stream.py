@@ -293,6 +293,9 @@ class SessionStream:
         """Plays the frames of a message; if they take long, in several turns of the loop."""
         if len(message.frames) > self._settings.max_frames:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
+        if len(message.frames) == 1:
+            self._play_frame(message.frames[0])
+            return
         pace = Pace()
         played = self._play_from(message, 0, pace)
         if played < len(message.frames):
