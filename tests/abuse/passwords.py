@@ -169,14 +169,18 @@ async def commands(cluster: DevCluster, url: str) -> int:
 async def mistakes(folder: Path, port: int, url: str) -> int:
     """What commands say of addresses and settings that are wrong."""
     tried: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
-    for address in bad_addresses(port):
+    for number, address in enumerate(bad_addresses(port)):
         variables = {"MUSTER_METADATA_REDIS_URL": address, "MUSTER_METADATA_LISTEN": f"{LOOPBACK}:0"}
+        # Two read every address; the others, which read it in the same way, take turns.
+        others: tuple[Sequence[str], ...] = (
+            ("muster-server", "config"),
+            ("muster-server", "init"),
+            ("muster", "nodes", "list"),
+        )
         for command, given in (
             (("muster-server", "--roles", "metadata"), variables),
-            (("muster-server", "config"), variables),
-            (("muster-server", "init"), variables),
             (("muster", "verify", address), {}),
-            (("muster", "nodes", "list"), variables),
+            (others[number % len(others)], variables),
         ):
             tried.append((f"{' '.join(command[:2])} with {address.replace(SECRET, '…')}", command, given))
     two_lines = folder / "two-lines"
@@ -216,4 +220,4 @@ async def another_password(cluster: DevCluster, port: int) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, limit_s=600)
