@@ -1,6 +1,7 @@
 """Coordinators in this process, on metadata in memory or any other, and plain calls to them."""
 
 import asyncio
+from itertools import count, islice
 from typing import Any
 
 import grpc
@@ -29,10 +30,8 @@ BRIEF_LEASE_MS = 2_000
 
 def group_of(shard: int, number: int = 0, shards: int = SHARDS) -> str:
     """The name of a group of a shard."""
-    names = (f"g{n}" for n in range(10_000))
-    return [name for name, _ in zip(names, range(10_000), strict=False) if shard_of(name, shards) == shard][
-        number
-    ]
+    names = (name for name in map("g{}".format, count()) if shard_of(name, shards) == shard)
+    return next(islice(names, number, None))  # no more than are asked for: the loop stands still meanwhile
 
 
 class Caller:
