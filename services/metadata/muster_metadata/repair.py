@@ -255,12 +255,6 @@ class Repairer:
             if source[1].first > end.position:
                 return await self._rebuild(node, held, end)
             return Repaired.LATER
-        if acknowledged.offset > cut.position.offset:
-            # Only what a majority forgot can be missing there.
-            alarm(
-                "log_acknowledged_records_cut", node=node.index, shard=held.shard, epoch=held.epoch,
-                after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
-            )  # fmt: skip
         result = Repaired.LEVEL
         while True:
             entries = await _page(source[0], held.shard, cut)
@@ -268,6 +262,12 @@ class Repairer:
                 return Repaired.LATER
             if not entries:
                 return result if cut == end else Repaired.LATER
+            if result is Repaired.LEVEL and acknowledged.offset > cut.position.offset:
+                # Only what a majority forgot can be missing there. A source that is only behind cuts nothing.
+                alarm(
+                    "log_acknowledged_records_cut", node=node.index, shard=held.shard, epoch=held.epoch,
+                    after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
+                )  # fmt: skip
             ends = (end.position.stream_id, end.hash, cut.position.stream_id, cut.hash)
             reply = await node.repair(held.shard, held.epoch, held.nonce, ends, entries)
             if reply.status is Status.FENCED:
