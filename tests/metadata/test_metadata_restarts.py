@@ -20,6 +20,7 @@ from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
 
 MISSING = "log_second_may_be_missing"
+CUT = "log_acknowledged_records_cut"
 
 
 @asynccontextmanager
@@ -423,3 +424,45 @@ async def create(instance: Instance, name: str) -> pb.ChangeTopicResponse:
     request = pb.ChangeTopicRequest(create=discovery_pb2.Topic(name=name, partitions=3))
     response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
     return response
+
+
+async def test_acknowledged_records_that_a_majority_forgot_are_cut_with_an_alarm(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        before = [written_bytes(cluster.nodes[node]) for node in (1, 2)]
+        for record in (b"w:2", b"w:3"):
+            assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+        await until(lambda: cluster.level(0), "level")
+        for node, since in zip((1, 2), before, strict=True):
+            await lose_power(cluster.nodes[node], since)
+        cluster.nodes[0].pause()
+        for node in (1, 2):
+            await cluster.nodes[node].start()
+        successor = Writer(0, "c-2")
+        await until(lambda: owns(successor, cluster[0]), "the successor has the log")
+        with capture_logs() as logs:
+            cluster.nodes[0].resume()
+            await until(lambda: cluster.level(0), "node 1 has the successor's log")
+        told = next(line for line in logs if line["event"] == CUT)
+        assert (told["alarm"], told["node"]) == (True, 1)
+        assert told["acknowledged"] > told["after"]
+        assert records(await cluster[0].read(0, successor)) == [b"w:1"]
+
+
+async def test_a_source_that_is_only_behind_cuts_nothing_and_raises_no_alarm(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await cluster[0].server.metadata._patrol.stop()
+        await cluster[0].server.metadata.upkeep.stop()
+        quorum = cluster[0].server.metadata.quorum
+        held, node = Held(0, writer.epoch, writer.nonce), quorum.nodes[0]
+        (entry,) = chain(writer.end, writer.epoch, [(b"w:2", secrets.token_bytes(16))])
+        id_, last = writer.end.position.stream_id, entry.position.stream_id
+        batch: list[bytes | str] = [id_, writer.end.hash, id_, *arguments([entry])]
+        assert (await node.append(*held, batch)).status is Status.OK
+        assert (await node.acknowledge(*held, last, entry.hash)).status is Status.OK
+        repairer = Repairer(quorum, rebuild_delay_ms=0)
+        with capture_logs() as logs:
+            assert await repairer.repair(node, held) is Repaired.LATER
+        assert not any(line["event"] == CUT for line in logs)
+        assert [count for count, _ in await cluster.ends(0)] == [4, 3, 3]
