@@ -187,6 +187,8 @@ class TraceWatch:
         spans = [self._of_append[append_id] for append_id in append_ids if append_id in self._of_append]
         if not spans:
             return
+        # A call's own records may travel ahead of its rebalance's.
+        spans.sort(key=lambda span: span not in self._rebalances.values())
         self._step = self._traces.tracing.span(
             "log append",
             parent=context_of(spans[0]),
