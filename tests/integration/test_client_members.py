@@ -8,7 +8,7 @@ from typing import Any
 
 import muster
 import pytest
-from coordinator.coordinator_cluster import owns
+from coordinator.coordinator_cluster import BRIEF_LEASE_MS, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
 from muster import MemberState, TopicPartition
@@ -79,7 +79,7 @@ class World:
 
 @asynccontextmanager
 async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
-    cluster = RealCluster(folder)
+    cluster = RealCluster(folder, BRIEF_LEASE_MS)
     await cluster.start()
     await cluster.change_topic(create=discovery_pb2.Topic(name="sites", partitions=12))
     metadata = tuple(map(parse_address, cluster.metadata))
