@@ -70,6 +70,14 @@ def join(group_id: str, **fields: object) -> pb.JoinGroupRequest:
     return _changed(message, fields)
 
 
+async def join_among(stub: Any, group_id: str, topic: str, **fields: object) -> pb.JoinGroupRequest:
+    """A JoinGroup that a group takes whose members work on a topic: with the protocol that they agreed on."""
+    described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group_id]), timeout=10)
+    protocol = described.groups[0].protocol_name or "range"
+    topics = common_pb2.Subscription(version=1, topics=[topic], generation=-1).SerializeToString()
+    return join(group_id, protocols=[pb.GroupProtocol(name=protocol, metadata=topics)], **fields)
+
+
 def commit(
     group_id: str,
     partitions: Sequence[pb.OffsetCommitRequest.Partition],

@@ -5,10 +5,9 @@ Must hold: who may not join a group cannot keep its members from their work.
 
 import asyncio
 
-from abuse.caller import connection, groups_stub, join
+from abuse.caller import connection, groups_stub, join_among
 from abuse.innocent import TOPIC
 from abuse.lab import GROUP, Target, begins, stage
-from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 STANDS_OPEN = "anybody may join any group"
@@ -21,14 +20,8 @@ async def attack(target: Target) -> str:
     begins()
     async with connection(target.owner) as channel:
         stub = groups_stub(channel)
-        described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]), timeout=10)
-        protocol = described.groups[0].protocol_name or "range"
-        topics = common_pb2.Subscription(version=1, topics=[TOPIC], generation=-1).SerializeToString()
-        request = join(
-            GROUP,
-            session_timeout_ms=LONGEST_MS,
-            rebalance_timeout_ms=LONGEST_MS,
-            protocols=[pb.GroupProtocol(name=protocol, metadata=topics)],
+        request = await join_among(
+            stub, GROUP, TOPIC, session_timeout_ms=LONGEST_MS, rebalance_timeout_ms=LONGEST_MS
         )
         request.member_id = (await stub.JoinGroup(request, timeout=20)).member_id
         joined = await stub.JoinGroup(request, timeout=60)

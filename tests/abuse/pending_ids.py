@@ -3,14 +3,11 @@
 Must hold: an honest newcomer gets an id and joins, as if nobody had asked before.
 """
 
-from typing import Any
-
-from abuse.caller import connection, groups_stub, join, name_of
+from abuse.caller import connection, groups_stub, join_among, name_of
 from abuse.innocent import TOPIC
 from abuse.lab import GROUP, Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 STANDS_OPEN = "anybody may have ids made in any group, and a group gives out so many"
 
@@ -22,35 +19,17 @@ async def attack(target: Target) -> str:
     begins()
     async with connection(target.owner) as channel:
         stub = groups_stub(channel)
-        described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]), timeout=10)
-        protocol = described.groups[0].protocol_name or "range"
-        topics = common_pb2.Subscription(version=1, topics=[TOPIC], generation=-1).SerializeToString()
-        request = join(
-            GROUP,
-            session_timeout_ms=LONGEST_MS,
-            protocols=[pb.GroupProtocol(name=protocol, metadata=topics)],
-        )
+        request = await join_among(stub, GROUP, TOPIC, session_timeout_ms=LONGEST_MS)
         codes: dict[str, int] = {}
         for number in range(ASKED):
             request.request_id = str(number)
             code = name_of((await stub.JoinGroup(request, timeout=20)).error_code)
             codes[code] = codes.get(code, 0) + 1
-        honest = await newcomer(stub, protocol, topics)
+        newcomer = await join_among(stub, GROUP, TOPIC, client_id="honest", session_timeout_ms=10_000)
+        honest = (await stub.JoinGroup(newcomer, timeout=20)).error_code
     if honest != common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
         raise Broken(f"a stranger got {codes}, and then an honest newcomer {name_of(honest)}")
     return f"a stranger got {codes}, and then an honest newcomer its id"
-
-
-async def newcomer(stub: Any, protocol: str, topics: bytes) -> int:
-    """What the first join of somebody else is answered."""
-    request = join(
-        GROUP,
-        client_id="honest",
-        session_timeout_ms=10_000,
-        protocols=[pb.GroupProtocol(name=protocol, metadata=topics)],
-    )
-    code: int = (await stub.JoinGroup(request, timeout=20)).error_code
-    return code
 
 
 if __name__ == "__main__":

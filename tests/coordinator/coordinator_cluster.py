@@ -128,6 +128,7 @@ class Coordinators:
         self,
         node_id: str,
         *,
+        group: GroupSettings | None = None,
         session: SessionSettings | None = None,
         shard_log: ShardLogSettings | None = None,
         **settings: Any,
@@ -139,7 +140,7 @@ class Coordinators:
             CoordinatorSettings(
                 listen=Address("127.0.0.1", 0), node_id=node_id, metadata=addresses, **settings
             ),
-            group=GroupSettings(initial_rebalance_delay_ms=0),
+            group=group or GroupSettings(initial_rebalance_delay_ms=0),
             session=session,
             shard_log=shard_log,
         )

@@ -2,11 +2,15 @@
 
 import asyncio
 import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
+from kit.metadata_instances import metadata_cluster
 from muster_metadata.initialise import initialise
 from muster_metadata.metadata import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -17,6 +21,18 @@ from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
 
 SHARDS = 8
+
+
+@asynccontextmanager
+async def on_one_node(shards: int) -> AsyncIterator[Coordinators]:
+    """Coordinators on a log of one server, in a folder that goes with them."""
+    with tempfile.TemporaryDirectory(prefix="muster-coordinators-") as folder:
+        async with metadata_cluster(Path(folder), 1, shards=shards) as metadata:
+            coordinators = Coordinators([metadata[0].address])
+            try:
+                yield coordinators
+            finally:
+                await coordinators.stop()
 
 
 class RealCluster(Coordinators):

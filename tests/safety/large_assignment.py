@@ -6,14 +6,12 @@ What must hold: the leader is refused or served, and the shard serves its other 
 owner. Control: with a name of 100 characters the assignment is stored.
 """
 
-import tempfile
 from functools import partial
-from pathlib import Path
 
 import grpc
 from abuse.caller import name_of
 from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
-from kit.metadata_instances import metadata_cluster
+from coordinator.real_cluster import on_one_node
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.v1 import common_pb2
@@ -27,13 +25,8 @@ ROUNDS = 2
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="muster-safety-") as folder:
-        async with metadata_cluster(Path(folder), 1, shards=SHARDS) as metadata:
-            coordinators = Coordinators([metadata[0].address])
-            try:
-                await attack(coordinators)
-            finally:
-                await coordinators.stop()
+    async with on_one_node(SHARDS) as coordinators:
+        await attack(coordinators)
 
 
 async def attack(coordinators: Coordinators) -> None:

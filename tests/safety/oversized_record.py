@@ -4,17 +4,13 @@ Calls within all documented limits must not fail a shard: the groups go, and the
 here and at the next owner.
 """
 
-import tempfile
-from pathlib import Path
-
 from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
-from kit.metadata_instances import metadata_cluster
+from coordinator.real_cluster import on_one_node
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+from muster_coordinator import Coordinator, GroupSettings
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.channels import Address, parse_addresses
 
 SHARDS = 2
 COMMITS = 5
@@ -28,13 +24,8 @@ RETENTION = GroupSettings(
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="muster-safety-") as folder:
-        async with metadata_cluster(Path(folder), 1, shards=SHARDS) as metadata:
-            coordinators = Coordinators([metadata[0].address])
-            try:
-                await attack(coordinators)
-            finally:
-                await coordinators.stop()
+    async with on_one_node(SHARDS) as coordinators:
+        await attack(coordinators)
 
 
 async def attack(coordinators: Coordinators) -> None:
@@ -47,17 +38,7 @@ async def attack(coordinators: Coordinators) -> None:
     await serves(caller, "the first owner", 1)
     await first.abort()
 
-    second = Coordinator(
-        CoordinatorSettings(
-            listen=Address("127.0.0.1", 0),
-            node_id="c-2",
-            metadata=parse_addresses(",".join(coordinators.metadata)),
-            settle_ms=200,
-        ),
-        group=RETENTION,
-    )
-    await second.start()
-    coordinators.running.append(second)
+    second = await coordinators.add("c-2", group=RETENTION)
     await owns(second, SHARDS)
     caller = coordinators.caller(second)
     await serves(caller, "the next owner", 2)
