@@ -34,13 +34,13 @@ import hiredis
 import redis
 import uvloop
 from muster_audit.check import CheckOptions, check
-from muster_audit.scan import Rules, ScanOptions, audit_log
-from muster_audit.session import spark_session
-from muster_audit.sources import NodesSource
-from muster_coordinator.log_client import Nonces
-from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_audit.reading.scan import Rules, ScanOptions, audit_log
+from muster_audit.reading.sources import NodesSource
+from muster_audit.spark.session import spark_session
+from muster_coordinator.log.log_client import Nonces
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 from muster_server.dev.redis_nodes import RedisNodes

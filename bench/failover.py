@@ -37,10 +37,10 @@ from typing import Any
 import muster
 from kit.linked_cluster import LinkedCluster, link_name
 from kit.waiting import until, until_equal
-from muster_coordinator.placement import place
+from muster_coordinator.ownership.placement import place
 from muster_core.position import Position
 from muster_core.sharding import shard_of
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_server.dev.redis_nodes import RedisNode
 from redis.asyncio import Redis
 

@@ -29,12 +29,12 @@ import grpc
 import uvloop
 from kit.collector import Collector
 from kit.scrape import scrape
-from muster_metadata.initialise import initialise
 from muster_metadata.metadata import MetadataServer
+from muster_metadata.operator.initialise import initialise
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from muster_runtime.settings import load
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes

@@ -18,7 +18,7 @@ from pathlib import Path
 import muster
 import redis
 from kit.waiting import until
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_server.dev.cluster import DevCluster
 
 MEMBERS, SHARDS = 10, 10

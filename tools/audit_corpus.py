@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from kit.audit_corpus import judge, table
-from muster_audit.session import spark_session
+from muster_audit.spark.session import spark_session
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from muster_coordinator import metrics as coordinator
+from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.telemetry import Metric

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from muster_runtime.logs import LogSettings
-from muster_runtime.server import ServerSettings
+from muster_runtime.rpc.server import ServerSettings
+from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.setting_facts import SettingFacts, facts
 from muster_runtime.settings import Settings
-from muster_runtime.tls import TlsSettings
 from muster_server.roles import ORDER, settings_classes
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"

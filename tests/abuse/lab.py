@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Self
 import grpc
 from kit.programs import BROKEN, HELD, Broken, report, run
 from kit.waiting import until
-from muster_coordinator.placement import place
+from muster_coordinator.ownership.placement import place
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 

@@ -25,7 +25,7 @@ from abuse.session import Session
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import Message
 from kit.programs import Broken, report, run
-from muster_core.joins import STATIC_WITH_A_NEW_ID
+from muster_core.protocol.joins import STATIC_WITH_A_NEW_ID
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -12,13 +12,13 @@ from muster_core.position import GENESIS
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
-from muster_audit.checkpoint import LogProgress
 from muster_audit.export import export_log, report_exported
-from muster_audit.exported import mark
-from muster_audit.facts import Broken, LogRead
-from muster_audit.log_follower import FollowOptions, LogFollower
-from muster_audit.scan import Rules, ScanOptions, audit_log
-from muster_audit.sources import open_source
+from muster_audit.follow.checkpoint import LogProgress
+from muster_audit.follow.log_follower import FollowOptions, LogFollower
+from muster_audit.reading.exported import mark
+from muster_audit.reading.facts import Broken, LogRead
+from muster_audit.reading.scan import Rules, ScanOptions, audit_log
+from muster_audit.reading.sources import open_source
 
 SHARDS, RECORDS = 2, 100
 

@@ -16,7 +16,7 @@ from kit.log_nodes import empty, nodes_with
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyspark
-from muster_audit.java import find_java_home
+from muster_audit.spark.java import find_java_home
 from muster_server.dev.ports import free_ports
 
 pytestmark = pytest.mark.timeout(900)

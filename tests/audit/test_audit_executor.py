@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from muster_audit.command import app
-from muster_audit.executor import NotAnExecutor, command
+from muster_audit.spark.executor import NotAnExecutor, command
 from typer.testing import CliRunner
 
 SAID = {

@@ -12,9 +12,9 @@ from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
-from muster_core.page import Page
+from muster_core.log.page import Page
 from muster_core.position import Position
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.reader import LogUnreadableError
@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from muster_audit.command import app
 from muster_audit.describe import describe_at, parse_time
 from muster_audit.export import export_log, report_exported
-from muster_audit.exported import ExportSource, ShardExport, mark
-from muster_audit.facts import Broken
-from muster_audit.scan import ScanOptions, audit_log
-from muster_audit.sources import NodesSource, open_source
+from muster_audit.reading.exported import ExportSource, ShardExport, mark
+from muster_audit.reading.facts import Broken
+from muster_audit.reading.scan import ScanOptions, audit_log
+from muster_audit.reading.sources import NodesSource, open_source
 from typer.testing import CliRunner
 
 GENESIS = log.Genesis(cluster_id=CLUSTER, shard_count=1)

@@ -11,21 +11,21 @@ from kit.damaged_logs import DAMAGES, Damage
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
 from kit.waiting import until
-from muster_core.page import Page
+from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
-from muster_audit.checkpoint import Checkpoint, CheckpointUnusable
 from muster_audit.command import app
-from muster_audit.exported import ExportSource, ShardExport, mark
-from muster_audit.facts import Broken
-from muster_audit.follow import Follower, Told, follow
-from muster_audit.log_follower import FollowOptions
-from muster_audit.nonce_window import NonceWindow
-from muster_audit.sources import NodesSource
+from muster_audit.follow.checkpoint import Checkpoint, CheckpointUnusable
+from muster_audit.follow.follow import Follower, Told, follow
+from muster_audit.follow.log_follower import FollowOptions
+from muster_audit.reading.exported import ExportSource, ShardExport, mark
+from muster_audit.reading.facts import Broken
+from muster_audit.reading.nonce_window import NonceWindow
+from muster_audit.reading.sources import NodesSource
 from typer.testing import CliRunner
 
 CLUSTER = "cluster-of-the-tests"

@@ -10,10 +10,10 @@ import redis
 from kit.audit_follower import FollowProcess
 from kit.server_cluster import find, running
 from kit.waiting import until
-from muster_core.chain import chain_hash
+from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_core.sharding import shard_of
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.verify.reader import LogReader

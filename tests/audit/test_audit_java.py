@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from muster_audit import java
-from muster_audit.java import JavaMissing, find_java_home
+from muster_audit.spark import java
+from muster_audit.spark.java import JavaMissing, find_java_home
 
 
 def fake(folder: Path, told: str) -> Path:

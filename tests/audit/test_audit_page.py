@@ -12,8 +12,8 @@ pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test t
 import pyarrow as pa
 import pyarrow.parquet as pq
 from muster_audit.check import ALL, Result
-from muster_audit.facts import Broken
 from muster_audit.page import write_page
+from muster_audit.reading.facts import Broken
 
 TAG = "<script>alert(1)</script>"
 QUOTE = '"><img src=x onerror=alert(2)>'

@@ -11,19 +11,19 @@ import pytest
 import redis
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import empty, nodes_with, store
-from muster_coordinator.log_client import Nonces
-from muster_core.nonces import Late, NonceSet, Repeat
-from muster_core.page import Page
+from muster_coordinator.log.log_client import Nonces
+from muster_core.audit.nonces import Late, NonceSet, Repeat
+from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
-from muster_audit.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
-from muster_audit.nonce_files import BYTES_EACH, NonceFiles
-from muster_audit.plan import Piece, spread, task_count
-from muster_audit.scan import Digests, Rules, ScanOptions, audit_log, digest_log
-from muster_audit.sources import NodesSource, open_source
+from muster_audit.reading.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
+from muster_audit.reading.nonce_files import BYTES_EACH, NonceFiles
+from muster_audit.reading.scan import Digests, Rules, ScanOptions, audit_log, digest_log
+from muster_audit.reading.sources import NodesSource, open_source
+from muster_audit.spark.plan import Piece, spread, task_count
 from muster_server.verify.reader import LogUnreadableError
 
 

@@ -21,7 +21,7 @@ from chaos.raw import Wire
 from chaos.sink import accepted
 from kit.linked_cluster import LinkedCluster, link_name
 from kit.links import BOTH
-from muster_coordinator.placement import place
+from muster_coordinator.ownership.placement import place
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.role_process import RoleProcess
 from muster_server.verify.verifier import verify

@@ -7,7 +7,7 @@ import redis.asyncio
 from kit.linked_cluster import LinkedCluster
 from muster_core.position import NOWHERE, Position
 from muster_core.sharding import shard_of
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff

@@ -14,10 +14,10 @@ from chaos.history import with_ends
 from chaos.load import end
 from chaos.raw import REBALANCING, RawMember, all_joined, assignments_for
 from chaos.scenario import KILLED_MS, NODE_MS, scenario
-from muster._frames import call_frame, messages, response_of
+from muster._session.frames import call_frame, messages, response_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 FENCED_INSTANCE = common_pb2.ERROR_CODE_FENCED_INSTANCE_ID
 CROWD, STREAMS = 5_000, 10

@@ -16,7 +16,7 @@ from chaos.prober import TOPIC
 from chaos.raw import stable
 from chaos.scenario import KILLED_MS, NODE_MS, scenario
 from kit.links import TO_SOURCE
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.verifier import verify
 

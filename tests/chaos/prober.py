@@ -18,7 +18,7 @@ import uvloop
 from chaos.history import Recorder
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 HEARTBEAT_SECONDS, FETCH_SECONDS, COMMIT_SECONDS = 0.2, 0.5, 1.0
 TIMEOUT_SECONDS = 5.0

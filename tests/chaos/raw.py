@@ -10,7 +10,7 @@ import grpc
 from chaos.history import Recorder
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 T = TypeVar("T")
 RETRIABLE = frozenset(

@@ -8,7 +8,7 @@ from chaos.scenario import KILLED_MS, TRIMMING, scenario
 from kit.linked_cluster import link_name
 from kit.links import TO_TARGET
 from muster_core.position import Position
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 
 SLOW_MS = 20
 

@@ -220,7 +220,7 @@ def test_importing_the_client_imports_no_command_line_and_no_server() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["muster.cli._app", "typer", "grpc", "google.protobuf", "muster._cluster", "muster.cli._topics"],
+    ["muster.cli._app", "typer", "grpc", "google.protobuf", "muster._cluster.cluster", "muster.cli._topics"],
 )
 def test_an_interrupt_while_it_starts_ends_it_without_a_word(module: str) -> None:
     done = interrupted("muster", module, "groups", "list")

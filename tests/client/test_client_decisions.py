@@ -10,10 +10,9 @@ import pytest
 from kit.waiting import until_equal
 from muster import TopicPartition
 from muster._backoff import Backoff
-from muster._channels import Channels
 from muster._clock import boot_ms
-from muster._discovery import parse_servers
-from muster._leader import check_assignment
+from muster._cluster.discovery import parse_servers
+from muster._member.leader import check_assignment
 from muster._messages import (
     decode_assignment,
     decode_member,
@@ -22,6 +21,7 @@ from muster._messages import (
     tokens_of,
 )
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._session.channels import Channels
 from muster._standing import Life, Order, Pulse, Seat, Standing
 from muster.assignors import Assignor, GroupSnapshot, MemberSnapshot, TopicSnapshot
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

@@ -13,7 +13,7 @@ from client.client_scripted import TOKEN, ScriptedCluster
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
-from muster._sessions import Spells
+from muster._session.sessions import Spells
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import session_pb2 as session
 

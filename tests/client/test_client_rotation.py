@@ -7,7 +7,7 @@ from typing import Any
 import muster
 import pytest
 from client.client_scripted import Coordinator, ScriptedCluster
-from muster._discovery import OLD_VIEW_MS
+from muster._cluster.discovery import OLD_VIEW_MS
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import muster
 from muster import _clock
-from muster._discovery import Found
-from muster._link import GroupLink
+from muster._cluster.discovery import Found
+from muster._cluster.link import GroupLink
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 

@@ -14,7 +14,7 @@ from client.client_streams import Break, StreamingCoordinator
 from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
-from muster._frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
+from muster._session.frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2 as session
@@ -111,7 +111,7 @@ async def test_a_life_on_one_stream(world: World) -> None:
 async def test_a_member_closes_though_its_cluster_is_gone_for_good(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster._member.LEAVE_TIMEOUT_MS", 200)
+    monkeypatch.setattr("muster._member.member.LEAVE_TIMEOUT_MS", 200)
     member = await world.join(disconnect_grace_ms=300)
     await world.cluster.stop()
     commit = asyncio.create_task(member.commit({ALL[0]: 5}))
@@ -508,7 +508,7 @@ async def test_news_of_a_deposed_coordinator_are_dropped(world: World) -> None:
 async def test_a_closed_static_member_is_taken_off_the_stream_before_it_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster._session.CLOSE_TIMEOUT_MS", 30_000)  # a busy machine may need more than usual
+    monkeypatch.setattr("muster._session.session.CLOSE_TIMEOUT_MS", 30_000)  # for a busy machine
     member = await world.join(group_instance_id="blue")
     await member.close()
     await world.connection.close()

@@ -6,7 +6,7 @@ import pytest
 from conformance import acts, acts_offsets
 from conformance.acts import STATES
 from kit.virtual_shard import WALL_MS, VirtualShard
-from muster_core.group_state import GroupState
+from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 PROTO = {state.value: state.proto for state in GroupState}

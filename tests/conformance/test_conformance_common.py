@@ -7,10 +7,10 @@ from conformance import acts
 from conformance.acts import STATES
 from kit.virtual_shard import WALL_MS, VirtualShard, settled
 from muster_core.events import Request, Unload
-from muster_core.group import Group
-from muster_core.group_state import GroupState, IllegalTransition, can_become
-from muster_core.member import Member
-from muster_core.protocols import Protocols
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState, IllegalTransition, can_become
+from muster_core.state.member import Member
+from muster_core.state.protocols import Protocols
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -4,7 +4,7 @@ import pytest
 from conformance import acts, acts_offsets
 from conformance.acts_offsets import RETENTION_MS, subscriber
 from kit.virtual_shard import WALL_MS, VirtualShard
-from muster_core.offsets import Offsets
+from muster_core.protocol.offsets import Offsets
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 

@@ -6,9 +6,9 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_core.group import Group
-from muster_core.member import Member
-from muster_core.protocols import Protocols
+from muster_core.state.group import Group
+from muster_core.state.member import Member
+from muster_core.state.protocols import Protocols
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

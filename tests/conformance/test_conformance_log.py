@@ -6,10 +6,10 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_core.application import UnknownCriticalRecord
 from muster_core.events import TopicsChanged, Unload
+from muster_core.log.application import UnknownCriticalRecord
+from muster_core.log.replay import ChainReader, Entry, LogDamaged
 from muster_core.position import Position
-from muster_core.replay import ChainReader, Entry, LogDamaged
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 
@@ -91,7 +91,7 @@ def test_other_unknown_records_are_skipped_and_counted() -> None:
 @pytest.mark.row("RF-16")
 @pytest.mark.row("LD-31")
 def test_bytes_that_are_no_record_stop_the_load() -> None:
-    from muster_core.chain import BEFORE_GENESIS, chain_hash
+    from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 
     position, raw, nonce = Position(0, 1), b"\xff\xff", bytes(16)
     entry = Entry(position, raw, nonce, chain_hash(BEFORE_GENESIS, position, nonce, raw))

@@ -2,8 +2,8 @@
 
 Members join, sync, beat, commit and leave, in and out of turn; static ones are taken over; callers go
 away; the log is slow; the shard is suspended, unloaded and loaded again with some of what was in flight.
-The records are checked against the promises about logs (`muster_core.invariants`), the memory against its own
-books, and a replay of any beginning of the log against what was acknowledged then.
+The records are checked against the promises about logs (`muster_core.audit.invariants`), the memory
+against its own books, and a replay of any beginning of the log against what was acknowledged then.
 """
 
 from typing import Any
@@ -19,17 +19,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from kit.virtual_shard import VirtualShard
+from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.invariants import Findings
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, Event, GroupRequest, StreamBroken, TopicsChanged, Unload
 from muster_core.features import ALL_FEATURES
-from muster_core.group import Group
-from muster_core.group_checker import GroupChecker
-from muster_core.group_state import GroupState
-from muster_core.invariants import Findings
+from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
-from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -6,8 +6,8 @@ import pytest
 from conformance import acts
 from conformance.acts import REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_core.group import Group
-from muster_core.member import Member
+from muster_core.state.group import Group
+from muster_core.state.member import Member
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 

@@ -1,8 +1,8 @@
 """Rows PT that tests/core/test_core_timing.py does not have: completion once, timers that move and go."""
 
 import pytest
-from muster_core.purgatory import DelayedOperation, Purgatory
-from muster_core.timing_wheel import Timer, TimingWheel
+from muster_core.waiting.purgatory import DelayedOperation, Purgatory
+from muster_core.waiting.timing_wheel import Timer, TimingWheel
 
 
 class _Operation(DelayedOperation):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from conformance.traces import BROKER, Answer, Answers, Script, Step
 from conformance.traces_calls import Cast
 from kit.virtual_shard import VirtualShard
-from muster_core.member import Member
 from muster_core.position import Position
+from muster_core.state.member import Member
 from muster_protos.muster.log.v1 import records_pb2 as log
 
 SETTLE_MS = 200

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from muster_core.events import GroupRequest, GroupResponse
-from muster_core.group_state import GroupState
+from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

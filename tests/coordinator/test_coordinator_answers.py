@@ -10,7 +10,7 @@ import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
-from muster_coordinator.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.pace import Pace
 from muster_core import error_code
 from muster_core.events import GroupRequest

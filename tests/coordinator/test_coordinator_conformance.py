@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from kit.waiting import until, until_equal
-from muster._discovery import Discovery, Found
-from muster._transport import ConnectionLost
-from muster_coordinator.phase import Phase
+from muster._cluster.discovery import Discovery, Found
+from muster._session.transport import ConnectionLost
+from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
-from muster_core.rebalance import Rebalancer
+from muster_core.protocol.rebalance import Rebalancer
 from muster_core.sharding import java_hash, shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import coordinator_pb2 as pb

@@ -12,12 +12,11 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session, detach, stable
 from google.protobuf import json_format
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator, faults
-from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.phase import Phase
+from muster_coordinator import Coordinator
+from muster_coordinator.failstop import faults
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
 from muster_core import error_code, fault
-from muster_core.application import Application
-from muster_core.context import ShardContext
 from muster_core.events import (
     Event,
     FeaturesEnabled,
@@ -29,16 +28,18 @@ from muster_core.events import (
     TopicsChanged,
 )
 from muster_core.features import ALL_FEATURES
-from muster_core.group import Group
-from muster_core.leaves import Leaves
-from muster_core.member import Member
-from muster_core.offset_store import OffsetStore
-from muster_core.offsets import Offsets
-from muster_core.queries import Queries
-from muster_core.rebalance import Rebalancer
+from muster_core.log.application import Application
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.leaves import Leaves
+from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.queries import Queries
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.streams import Streams
+from muster_core.protocol.syncs import Syncs
 from muster_core.shard import Shard
-from muster_core.streams import Streams
-from muster_core.syncs import Syncs
+from muster_core.state.group import Group
+from muster_core.state.member import Member
+from muster_core.state.offset_store import OffsetStore
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.internal.v1 import fault_pb2

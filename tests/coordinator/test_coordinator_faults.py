@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
-from muster_coordinator.failures import Failure
-from muster_coordinator.fault_folder import FaultFolder, default_folder
-from muster_coordinator.faults import Faults, Verdict
+from muster_coordinator.failstop.failures import Failure
+from muster_coordinator.failstop.fault_folder import FaultFolder, default_folder
+from muster_coordinator.failstop.faults import Faults, Verdict
 from muster_core import fault
 from muster_core.clock import Now
 from muster_core.events import Request
-from muster_core.quarantine import Quarantine
+from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from structlog.testing import capture_logs

@@ -10,11 +10,11 @@ import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster
 from kit.log_builder import LogBuilder
-from muster_coordinator.loader import Loader
-from muster_coordinator.log_image import LogImage
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_image import LogImage
 from muster_core.config import GroupConfig
+from muster_core.log.replay import Entry, LogDamaged
 from muster_core.position import Position
-from muster_core.replay import Entry, LogDamaged
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.garbage import COLLECTOR
 

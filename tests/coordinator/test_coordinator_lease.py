@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 from kit.waiting import stand_still, until, until_equal
-from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
-from muster_coordinator.lease_line import LeaseThread
+from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.ownership.lease_line import LeaseThread
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms

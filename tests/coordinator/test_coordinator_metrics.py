@@ -8,16 +8,17 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, metrics
-from muster_coordinator.group_watch import GroupTally, GroupWatch
-from muster_coordinator.watch import Watches
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+from muster_coordinator.log.watch import Watches
+from muster_coordinator.telemetry import metrics
+from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Append, GroupResponse
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
-from muster_runtime.channels import Address, parse_addresses
+from muster_runtime.rpc.channels import Address, parse_addresses
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 
 SERIES_MAX = 1_000

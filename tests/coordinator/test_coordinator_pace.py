@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
-from muster_coordinator import calls, session_stream
-from muster_coordinator.calls import LARGE_BYTES, Calls
+from muster_coordinator.api import calls
+from muster_coordinator.api.calls import LARGE_BYTES, Calls
 from muster_coordinator.pace import Pace
+from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2, session_pb2_grpc

@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_coordinator.placement import LOAD_FACTOR, place
-from muster_coordinator.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
+from muster_coordinator.ownership.placement import LOAD_FACTOR, place
+from muster_coordinator.ownership.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
 from muster_protos.muster.v1 import discovery_pb2
 
 LIVE = discovery_pb2.COORDINATOR_STATE_LIVE

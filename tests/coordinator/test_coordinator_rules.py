@@ -11,11 +11,11 @@ import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster, owns
 from coordinator.test_coordinator_shard import Bench
 from kit.waiting import until, until_equal
-from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
-from muster_coordinator.lease_line import Heard, Wait
-from muster_coordinator.loader import Loader
-from muster_coordinator.log_image import LoadFailed
-from muster_coordinator.phase import Phase
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_image import LoadFailed
+from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.ownership.lease_line import Heard, Wait
+from muster_coordinator.shard.phase import Phase
 from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb

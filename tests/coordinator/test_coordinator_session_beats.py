@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 from coordinator.test_coordinator_shard import Bench
 from muster_coordinator import SessionSettings
-from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.session_stream import SessionStream, StreamSurroundings
+from muster_coordinator.session.stream import SessionStream, StreamSurroundings
+from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat
 from muster_protos.muster.v1 import coordinator_pb2 as pb

@@ -9,7 +9,7 @@ from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, stable
 from kit.waiting import until, until_equal
 from muster_coordinator import SessionSettings
-from muster_coordinator.session_breaks import Breaks
+from muster_coordinator.session.breaks import Breaks
 from muster_core import error_code
 from pydantic import ValidationError
 

@@ -6,21 +6,21 @@ from typing import Any, cast
 
 import pytest
 from kit.waiting import until, until_equal
-from muster_coordinator.loader import Loader
-from muster_coordinator.log_client import Nonces, Step
-from muster_coordinator.log_image import LogImage
-from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.phase import Phase
-from muster_coordinator.shard_log import LogStopped
-from muster_coordinator.surroundings import Claimant, Surroundings
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_client import Nonces, Step
+from muster_coordinator.log.log_image import LogImage
+from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.shard.surroundings import Claimant, Surroundings
 from muster_core import error_code
 from muster_core.catalog import Catalog
-from muster_core.chain import BEFORE_GENESIS
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES
-from muster_core.offsets import Offsets
+from muster_core.log.chain import BEFORE_GENESIS
+from muster_core.protocol.offsets import Offsets
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2

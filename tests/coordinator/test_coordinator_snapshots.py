@@ -12,26 +12,26 @@ from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator, ShardLogSettings
-from muster_coordinator.kept_snapshots import KeptSnapshots
-from muster_coordinator.loader import Loader
-from muster_coordinator.log_client import Nonces, Step
-from muster_coordinator.log_image import LogImage
-from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.phase import Phase
-from muster_coordinator.shard_log import ShardLog
-from muster_coordinator.snapshot_taker import SnapshotPace, SnapshotTaker
+from muster_coordinator.log.kept_snapshots import KeptSnapshots
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_client import Nonces, Step
+from muster_coordinator.log.log_image import LogImage
+from muster_coordinator.log.shard_log import ShardLog
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.shard.snapshot_taker import SnapshotPace, SnapshotTaker
 from muster_core import error_code
-from muster_core.application import Application
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
+from muster_core.log.application import Application
+from muster_core.log.snapshot import Covered, Milestone
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_core.snapshot import Covered, Milestone
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.channels import open_channel, parse_addresses
 from muster_runtime.logs import ALARMS
+from muster_runtime.rpc.channels import open_channel, parse_addresses
 from muster_runtime.settings import SettingsError, load
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from muster_coordinator.callers import host_of
+from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb

@@ -1,8 +1,8 @@
 """The sentences of causes: what an operator reads first."""
 
 import pytest
-from muster_core import causes
-from muster_core.member import Member
+from muster_core.protocol import causes
+from muster_core.state.member import Member
 
 WHO = "Member worker-7f3a (instance blue) at 10.0.0.9"
 

@@ -3,9 +3,9 @@
 import pytest
 from kit.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, Damage
 from kit.log_builder import LogBuilder, healthy
-from muster_core.invariants import INVARIANTS, Findings
-from muster_core.log_checker import LogChecker
-from muster_core.page import Page
+from muster_core.audit.invariants import INVARIANTS, Findings
+from muster_core.audit.log_checker import LogChecker
+from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2 as log
 

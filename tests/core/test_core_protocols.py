@@ -1,7 +1,7 @@
 """What members support: sizes, shared lists, and what all of them have in common."""
 
 import pytest
-from muster_core.protocols import NO_PROTOCOLS, Protocols, Supporters, protocols_of
+from muster_core.state.protocols import NO_PROTOCOLS, Protocols, Supporters, protocols_of
 from muster_protos.muster.v1.coordinator_pb2 import GroupProtocol
 
 

@@ -4,8 +4,8 @@ import pytest
 from kit.log_builder import LogBuilder, healthy
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core.config import GroupConfig
-from muster_core.group import Group
 from muster_core.shard import Shard
+from muster_core.state.group import Group
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 

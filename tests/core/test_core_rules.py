@@ -3,8 +3,8 @@
 import pytest
 from google.protobuf.message import Message
 from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
-from muster_core.chain import chain_hash
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
+from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb

@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError
 from kit.log_builder import LogBuilder, healthy
 from kit.snapshots import pictures
 from muster_core.config import GroupConfig
+from muster_core.log.record_run import RecordRun
+from muster_core.log.replay import ChainReader, Entry, LogDamaged
 from muster_core.position import Position
-from muster_core.record_run import RecordRun
-from muster_core.replay import ChainReader, Entry, LogDamaged
 from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2 as log
 

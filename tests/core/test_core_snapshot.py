@@ -9,9 +9,17 @@ from kit.snapshots import check_every_cut, pictures, through_snapshot
 from kit.story import STORIES, read
 from kit.virtual_shard import VirtualShard
 from muster_core.config import GroupConfig
+from muster_core.log.snapshot import (
+    Covered,
+    Milestone,
+    SnapshotUnusable,
+    digest_of,
+    nothing_of,
+    part_hash,
+    parts,
+)
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, Milestone, SnapshotUnusable, digest_of, nothing_of, part_hash, parts
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.log.v1 import snapshot_pb2
 from muster_protos.muster.v1 import common_pb2

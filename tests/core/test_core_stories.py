@@ -7,7 +7,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload
-from muster_core.member import Member
+from muster_core.state.member import Member
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

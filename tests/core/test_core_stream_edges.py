@@ -4,7 +4,7 @@ import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
-from muster_core.timing_wheel import TimingWheel
+from muster_core.waiting.timing_wheel import TimingWheel
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

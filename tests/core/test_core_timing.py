@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from muster_core.purgatory import DelayedOperation, Purgatory
-from muster_core.timing_wheel import Timer, TimingWheel
+from muster_core.waiting.purgatory import DelayedOperation, Purgatory
+from muster_core.waiting.timing_wheel import Timer, TimingWheel
 
 
 class Note(Timer):

@@ -10,7 +10,7 @@ from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES, NO_FEATURES
 from muster_core.position import Position
-from muster_core.quarantine import Quarantine
+from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 UNKNOWN_TOPIC = error_code.UNKNOWN_TOPIC_OR_PARTITION

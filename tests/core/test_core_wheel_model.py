@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from muster_core.timing_wheel import Timer, TimingWheel
+from muster_core.waiting.timing_wheel import Timer, TimingWheel
 
 FARTHEST_MS = 2**48 - 1
 

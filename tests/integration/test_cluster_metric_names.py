@@ -12,9 +12,9 @@ import yaml
 from kit.scrape import scrape
 from kit.waiting import until
 from muster_audit.check import ALL as INVARIANTS
-from muster_audit.checkpoint import Checkpoint
-from muster_audit.follow_metrics import Round, metrics_text
-from muster_coordinator import metrics as coordinator
+from muster_audit.follow.checkpoint import Checkpoint
+from muster_audit.follow.metrics import Round, metrics_text
+from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
 from muster_runtime.telemetry import Metric

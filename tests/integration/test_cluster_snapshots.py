@@ -13,8 +13,8 @@ from kit.server_cluster import find, running
 from kit.waiting import until
 from muster_core.position import Position
 from muster_core.sharding import shard_of
-from muster_metadata import keys
-from muster_metadata.owners import OwnerRow
+from muster_metadata.cluster.owners import OwnerRow
+from muster_metadata.nodes import keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster

@@ -14,8 +14,8 @@ from kit.two_versions import SteadyMembers, TwoVersions, history_problem
 from kit.waiting import until
 from muster_core.features import ALL_FEATURES
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import load
-from muster_runtime.tls import TlsSettings
 from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import Result
 from muster_server.features.command import FeaturesError, enable_one, listing

@@ -17,13 +17,13 @@ from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import ALL, CheckOptions, Result, check
-from muster_audit.exported import ShardExport, mark
+from muster_audit.reading.exported import ShardExport, mark
 from muster_core.config import GroupConfig
-from muster_core.page import Page
+from muster_core.log.page import Page
+from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, digest_of, part_hash, parts
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.verifier import verify

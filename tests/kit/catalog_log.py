@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from kit.metadata_instances import Instance, MetadataCluster
+from muster_core.log.topics import Topics
 from muster_core.position import Position
-from muster_core.topics import Topics
-from muster_metadata.entries import Entry
+from muster_metadata.nodes.entries import Entry
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 

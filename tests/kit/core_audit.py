@@ -1,10 +1,10 @@
 """What `muster verify` says of the log that a core alone has made."""
 
 from kit.virtual_shard import VirtualShard
-from muster_core.chain import BEFORE_GENESIS, chain_hash
-from muster_core.invariants import Violation
-from muster_core.log_audit import LogAudit
-from muster_core.page import Page
+from muster_core.audit.invariants import Violation
+from muster_core.audit.log_audit import LogAudit
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
+from muster_core.log.page import Page
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.log.v1 import records_pb2 as log
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kit.log_builder import LogBuilder, healthy
-from muster_core.chain import chain_hash
+from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster_core import causes
-from muster_core.chain import BEFORE_GENESIS, chain_hash
-from muster_core.member import Member
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
+from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
-from muster_core.replay import Entry
+from muster_core.protocol import causes
+from muster_core.state.member import Member
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 

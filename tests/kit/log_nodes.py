@@ -6,9 +6,9 @@ from pathlib import Path
 
 import redis
 from kit.log_builder import LogBuilder
+from muster_core.log.replay import Entry
 from muster_core.position import Position
-from muster_core.replay import Entry
-from muster_metadata.keys import log_keys
+from muster_metadata.nodes.keys import log_keys
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 

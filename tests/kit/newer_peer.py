@@ -13,7 +13,7 @@ from muster_protos.muster.internal.v1 import (  # noqa: F401 - they add themselv
 )
 from muster_protos.muster.internal.v1 import metadata_pb2, process_pb2  # noqa: F401
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2, session_pb2  # noqa: F401
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from muster_server.dev.ports import LOOPBACK
 
 UNKNOWN = (

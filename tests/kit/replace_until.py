@@ -12,10 +12,10 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from muster_metadata.lane import Lane
-from muster_metadata.replacement import Replacement
-from muster_metadata.reply import Reply
-from muster_metadata.scripts import SCRIPTS
+from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.reply import Reply
+from muster_metadata.nodes.scripts import SCRIPTS
+from muster_metadata.operator.replacement import Replacement
 
 WRITING = frozenset(SCRIPTS) - {"inspect", "check", "hashes"}
 

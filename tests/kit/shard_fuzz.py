@@ -27,10 +27,10 @@ from muster_core.events import (
     Unload,
 )
 from muster_core.features import ALL_FEATURES, NO_FEATURES, Feature
-from muster_core.group import Group
-from muster_core.group_state import GroupState
-from muster_core.quarantine import Quarantine
 from muster_core.shard import Shard
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -5,14 +5,14 @@ from types import NoneType
 from typing import Any
 
 from muster_core.config import GroupConfig
-from muster_core.group import Group
-from muster_core.group_state import GroupState
-from muster_core.member import Member
-from muster_core.offset_store import OffsetStore
+from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
-from muster_core.protocols import Supporters
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, parts
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.offset_store import OffsetStore
+from muster_core.state.protocols import Supporters
 from muster_protos.muster.log.v1 import records_pb2 as log
 
 Records = list[tuple[Position, log.Record]]

@@ -20,11 +20,11 @@ from muster_core.events import (
     Tick,
 )
 from muster_core.features import ALL_FEATURES, Feature
-from muster_core.group_state import GroupState
 from muster_core.position import Position
-from muster_core.quarantine import NOBODY, Quarantine
 from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.shard import Shard
+from muster_core.state.group_state import GroupState
+from muster_core.state.quarantine import NOBODY, Quarantine
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 

@@ -18,17 +18,17 @@ from kit.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import stand_still, until, until_equal
-from muster_core.chain import chain_hash
 from muster_core.features import FEATURE_NAMES
+from muster_core.log.chain import chain_hash
 from muster_core.position import Position
-from muster_metadata import keys
-from muster_metadata.claim import Claimer
-from muster_metadata.entries import Entry, arguments
-from muster_metadata.node import Node
-from muster_metadata.quorum import Quorum
-from muster_metadata.repair import Held, Repaired, Repairer
-from muster_metadata.reply import Reply, Status
-from muster_metadata.steps import checked
+from muster_metadata.log.claim import Claimer
+from muster_metadata.log.repair import Held, Repaired, Repairer
+from muster_metadata.log.steps import checked
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.entries import Entry, arguments
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from structlog.testing import capture_logs
 

@@ -12,10 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
-from muster_metadata import keys
-from muster_metadata.leases import LeaseRow
+from muster_metadata.cluster.leases import LeaseRow
 from muster_metadata.metadata import MetadataServer
-from muster_metadata.reply import Status
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.reply import Status
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kit.waiting import until
-from muster_metadata.lane import Lane
-from muster_metadata.reply import Status, plain
+from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.reply import Status, plain
 from muster_server.dev.redis_nodes import RedisNode
 
 

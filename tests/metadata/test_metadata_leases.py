@@ -14,12 +14,12 @@ import pytest
 from kit.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
-from muster_metadata import keys
-from muster_metadata.followers import Followers
-from muster_metadata.lease_stream import probe
-from muster_metadata.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
-from muster_metadata.owners import OwnerRow, owners
-from muster_metadata.tables import next_run
+from muster_metadata.cluster.followers import Followers
+from muster_metadata.cluster.lease_stream import probe
+from muster_metadata.cluster.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
+from muster_metadata.cluster.owners import OwnerRow, owners
+from muster_metadata.cluster.tables import next_run
+from muster_metadata.nodes import keys
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from structlog.testing import capture_logs
@@ -481,7 +481,7 @@ async def test_a_node_that_was_away_kills_no_later_process_of_a_name(
         await until_equal(lambda: watcher.state("c-1"), DEAD, "the process before ended")
         await cluster.nodes[2].kill()
         await until(lambda: not watcher.messages[-1].cluster.log_nodes[2].available, "a node is away")
-        monkeypatch.setattr("muster_metadata.monitor._FORGET_MS", 0)
+        monkeypatch.setattr("muster_metadata.cluster.monitor._FORGET_MS", 0)
         await asyncio.sleep(0.5)  # what ended long ago is looked for ten times
         after = Holder(cluster[0], "c-1", "s-2")
         keeping = asyncio.create_task(after.keep())

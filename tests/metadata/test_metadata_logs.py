@@ -16,8 +16,8 @@ from kit.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
-from muster_coordinator.log_client import LogClient
-from muster_core.chain import BEFORE_GENESIS, chain_hash
+from muster_coordinator.log.log_client import LogClient
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata import metadata as metadata_module
 from muster_metadata.log_stream import MAX_OPEN_CALLS

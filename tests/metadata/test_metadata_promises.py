@@ -9,8 +9,8 @@ import pytest
 from kit.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
-from muster_metadata.node import Answer, Node
-from muster_metadata.reply import Reply, Status
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 DYING = secrets.token_bytes(16)

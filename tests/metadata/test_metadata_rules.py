@@ -15,15 +15,15 @@ from kit.metadata_instances import FAST, WATCH, MetadataCluster, Writer, metadat
 from kit.waiting import until, until_equal
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher
-from muster_metadata.entries import End, Entry, arguments, chain
-from muster_metadata.keys import NODE, Identity
-from muster_metadata.lease_stream import probe
-from muster_metadata.leases import DEAD, LIVE, LeaseRow
-from muster_metadata.monitor import agreed
-from muster_metadata.node import Answer, Node
-from muster_metadata.quorum import Quorum
-from muster_metadata.reply import Reply, Status
-from muster_metadata.steps import OK, checked
+from muster_metadata.cluster.lease_stream import probe
+from muster_metadata.cluster.leases import DEAD, LIVE, LeaseRow
+from muster_metadata.cluster.monitor import agreed
+from muster_metadata.log.steps import OK, checked
+from muster_metadata.nodes.entries import End, Entry, arguments, chain
+from muster_metadata.nodes.keys import NODE, Identity
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
+from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position
-from muster_core.snapshot import digest_of, part_hash
-from muster_metadata.entries import End
-from muster_metadata.reading import Wanted
+from muster_metadata.log.reading import Wanted
+from muster_metadata.nodes.entries import End
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 

@@ -5,11 +5,8 @@ from collections.abc import Iterator
 import pytest
 from muster_core.config import GroupConfig
 from muster_core.features import FEATURE_NAMES
-from muster_core.group import Group
-from muster_core.position import Position
-from muster_core.shard import Shard
-from muster_core.snapshot import PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
-from muster_core.topics import (
+from muster_core.log.snapshot import PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
+from muster_core.log.topics import (
     MAX_CHANGES,
     MAX_DELETIONS,
     MAX_TOPICS,
@@ -17,7 +14,10 @@ from muster_core.topics import (
     StoredTopic,
     Topics,
 )
-from muster_metadata.entries import Entry
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_core.state.group import Group
+from muster_metadata.nodes.entries import Entry
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.log.v1 import snapshot_pb2

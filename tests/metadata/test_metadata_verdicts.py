@@ -12,15 +12,15 @@ from kit.links import TO_SOURCE, Links
 from kit.metadata_instances import metadata_cluster
 from kit.waiting import until, until_equal
 from metadata.test_metadata_leases import Holder, Watcher, counters_of, told_states
-from muster_coordinator.lease import Holder as LeaseHolder
-from muster_coordinator.lease import LeaseCallbacks, LeaseKeeper, LeasePace
-from muster_coordinator.lease_line import LeaseThread
-from muster_metadata.leases import DEAD, LIVE, LeaseObserver, LeaseRow
-from muster_metadata.monitor import Monitor
-from muster_metadata.node import Node
-from muster_metadata.quorum import Quorum
-from muster_metadata.tables import NodeTables
-from muster_metadata.view import ClusterView
+from muster_coordinator.ownership.lease import Holder as LeaseHolder
+from muster_coordinator.ownership.lease import LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.ownership.lease_line import LeaseThread
+from muster_metadata.cluster.leases import DEAD, LIVE, LeaseObserver, LeaseRow
+from muster_metadata.cluster.monitor import Monitor
+from muster_metadata.cluster.tables import NodeTables
+from muster_metadata.cluster.view import ClusterView
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
 from muster_runtime.clock import boot_ms
 from safety.early_death import dead_after_ms
 from structlog.testing import capture_logs

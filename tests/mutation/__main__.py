@@ -23,10 +23,9 @@ from collections import Counter
 from pathlib import Path
 
 from mutation.changes import Change, changes_of
-from mutation.trial import run
+from mutation.trial import file_of, run
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "services/core/muster_core"
 EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
 RESULTS = ROOT / "build/mutation/results.json"
 STATE_MACHINE = (
@@ -64,7 +63,7 @@ class Results:
         self._known: dict[str, str] = known
 
     def _key(self, change: Change) -> str:
-        return f"{change.file} {change.operator} {change.occurrence} {fingerprint(CORE / change.file)}"
+        return f"{change.file} {change.operator} {change.occurrence} {fingerprint(file_of(change.file))}"
 
     def get(self, change: Change) -> str | None:
         """The outcome; None: never tried."""
@@ -132,7 +131,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen: list[Change] = []
     for name in arguments.files:
-        found = changes_of(CORE / f"{Path(name).stem}.py", arguments.sample, arguments.seed)
+        found = changes_of(file_of(f"{Path(name).stem}.py"), arguments.sample, arguments.seed)
         print(f"{Path(name).stem}.py: {len(found)} changes", flush=True)
         chosen += found
     if arguments.sample:

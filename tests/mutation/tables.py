@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from cosmic_ray.operators.operator import Operator
-from muster_core.group_state import GroupState
+from muster_core.state.group_state import GroupState
 from parso.python.tree import Keyword
 
 _ENUM_MEMBER = re.compile(r"[A-Za-z_]+\.[A-Z][A-Z_]+")

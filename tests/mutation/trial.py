@@ -126,7 +126,8 @@ class _Runner:
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         try:
-            names = swap(PACKAGE / change.file, changed(PACKAGE / change.file, change))
+            path = file_of(change.file)
+            names = swap(path, changed(path, change))
         except Exception:
             os._exit(1)  # a file that cannot be loaded is noticed by whoever imports it
         tests: set[Any] = set()
@@ -145,6 +146,12 @@ class _Runner:
         os._exit(0)
 
 
+def file_of(name: str) -> Path:
+    """The file of the core of a name: no two rooms have files of the same one."""
+    (path,) = PACKAGE.rglob(name)
+    return path
+
+
 def _outer(qualname: str) -> str:
     return qualname.partition(".<locals>")[0]
 
@@ -155,7 +162,7 @@ def swap(path: Path, source: str) -> set[str | None]:
     Returns:
         The functions that are other than before; None stands for a constant of the module.
     """
-    module = sys.modules[f"muster_core.{path.stem}"]
+    module = sys.modules[".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)]
     before, after = ast.parse(path.read_text(encoding="utf-8")), ast.parse(source)
     names: set[str | None] = set()
     for old, new in zip(before.body, after.body, strict=True):

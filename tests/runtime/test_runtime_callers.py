@@ -17,9 +17,9 @@ from abuse.http2 import HEADERS, Connection
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
-from muster_runtime._deadlines import AT_ONCE, CallOverdue, Deadlines
-from muster_runtime.server import ALIVE, RpcServer, ServerSettings
-from muster_runtime.unread import Cuts, cut
+from muster_runtime.rpc._deadlines import AT_ONCE, CallOverdue, Deadlines
+from muster_runtime.rpc.server import ALIVE, RpcServer, ServerSettings
+from muster_runtime.rpc.unread import Cuts, cut
 
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
 FIND = SERVICE + "FindCoordinator"

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from muster_runtime.reads import read_within
+from muster_runtime.rpc.reads import read_within
 
 
 class Stream:

@@ -17,8 +17,8 @@ from muster_protos.muster.internal.v1 import (
     process_pb2_grpc,
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
-from muster_runtime.refusals import InvalidArgument, ResourceExhausted, Unimplemented, Violation
-from muster_runtime.server import ALIVE, ListenError, RpcServer, ServerSettings
+from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted, Unimplemented, Violation
+from muster_runtime.rpc.server import ALIVE, ListenError, RpcServer, ServerSettings
 from structlog.testing import capture_logs
 
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"

@@ -19,8 +19,8 @@ from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import alarm
-from muster_runtime.refusals import ResourceExhausted
-from muster_runtime.server import RpcServer
+from muster_runtime.rpc.refusals import ResourceExhausted
+from muster_runtime.rpc.server import RpcServer
 from muster_runtime.settings import SettingsError, load
 from muster_runtime.telemetry import Counter, Histogram, Kind, Metric, Sample, Telemetry, TelemetrySettings
 from muster_runtime.telemetry.process import ALARM_EVENTS

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
-from muster_runtime.channels import open_channel
-from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.rpc.channels import open_channel
+from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import SettingsError, load
-from muster_runtime.tls import TlsSettings
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is not on the path; install it"

@@ -10,8 +10,8 @@ from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
-from muster_runtime.channels import Address, Channels
-from muster_runtime.tls import TlsSettings
+from muster_runtime.rpc.channels import Address, Channels
+from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.view import ClusterView, Watcher
 from structlog.testing import capture_logs
 from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kit.programs import Broken, report, run
-from muster_metadata.leases import DEAD, LeaseObserver, LeaseRow
-from muster_metadata.monitor import Monitor
-from muster_metadata.node import Node
-from muster_metadata.quorum import Quorum
+from muster_metadata.cluster.leases import DEAD, LeaseObserver, LeaseRow
+from muster_metadata.cluster.monitor import Monitor
+from muster_metadata.cluster.tables import NodeTables
+from muster_metadata.cluster.view import ClusterView
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.settings import MetadataSettings
-from muster_metadata.tables import NodeTables
-from muster_metadata.view import ClusterView
 
 INTERVAL_MS = 400
 SETTINGS = ((2_000, 100), (2_000, 200), (2_000, 400), (2_000, 600), (1_000, 100))

@@ -15,8 +15,8 @@ from typing import Any
 from kit.metadata_instances import Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_metadata.lane import Lane
-from muster_metadata.node import Node
+from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.node import Node
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 Send = Callable[..., "asyncio.Future[Any]"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc.aio
 from kit.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
-from muster_coordinator.log_client import LogClient
+from muster_coordinator.log.log_client import LogClient
 from muster_metadata.log_stream import MAX_OPEN_CALLS
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 

@@ -13,7 +13,7 @@ import muster
 import pytest
 from kit.server_cluster import FAST_GROUPS
 from kit.waiting import until
-from muster_metadata.initialise import InitialiseError, initialise
+from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_server.child_process import ChildProcess
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes, server_binary

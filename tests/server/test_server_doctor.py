@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kit.server_cluster import running
-from muster_metadata.initialise import initialise
+from muster_metadata.operator.initialise import initialise
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
-from muster_metadata.addresses import place_of
-from muster_metadata.replacement import REBUILD_DELAY_MS, STEP_TIMEOUT_MS
-from muster_metadata.reply import Status
+from muster_metadata.nodes.addresses import place_of
+from muster_metadata.nodes.reply import Status
+from muster_metadata.operator.replacement import REBUILD_DELAY_MS, STEP_TIMEOUT_MS
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.nodes.command import _times, app

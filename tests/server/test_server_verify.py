@@ -9,12 +9,12 @@ import redis
 from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder
 from kit.log_builder import healthy as healthy_log
+from muster_core.audit.log_audit import LogAudit
 from muster_core.config import GroupConfig
-from muster_core.log_audit import LogAudit
+from muster_core.log.replay import Entry
+from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import GENESIS, Position
-from muster_core.replay import Entry
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, digest_of, part_hash, parts
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster import MemberSettings
-from muster_metadata.initialise import initialise
+from muster_metadata.operator.initialise import initialise
 from simulation.network import Network
 from simulation.owners import Owners
 from simulation.processes import Process, Watch

@@ -3,13 +3,13 @@
 from collections import defaultdict
 
 from muster import TopicPartition
+from muster_core.audit.log_checker import LogChecker
 from muster_core.config import GroupConfig
-from muster_core.group_state import GroupState
-from muster_core.log_checker import LogChecker
+from muster_core.log.replay import Entry
+from muster_core.log.snapshot import Covered, parts
 from muster_core.position import Position
-from muster_core.replay import Entry
 from muster_core.shard import Shard
-from muster_core.snapshot import Covered, parts
+from muster_core.state.group_state import GroupState
 from simulation.cluster import GROUPS, Cluster
 from simulation.ledger import Ledger, Place, log_key
 from simulation.nemesis import MEMBERS

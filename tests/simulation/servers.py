@@ -12,8 +12,8 @@ from muster_coordinator import (
 from muster_discovery import Discovery, DiscoverySettings
 from muster_metadata.metadata import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_runtime.channels import Address
-from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.rpc.channels import Address
+from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.settings import load
 from pydantic import SecretStr
 from simulation.processes import Process

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_metadata.scripts import SCRIPTS
+from muster_metadata.nodes.scripts import SCRIPTS
 from muster_server.dev.redis_nodes import RedisNodes
 from redis.connection import Connection, parse_url
 from redis.exceptions import ResponseError

@@ -6,7 +6,7 @@ from typing import cast
 import grpc
 from muster import Cluster as Connection
 from muster import MusterError
-from muster._channels import OPTIONS
+from muster._session.channels import OPTIONS
 from simulation.cluster import Cluster
 from simulation.grpc_channel import Channel
 from simulation.servers import DISCOVERY

@@ -6,17 +6,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import grpc
-from muster_coordinator.lease_line import LEAVE_S, Heard, LeaseStream, Wait
+from muster_coordinator.ownership.lease_line import LEAVE_S, Heard, LeaseStream, Wait
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
-from muster_runtime.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from simulation.grpc_channel import Call, Channel
 from simulation.grpc_server import Server
 from simulation.processes import Handle, Process, VirtualLoop
 
 
 class SimulatedWire:
-    """See `muster_runtime.wire.Wire`."""
+    """See `muster_runtime.rpc.wire.Wire`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -32,7 +32,7 @@ class SimulatedWire:
 
 
 class SimulatedLeaseLine:
-    """See `muster_coordinator.lease_line.LeaseLine`: a loop of its own in the same process."""
+    """See `muster_coordinator.ownership.lease_line.LeaseLine`: a loop of its own in the same process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import grpc
 from muster import Cluster, CommitFailed, Committed, Member, MemberSettings, MusterError, TopicPartition
-from muster._channels import OPTIONS
+from muster._session.channels import OPTIONS
 from simulation.grpc_channel import Channel
 from simulation.processes import Process
 from simulation.servers import DISCOVERY

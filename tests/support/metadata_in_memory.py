@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 import grpc
-from muster_core.chain import BEFORE_GENESIS, chain_hash
 from muster_core.features import FEATURE_NAMES
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc

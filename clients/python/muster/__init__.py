@@ -19,8 +19,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from muster import assignors
-    from muster._callbacks import PartitionsCallback
-    from muster._cluster import Cluster
+    from muster._cluster.cluster import Cluster
     from muster._config import MemberConfig
     from muster._errors import (
         AssignorFailed,
@@ -38,8 +37,9 @@ if typing.TYPE_CHECKING:
         TopicError,
         WorkFailed,
     )
-    from muster._member import Member, MemberSettings
-    from muster._partition import BlockingPartition, Partition
+    from muster._member.callbacks import PartitionsCallback
+    from muster._member.member import Member, MemberSettings
+    from muster._member.partition import BlockingPartition, Partition
     from muster._run import arun, run
     from muster._standing import MemberState
     from muster._values import Committed, Topic, TopicPartition
@@ -76,8 +76,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "_callbacks": ("PartitionsCallback",),
-    "_cluster": ("Cluster",),
+    "_member.callbacks": ("PartitionsCallback",),
+    "_cluster.cluster": ("Cluster",),
     "_config": ("MemberConfig",),
     "_errors": (
         "AssignorFailed",
@@ -95,8 +95,8 @@ _MODULES = {
         "TopicError",
         "WorkFailed",
     ),
-    "_member": ("Member", "MemberSettings"),
-    "_partition": ("BlockingPartition", "Partition"),
+    "_member.member": ("Member", "MemberSettings"),
+    "_member.partition": ("BlockingPartition", "Partition"),
     "_run": ("arun", "run"),
     "_standing": ("MemberState",),
     "_values": ("Committed", "Topic", "TopicPartition"),

@@ -8,11 +8,11 @@ from collections.abc import Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Any, Unpack
 
-from muster._cluster import Cluster
+from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
-from muster._member import Member, MemberSettings
+from muster._member.member import Member, MemberSettings
+from muster._member.work import Crew, Work
 from muster._values import TopicPartition
-from muster._work import Crew, Work
 
 
 def run(

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from muster_core.invariants import INVARIANTS, Findings, Invariant, Severity
+from muster_core.audit.invariants import INVARIANTS, Findings, Invariant, Severity
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES
 
-from muster_audit.comparison import check_acknowledgements, compare_copies, read_acknowledgements
-from muster_audit.facts import KINDS, Broken, LogRead, Looked, Segment
-from muster_audit.plan import task_count
-from muster_audit.reads import check_reads, read_reads
-from muster_audit.scan import Rules
-from muster_audit.sources import LogSource, open_source
+from muster_audit.reading.comparison import check_acknowledgements, compare_copies, read_acknowledgements
+from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, Segment
+from muster_audit.reading.reads import check_reads, read_reads
+from muster_audit.reading.scan import Rules
+from muster_audit.reading.sources import LogSource, open_source
+from muster_audit.spark.plan import task_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +144,7 @@ def check(
         LogUnreadableError: there is nothing to read.
         ValueError: the acknowledgements or the reads cannot be used.
     """
-    from muster_audit.data_source import register
+    from muster_audit.spark.data_source import register
 
     register(spark)
     began = time.perf_counter()

@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_audit.check import ALL, CheckOptions, Progress, Result, check, tables_folder
-from muster_audit.checkpoint import CheckpointUnusable
-from muster_audit.facts import Broken
-from muster_audit.java import JavaMissing
-from muster_audit.scan import Rules
-from muster_audit.session import SparkMissing, spark_session
-from muster_audit.sources import open_source
+from muster_audit.follow.checkpoint import CheckpointUnusable
+from muster_audit.reading.facts import Broken
+from muster_audit.reading.scan import Rules
+from muster_audit.reading.sources import open_source
+from muster_audit.spark.java import JavaMissing
+from muster_audit.spark.session import SparkMissing, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,8 +161,8 @@ def follow_command(
 
     Exit code 1: a promise was broken, now or before; 2: the log or the checkpoint cannot be read.
     """
-    from muster_audit.follow import Told, follow
-    from muster_audit.log_follower import FollowOptions
+    from muster_audit.follow.follow import Told, follow
+    from muster_audit.follow.log_follower import FollowOptions
 
     if output not in ("text", "json"):
         _fail(f"--output {output!r}: use text or json")
@@ -226,7 +226,7 @@ def describe_command(
 @app.command(name="executor", hidden=True)
 def executor_command() -> None:
     """What a pod runs that Spark starts."""
-    from muster_audit.executor import NotAnExecutor, become_executor
+    from muster_audit.spark.executor import NotAnExecutor, become_executor
 
     try:
         become_executor()

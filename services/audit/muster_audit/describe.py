@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from muster_core.audit.log_checker import LogChecker
 from muster_core.config import GroupConfig
-from muster_core.group import Group
-from muster_core.log_checker import LogChecker
+from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
-from muster_core.record_run import RecordRun
 from muster_core.shard import Shard
 from muster_core.sharding import shard_of
+from muster_core.state.group import Group
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster_audit.sources import LogSource
+from muster_audit.reading.sources import LogSource
 
 
 @dataclass(frozen=True, slots=True)

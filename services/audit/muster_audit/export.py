@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
-from muster_core.log_checker import LogChecker
-from muster_core.page import Page
+from muster_core.audit.log_checker import LogChecker
+from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_server.verify.reader import PAGE_ENTRIES
 
-from muster_audit.exported import ShardExport, mark
-from muster_audit.plan import Piece, spread, task_count
-from muster_audit.sources import LogSource, open_source
+from muster_audit.reading.exported import ShardExport, mark
+from muster_audit.reading.sources import LogSource, open_source
+from muster_audit.spark.plan import Piece, spread, task_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

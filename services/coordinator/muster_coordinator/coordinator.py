@@ -16,35 +16,32 @@ from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime import clock
 from muster_runtime.about import software_version
-from muster_runtime.channels import CHANNEL_OPTIONS, Address, Channels, open_channel
 from muster_runtime.errors import StartupError
-from muster_runtime.refusals import Unavailable
-from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Address, Channels, open_channel
+from muster_runtime.rpc.refusals import Unavailable
+from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import Telemetry
 from muster_runtime.telemetry.views import ViewSource
-from muster_runtime.tls import TlsSettings
 from muster_runtime.view import ClusterView, Watcher
-from muster_runtime.wire import GRPC, Wire
 
-from muster_coordinator.callers import Callers
-from muster_coordinator.calls import Calls
-from muster_coordinator.faults import Faults
-from muster_coordinator.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
-from muster_coordinator.lease_line import LeaseLine, LeaseThread
-from muster_coordinator.loader import Loader
-from muster_coordinator.log_client import LogClient, Nonces
-from muster_coordinator.measures import CoordinatorMeasures
-from muster_coordinator.owned_shard import OwnedShard
-from muster_coordinator.ownership import Ownership, OwnershipPace
-from muster_coordinator.peers import CoordinatorPeerServicer, Peers
-from muster_coordinator.phase import Phase
-from muster_coordinator.servicer import (
+from muster_coordinator.api.callers import Callers
+from muster_coordinator.api.calls import Calls
+from muster_coordinator.api.servicer import (
     METHOD_LIMITS,
     SESSION_LIMITS,
     GroupCoordinatorServicer,
     GroupSessionServicer,
 )
-from muster_coordinator.sessions import Sessions
+from muster_coordinator.failstop.faults import Faults
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_client import LogClient, Nonces
+from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
+from muster_coordinator.ownership.lease_line import LeaseLine, LeaseThread
+from muster_coordinator.ownership.ownership import Ownership, OwnershipPace
+from muster_coordinator.ownership.peers import CoordinatorPeerServicer, Peers
+from muster_coordinator.session.sessions import Sessions
 from muster_coordinator.settings import (
     CoordinatorSettings,
     FaultSettings,
@@ -52,8 +49,11 @@ from muster_coordinator.settings import (
     SessionSettings,
     ShardLogSettings,
 )
-from muster_coordinator.snapshot_taker import SnapshotTaker
-from muster_coordinator.surroundings import Claimant, Surroundings
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.shard.snapshot_taker import SnapshotTaker
+from muster_coordinator.shard.surroundings import Claimant, Surroundings
+from muster_coordinator.telemetry.measures import CoordinatorMeasures
 
 log = structlog.get_logger()
 
@@ -420,7 +420,7 @@ class _Late:
 def _measures(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now]) -> CoordinatorMeasures:
     traces = None
     if telemetry.tracing is not None:
-        from muster_coordinator.traces import CoordinatorTraces
+        from muster_coordinator.telemetry.traces import CoordinatorTraces
 
         traces = CoordinatorTraces(telemetry.tracing)
     return CoordinatorMeasures(log_client, now, traces)

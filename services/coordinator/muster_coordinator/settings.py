@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Annotated
 
 from muster_core.config import GroupConfig
-from muster_runtime.channels import Address, AddressList, ListenAddress, OneAddress
+from muster_runtime.rpc.channels import Address, AddressList, ListenAddress, OneAddress
 from muster_runtime.settings import Settings
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from muster_coordinator.callers import NetworkList
-from muster_coordinator.calls import MAX_ANSWER_BYTES
-from muster_coordinator.fault_folder import FaultFolder, default_folder
-from muster_coordinator.snapshot_taker import SnapshotPace
+from muster_coordinator.api.callers import NetworkList
+from muster_coordinator.api.calls import MAX_ANSWER_BYTES
+from muster_coordinator.failstop.fault_folder import FaultFolder, default_folder
+from muster_coordinator.shard.snapshot_taker import SnapshotPace
 
 _DEFAULTS = GroupConfig()
 _DAY_MS = 86_400_000

@@ -11,7 +11,7 @@ from typing import Any
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.refusals import Violation
+from muster_runtime.rpc.refusals import Violation
 
 ID_MAX_BYTES = 255
 INSTANCE_ID_MAX_CHARACTERS = 249

@@ -1,5 +1,16 @@
 """The group protocol, pure: no I/O, no clock, no randomness of its own.
 
-Everything that decides lives here: groups and members, the purgatory, records and their replay. The same
-code runs in the coordinator, in the simulator and in the audit.
+This folder holds the door (`shard`: events in, effects out; `events`: those values; `fault`: an event that
+made a shard fail, kept and repeated) and the words that all rooms use: positions, times, limits, features,
+error codes.
+
+The rooms, each of which uses only those above it:
+
+* `waiting`: the purgatory and its timing wheel;
+* `state`: groups, members and what they store;
+* `log`: records and what they do to that state, live and in a replay; snapshots;
+* `protocol`: what calls and time do to groups;
+* `audit`: what a log must never show. No part of the state machine.
+
+To follow a call read `shard`, then the file of the call in `protocol`, then `log.application`.
 """

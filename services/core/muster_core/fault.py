@@ -7,7 +7,6 @@ from typing import get_args
 from google.protobuf.any_pb2 import Any as AnyMessage
 from muster_protos.muster.internal.v1 import fault_pb2, metadata_pb2
 
-from muster_core.application import group_of
 from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
@@ -31,9 +30,10 @@ from muster_core.events import (
     groups_of,
 )
 from muster_core.features import Feature, known_of
+from muster_core.log.application import group_of
+from muster_core.log.snapshot import nothing_of, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_core.snapshot import nothing_of, parts
 
 FORMAT = 1
 

@@ -8,12 +8,9 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
-from muster_core import causes, error_code
-from muster_core.application import group_of
+from muster_core import error_code
 from muster_core.clock import Now
-from muster_core.commits import CommittedRow
 from muster_core.config import GroupConfig
-from muster_core.context import IN_QUARANTINE, ShardContext
 from muster_core.error_code import ErrorCode
 from muster_core.events import (
     AppendDone,
@@ -36,22 +33,26 @@ from muster_core.events import (
     groups_of,
 )
 from muster_core.features import Feature
-from muster_core.group import Group
-from muster_core.group_state import GroupState
-from muster_core.joins import Joins
-from muster_core.leaves import Leaves
-from muster_core.offsets import Offsets
+from muster_core.log.application import group_of
+from muster_core.log.commits import CommittedRow
+from muster_core.log.record_run import RecordRun
+from muster_core.log.snapshot import SnapshotReader
 from muster_core.position import Position
-from muster_core.quarantine import NOBODY, Quarantine
-from muster_core.queries import Queries
-from muster_core.rebalance import Rebalancer
-from muster_core.record_run import RecordRun
-from muster_core.responses import Owner
-from muster_core.snapshot import SnapshotReader
-from muster_core.streams import Streams
-from muster_core.syncs import Syncs
-from muster_core.timing_wheel import Timer
-from muster_core.topic_deletions import TopicDeletions
+from muster_core.protocol import causes
+from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.joins import Joins
+from muster_core.protocol.leaves import Leaves
+from muster_core.protocol.offsets import Offsets
+from muster_core.protocol.queries import Queries
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.responses import Owner
+from muster_core.protocol.streams import Streams
+from muster_core.protocol.syncs import Syncs
+from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.quarantine import NOBODY, Quarantine
+from muster_core.waiting.timing_wheel import Timer
 
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"

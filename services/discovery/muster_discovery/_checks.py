@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.refusals import InvalidArgument, Violation
+from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 GROUP_IDS_MAX = 1_000
 GROUP_ID_MAX_BYTES = 255

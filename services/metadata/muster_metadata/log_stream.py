@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata import steps
-from muster_metadata.entries import End
-from muster_metadata.logs import Logs
+from muster_metadata.log import steps
+from muster_metadata.log.logs import Logs
+from muster_metadata.log.repair import Held
+from muster_metadata.log.snapshots import Snapshots
+from muster_metadata.log.steps import Verdict
 from muster_metadata.measures import MetadataMeasures
-from muster_metadata.repair import Held
-from muster_metadata.snapshots import Snapshots
-from muster_metadata.steps import Verdict
+from muster_metadata.nodes.entries import End
 
 if TYPE_CHECKING:
     from muster_metadata.traces import MetadataTraces

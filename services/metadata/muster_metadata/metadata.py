@@ -14,38 +14,38 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.about import software_version
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
-from muster_runtime.server import RpcServer
+from muster_runtime.rpc.server import RpcServer
 from muster_runtime.settings import load
 from muster_runtime.telemetry import Telemetry
 
-from muster_metadata.addresses import split_urls
-from muster_metadata.catalog import Catalog
-from muster_metadata.catalog_reading import CatalogReader
-from muster_metadata.catalog_snapshots import CatalogSnapshots
-from muster_metadata.claim import Claimer
-from muster_metadata.configuration import UNREACHED, Unusable
-from muster_metadata.durability import weaknesses
-from muster_metadata.features import Features
-from muster_metadata.followers import Followers
-from muster_metadata.lease_stream import Leases
-from muster_metadata.leases import LeaseObserver
-from muster_metadata.logs import Logs
+from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.catalog.reading import CatalogReader
+from muster_metadata.catalog.snapshots import CatalogSnapshots
+from muster_metadata.cluster.features import Features
+from muster_metadata.cluster.followers import Followers
+from muster_metadata.cluster.lease_stream import Leases
+from muster_metadata.cluster.leases import LeaseObserver
+from muster_metadata.cluster.membership import Membership
+from muster_metadata.cluster.monitor import Monitor
+from muster_metadata.cluster.owners import OwnerRow
+from muster_metadata.cluster.servers import Servers
+from muster_metadata.cluster.tables import Tables
+from muster_metadata.cluster.view import ClusterView
+from muster_metadata.log.claim import Claimer
+from muster_metadata.log.logs import Logs
+from muster_metadata.log.patrol import Patrol
+from muster_metadata.log.reading import LogReader
+from muster_metadata.log.repair import Repairer
+from muster_metadata.log.snapshots import Snapshots
+from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.measures import MetadataMeasures
-from muster_metadata.membership import Membership
-from muster_metadata.monitor import Monitor
-from muster_metadata.node import Node
-from muster_metadata.owners import OwnerRow
-from muster_metadata.patrol import Patrol
-from muster_metadata.quorum import Quorum
-from muster_metadata.reading import LogReader
-from muster_metadata.repair import Repairer
-from muster_metadata.servers import Servers
+from muster_metadata.nodes.addresses import split_urls
+from muster_metadata.nodes.configuration import UNREACHED, Unusable
+from muster_metadata.nodes.durability import weaknesses
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
 from muster_metadata.settings import MetadataSettings
-from muster_metadata.snapshots import Snapshots
-from muster_metadata.tables import Tables
-from muster_metadata.upkeep import Upkeep
-from muster_metadata.view import ClusterView
 
 if TYPE_CHECKING:
     from muster_metadata.traces import MetadataTraces

@@ -4,7 +4,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import SHORT_SECONDS
 
-from muster_metadata.repair import Repaired
+from muster_metadata.log.repair import Repaired
 
 STEPS = ("claim", "append", "check", "snapshot", "trim")
 NODES = tuple(str(index) for index in range(1, 6))

@@ -5,23 +5,23 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from muster_core.features import lacking
+from muster_core.log.topics import CHANGE_ID_BYTES, name_of
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
-from muster_core.topics import CHANGE_ID_BYTES, name_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
-from muster_runtime.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
+from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
 
-from muster_metadata import steps
-from muster_metadata.catalog import MAX_PARTITIONS, name_problem
-from muster_metadata.entries import Entry
-from muster_metadata.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
+from muster_metadata.catalog.catalog import MAX_PARTITIONS, name_problem
+from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
+from muster_metadata.log import steps
+from muster_metadata.log.logs import MAX_NAME_BYTES
+from muster_metadata.log.reading import MAX_PAGE, Page, Wanted
+from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
-from muster_metadata.logs import MAX_NAME_BYTES
-from muster_metadata.reading import MAX_PAGE, Page, Wanted
-from muster_metadata.repair import Inspected
-from muster_metadata.reply import Reply, Status
+from muster_metadata.nodes.entries import Entry
+from muster_metadata.nodes.reply import Reply, Status
 
 if TYPE_CHECKING:
     from muster_metadata.metadata import Metadata

@@ -4,8 +4,8 @@ from muster_runtime.settings import Settings
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from muster_metadata.addresses import split_urls
-from muster_metadata.lease_stream import MAX_LEASE_MS
+from muster_metadata.cluster.lease_stream import MAX_LEASE_MS
+from muster_metadata.nodes.addresses import split_urls
 
 
 class MetadataSettings(Settings):

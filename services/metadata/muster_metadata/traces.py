@@ -9,7 +9,7 @@ from muster_runtime.telemetry.rpc_traces import CURRENT
 from muster_runtime.telemetry.tracing import Tracing, context_from, context_of, within
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from muster_metadata.node import Answer, Node
+from muster_metadata.nodes.node import Answer, Node
 
 
 class MetadataTraces:

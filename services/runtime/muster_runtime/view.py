@@ -15,8 +15,8 @@ from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime import clock
 from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.about import software_version
-from muster_runtime.channels import Channels
-from muster_runtime.reads import read_within
+from muster_runtime.rpc.channels import Channels
+from muster_runtime.rpc.reads import read_within
 
 log = structlog.get_logger()
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from muster_core.features import FEATURE_NAMES
-from muster_metadata.initialise import Initialised, InitialiseError, initialise
+from muster_metadata.operator.initialise import Initialised, InitialiseError, initialise
 from muster_runtime.errors import StartupError
 
 

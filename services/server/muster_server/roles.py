@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
-from muster_runtime.channels import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.server import RpcServer, ServerSettings
+from muster_runtime.rpc.channels import Address
+from muster_runtime.rpc.server import RpcServer, ServerSettings
+from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
-from muster_runtime.tls import TlsSettings
 
 if TYPE_CHECKING:
     from muster_coordinator import Coordinator

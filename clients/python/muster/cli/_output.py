@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster._cluster import Cluster
+from muster._cluster.cluster import Cluster
 from muster._text import harmless
 
 _T = TypeVar("_T")

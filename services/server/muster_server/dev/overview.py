@@ -114,7 +114,7 @@ def _group_state(state: coordinator_pb2.GroupState.ValueType) -> str:
 
 
 def _partitions(assignment: bytes) -> str:
-    from muster_core.published import read_assignment
+    from muster_core.state.published import read_assignment
 
     message = read_assignment(assignment)
     if message is None:

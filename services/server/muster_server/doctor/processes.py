@@ -17,8 +17,8 @@ from muster_protos.muster.internal.v1 import (
     process_pb2_grpc,
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
-from muster_runtime.channels import open_channel
-from muster_runtime.tls import TlsSettings
+from muster_runtime.rpc.channels import open_channel
+from muster_runtime.rpc.tls import TlsSettings
 
 ANSWER_S = 3.0
 """Time for each answer."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from muster_metadata.addresses import BadUrlsError
-from muster_metadata.replacement import (
+from muster_metadata.nodes.addresses import BadUrlsError
+from muster_metadata.operator.replacement import (
     REBUILD_DELAY_MS,
     STEP_TIMEOUT_MS,
     Plan,
     ReplaceError,
     Replacement,
 )
-from muster_metadata.restored import RestoredError, raise_epochs
+from muster_metadata.operator.restored import RestoredError, raise_epochs
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.position import Position
-from muster_metadata.addresses import place_of, split_urls
-from muster_metadata.configuration import Configuration, Introduction, Unusable, judge, newest_of
-from muster_metadata.durability import Weakness, configuration_of, default_user
-from muster_metadata.durability import judge as judge_durability
-from muster_metadata.introductions import introductions
-from muster_metadata.lane import fields
-from muster_metadata.node import Node
-from muster_metadata.repair import Inspected
-from muster_metadata.reply import Reply, Status
+from muster_metadata.log.repair import Inspected
+from muster_metadata.nodes.addresses import place_of, split_urls
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.nodes.durability import Weakness, configuration_of, default_user
+from muster_metadata.nodes.durability import judge as judge_durability
+from muster_metadata.nodes.introductions import introductions
+from muster_metadata.nodes.lane import fields
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.reply import Reply, Status
 
 STEP_TIMEOUT_MS = 2_000
 

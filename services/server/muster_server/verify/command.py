@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from muster_core.invariants import INVARIANTS
+from muster_core.audit.invariants import INVARIANTS
 from muster_runtime.logs import clean_text
 from rich.console import Console
 from rich.table import Table

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import redis
 from google.protobuf.message import DecodeError
-from muster_core.log_audit import Snapshots
-from muster_core.page import Page
+from muster_core.audit.log_audit import Snapshots
+from muster_core.log.page import Page
+from muster_core.log.record_text import surroundings
+from muster_core.log.replay import Entry
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_core.record_text import surroundings
-from muster_core.replay import Entry
-from muster_metadata.addresses import BadUrlsError, split_urls
-from muster_metadata.keys import NODE, Identity, LogKeys, log_keys
+from muster_metadata.nodes.addresses import BadUrlsError, split_urls
+from muster_metadata.nodes.keys import NODE, Identity, LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
 from redis.retry import Retry

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from muster_core.catalog_audit import CatalogAudit
-from muster_core.invariants import Violation
-from muster_core.log_audit import LogAudit, compare_nodes
+from muster_core.audit.catalog_audit import CatalogAudit
+from muster_core.audit.invariants import Violation
+from muster_core.audit.log_audit import LogAudit, compare_nodes
 from redis.exceptions import RedisError
 
 from muster_server.verify.reader import LogReader, LogTrimmedError, LogUnreadableError

@@ -1,0 +1,334 @@
+"""A connection to a cluster: topics, groups, and the ground on which members stand."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias, TypeVar
+
+import grpc
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._alarms import Alarms
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.discovery import Discovery, parse_servers
+from muster._cluster.fetching import fetch_committed
+from muster._cluster.link import GroupLink
+from muster._config import check_group_id, check_name, check_partitions
+from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._session.channels import Channels, Connect
+from muster._session.sessions import SessionTransport
+from muster._session.transport import (
+    ConnectionLost,
+    GroupRequest,
+    GroupResponse,
+    Overloaded,
+    UnaryTransport,
+)
+from muster._values import Committed, Topic, TopicPartition
+
+Response = TypeVar("Response", bound=GroupResponse)
+_ChangeRequest: TypeAlias = (
+    discovery_pb2.CreateTopicRequest | discovery_pb2.AlterTopicRequest | discovery_pb2.DeleteTopicRequest
+)
+_Change = TypeVar(
+    "_Change",
+    discovery_pb2.CreateTopicResponse,
+    discovery_pb2.AlterTopicResponse,
+    discovery_pb2.DeleteTopicResponse,
+)
+_GROUPS_PER_PAGE = 2_000
+_UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+
+
+class Cluster:
+    """A connection to a cluster. Use it as an async context manager, or call `close`.
+
+    Members of one process share a cluster, and with it its connections: one session stream per
+    coordinator keeps all of them alive. It belongs to the event loop in which
+    it is first used.
+
+    Args:
+        servers: discovery addresses, `host:port` with commas between or a list. None: the environment
+            variable MUSTER_SERVERS, else `localhost:7400`.
+        timeout_ms: how long a call of this class goes on trying before it raises `ClusterUnavailable`.
+        credentials: TLS credentials; None: plain text.
+        connect: makes the gRPC channel to an address itself, e.g. with options or interceptors of its own;
+            then `credentials` are not used. It must not repeat calls.
+
+    Raises:
+        SettingsError: an address cannot be read.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        timeout_ms: int = 30_000,
+        credentials: grpc.ChannelCredentials | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self.servers = parse_servers(servers)
+        self.timeout_ms = timeout_ms
+        self.alarms = Alarms()
+        self._channels = Channels(credentials, connect=connect)
+        self._discovery = Discovery(self.servers, self._channels)
+        self._unary = UnaryTransport(self._channels)
+        self._sessions = SessionTransport(self._channels, self._unary)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections. Members must be closed before."""
+        await self._sessions.close()
+        await self._channels.close()
+
+    def link(self, group_id: str, *, session: bool = False) -> GroupLink:
+        """A way to the coordinator of a group; members take the stream that they share."""
+        return GroupLink(group_id, self._discovery, self._sessions if session else self._unary)
+
+    async def describe(self) -> discovery_pb2.Cluster:
+        """Coordinators, owners of shards and nodes of the log, as a discovery server sees them now."""
+        answer = await self._discovery.ask(
+            "DescribeCluster",
+            discovery_pb2.DescribeClusterRequest(),
+            discovery_pb2.DescribeClusterResponse,
+            timeout_ms=self.timeout_ms,
+        )
+        return answer.cluster
+
+    # Topics
+
+    async def topics(self, names: Iterable[str] = ()) -> list[Topic]:
+        """Topics by name; without names all of them. One that does not exist is missing."""
+        answer = await self._discovery.ask(
+            "ListTopics",
+            discovery_pb2.ListTopicsRequest(names=names),
+            discovery_pb2.ListTopicsResponse,
+            timeout_ms=self.timeout_ms,
+        )
+        return [Topic(topic.name, topic.partitions) for topic in answer.topics]
+
+    async def ensure_topic(self, name: str, partitions: int) -> Topic:
+        """Creates a topic if it is absent. Where it is there already nothing is written.
+
+        Raises:
+            PartitionCountMismatch: it exists with another number of partitions.
+        """
+        request = _new_topic(name, partitions)
+        for topic in await self.topics([name]):
+            if topic.partitions == partitions:
+                return topic
+        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        if answer.topic.partitions != partitions:
+            raise PartitionCountMismatch(name, existing=answer.topic.partitions, wanted=partitions)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def create_topic(self, name: str, partitions: int) -> Topic:
+        """Creates a topic.
+
+        Raises:
+            TopicError: it exists already, or the name or number is not acceptable.
+        """
+        request = _new_topic(name, partitions)
+        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
+        if answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS:
+            count = answer.topic.partitions
+            raise TopicError(
+                name, f"topic {name!r} exists already, with {count} partitions; use it, or another name"
+            )
+        if answer.error_code:
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def alter_topic(self, name: str, partitions: int) -> Topic:
+        """Raises the number of partitions of a topic. Groups that subscribe to it rebalance.
+
+        Raises:
+            TopicError: there is no such topic, or it has more partitions already.
+        """
+        topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+        request = discovery_pb2.AlterTopicRequest(topic=topic)
+        answer = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
+        if answer.error_code:
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+        return Topic(answer.topic.name, answer.topic.partitions)
+
+    async def delete_topic(self, name: str) -> None:
+        """Removes a topic.
+
+        Raises:
+            TopicError: there is no such topic.
+        """
+        request = discovery_pb2.DeleteTopicRequest(name=check_name("topic", name))
+        answer = await self._change("DeleteTopic", request, discovery_pb2.DeleteTopicResponse)
+        if answer.error_code:
+            raise _topic_error(name, int(answer.error_code), answer.error_message)
+
+    async def _change(self, method: str, request: _ChangeRequest, response_type: type[_Change]) -> _Change:
+        """Repeats a change until its outcome is known; it has an id, and is carried out once."""
+        request.request_id = uuid.uuid4().hex
+        ends_at_ms = boot_ms() + self.timeout_ms
+        backoff = Backoff()
+        while True:
+            trouble, broken = "", False
+            try:
+                answer = await self._discovery.ask_once(method, request, response_type)
+            except ConnectionLost as error:
+                trouble, broken = str(error), True
+            else:
+                if answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+                    return answer
+                trouble = answer.error_message or "the log cannot be written"
+            if boot_ms() >= ends_at_ms:
+                raise self._discovery.unavailable(f"{self.timeout_ms / 1_000:g} s", trouble)
+            await backoff.pause(connection_broken=broken)
+
+    # Groups
+
+    async def list_groups(self, states: Iterable[str] = ()) -> list[pb.ListGroupsResponse.Group]:
+        """Groups of all coordinators, by id; `states` (`Stable`, `Empty`, ...) narrows them down."""
+        request = pb.ListGroupsRequest(states=states)
+        ends_at_ms = boot_ms() + self.timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._list_groups_once(request)
+            except (ConnectionLost, Overloaded) as error:
+                if boot_ms() >= ends_at_ms:
+                    raise ClusterUnavailable(
+                        f"not every coordinator could be asked for its groups: {error}"
+                    ) from error
+            await backoff.pause()
+
+    async def _list_groups_once(self, request: pb.ListGroupsRequest) -> list[pb.ListGroupsResponse.Group]:
+        view = await self.describe()
+        live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
+        lists = await asyncio.gather(*(self._list_groups_of(f"{c.host}:{c.port}", request) for c in live))
+        # A shard may move between two pages: then two coordinators list its groups.
+        groups = {group.group_id: group for listed in lists for group in listed}
+        return [groups[group_id] for group_id in sorted(groups)]
+
+    async def _list_groups_of(
+        self, address: str, request: pb.ListGroupsRequest
+    ) -> list[pb.ListGroupsResponse.Group]:
+        """All groups of one coordinator, page by page; an older one answers with all of them at once."""
+        groups: list[pb.ListGroupsResponse.Group] = []
+        page = pb.ListGroupsRequest(states=request.states, limit=_GROUPS_PER_PAGE)
+        while True:
+            answer = await self._unary.call(address, page, pb.ListGroupsResponse, timeout_ms=5_000)
+            if answer.error_code:
+                raise ConnectionLost(code_name(int(answer.error_code)))
+            groups += answer.groups
+            if not answer.next_page_token:
+                return groups
+            page.page_token = answer.next_page_token
+
+    async def describe_group(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
+        """State, members and assignments of a group; state DEAD: there is no such group."""
+        request = pb.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
+        return (await self._group_call(group_id, request, pb.DescribeGroupsResponse)).groups[0]
+
+    async def group_history(self, group_id: str, limit: int = 20) -> list[pb.GroupHistoryResponse.Generation]:
+        """The last generations of a group, oldest first: when, why, who, what moved.
+
+        Raises:
+            GroupError: there is no such group.
+        """
+        request = pb.GroupHistoryRequest(group_id=check_group_id(group_id), limit=limit)
+        return list((await self._group_call(group_id, request, pb.GroupHistoryResponse)).generations)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Removes an empty group with its offsets.
+
+        Raises:
+            GroupError: it has members, or does not exist.
+        """
+        request = pb.DeleteGroupsRequest(group_ids=[check_group_id(group_id)])
+        await self._group_call(group_id, request, pb.DeleteGroupsResponse)
+
+    async def release_group(self, group_id: str) -> None:
+        """Takes a group out of quarantine: its coordinator loads it again and serves it.
+
+        Raises:
+            GroupError: it is not in quarantine.
+        """
+        request = pb.ReleaseGroupRequest(group_id=check_group_id(group_id))
+        await self._group_call(group_id, request, pb.ReleaseGroupResponse)
+
+    async def committed(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """What a group committed; partitions without a commit are missing. None: everything."""
+        link = self.link(check_group_id(group_id))
+        async with self._deadline(link):
+            return await fetch_committed(
+                link,
+                partitions,
+                request_timeout_ms=self.timeout_ms,
+                give_up_after_ms=self.timeout_ms,
+            )
+
+    async def _group_call(
+        self, group_id: str, request: GroupRequest, response_type: type[Response]
+    ) -> Response:
+        link = self.link(group_id)
+        backoff = Backoff()
+        async with self._deadline(link):
+            while True:
+                outcome = await link.call(request, response_type, timeout_ms=self.timeout_ms)
+                reaction = reaction_to(Call.FETCH, outcome.code)
+                if reaction is Reaction.DONE:
+                    return outcome.expect()
+                if reaction is Reaction.RAISE:
+                    raise group_error(group_id, outcome.code, outcome.message)
+                await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+
+    def _deadline(self, link: GroupLink) -> "_Deadline":
+        return _Deadline(
+            self.timeout_ms / 1_000,
+            lambda: self._discovery.unavailable(
+                f"{self.timeout_ms / 1_000:g} s", f"group {link.group_id!r}: {link.trouble}"
+            ),
+        )
+
+
+class _Deadline:
+    """`asyncio.timeout` with an error that says what to do."""
+
+    def __init__(self, seconds: float, error: Callable[[], ClusterUnavailable]) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._error = error
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise self._error() from late
+
+
+def _new_topic(name: str, partitions: int) -> discovery_pb2.CreateTopicRequest:
+    topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+    return discovery_pb2.CreateTopicRequest(topic=topic)
+
+
+def _topic_error(name: str, code: int, message: str) -> TopicError:
+    if code == _UNKNOWN:
+        return TopicError(name, f"there is no topic {name!r}; create it, or look at `muster topics list`")
+    return TopicError(name, f"topic {name!r}: {code_name(code)}: {message}".removesuffix(": "))

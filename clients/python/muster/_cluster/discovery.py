@@ -1,0 +1,223 @@
+"""Calls to the discovery service, over several addresses."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import grpc.aio
+from muster_protos.muster.v1 import discovery_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2_grpc as pb_grpc
+
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
+from muster._session.channels import Channels
+from muster._session.transport import ConnectionLost, Overloaded, raise_status
+from muster._tracing import metadata
+
+log = logging.getLogger("muster")
+
+DEFAULT_SERVERS = "localhost:7400"
+DEFAULT_PORT = 7400
+ATTEMPT_TIMEOUT_MS = 5_000
+"""How long one address may take before the next one is asked."""
+OLD_VIEW_MS = 5_000
+"""What a server answers from an older view is not asked for again while there are other servers."""
+MOST_LOOKUPS = 1_000
+"""Groups that one FindCoordinator asks for."""
+
+Response = TypeVar(
+    "Response",
+    pb.FindCoordinatorResponse,
+    pb.DescribeClusterResponse,
+    pb.ListTopicsResponse,
+    pb.CreateTopicResponse,
+    pb.AlterTopicResponse,
+    pb.DeleteTopicResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the coordinator of a group is.
+
+    Attributes:
+        result: what was answered.
+        server: address of the discovery server that said so.
+    """
+
+    result: pb.FindCoordinatorResponse.Result
+    server: str
+
+
+_Lookup: TypeAlias = tuple[str, int]
+_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[Found]]"
+
+
+def _fail(lookups: _Lookups, error: Exception) -> None:
+    for found in lookups.values():
+        if not found.done():
+            found.set_exception(error)
+            found.exception()  # whoever asked may have been cancelled
+
+
+def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Addresses `host:port` from an argument, else from MUSTER_SERVERS, else localhost:7400.
+
+    Raises:
+        SettingsError: an address cannot be read.
+    """
+    source = "servers"
+    if servers is None:
+        servers = os.environ.get("MUSTER_SERVERS", "") or DEFAULT_SERVERS
+        source = "MUSTER_SERVERS"
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    return tuple(_address(source, part.strip()) for part in parts if part.strip()) or (DEFAULT_SERVERS,)
+
+
+def _address(source: str, text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if text.endswith("]") or not colon:  # an IPv6 address without a port, or a bare name
+        host, port = text, str(DEFAULT_PORT)
+    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise SettingsError(
+            source, f"{text!r} is not an address; write host:port, several with commas between"
+        )
+    return f"{host}:{port}"
+
+
+class Discovery:
+    """Asks one address after the other, first the one that answered last and was not doubted since."""
+
+    def __init__(self, servers: tuple[str, ...], channels: Channels) -> None:
+        self.servers = servers
+        self._channels = channels
+        self._first = 0
+        self._lookups: _Lookups = {}
+        self._finding: set[asyncio.Task[None]] = set()
+
+    async def find(self, group_id: str, seen_epoch: int) -> Found:
+        """Where the coordinator of a group is. Lookups of one turn of the loop travel together.
+
+        Raises:
+            ConnectionLost: nobody answered.
+            RequestRefused: the request was refused.
+        """
+        lookup = (group_id, seen_epoch)
+        if lookup not in self._lookups:
+            loop = asyncio.get_running_loop()
+            if not self._lookups:
+                task = loop.create_task(self._find_all(), name="muster-find")
+                self._finding.add(task)
+                task.add_done_callback(self._finding.discard)
+            self._lookups[lookup] = loop.create_future()
+        return await asyncio.shield(self._lookups[lookup])
+
+    async def _find_all(self) -> None:
+        lookups, self._lookups = self._lookups, {}
+        waiting = list(lookups.items())
+        for start in range(0, len(waiting), MOST_LOOKUPS):
+            await self._find_some(dict(waiting[start : start + MOST_LOOKUPS]))
+
+    async def _find_some(self, lookups: _Lookups) -> None:
+        request = pb.FindCoordinatorRequest(
+            group_ids=[group_id for group_id, _ in lookups], seen_epochs=[epoch for _, epoch in lookups]
+        )
+        try:
+            server, answer = await self._ask_in_turn("FindCoordinator", request, pb.FindCoordinatorResponse)
+        except RequestRefused as error:
+            if len(lookups) == 1:
+                _fail(lookups, error)
+            else:  # one group must not spoil it for the others
+                for lookup, found in lookups.items():
+                    await self._find_some({lookup: found})
+        except ConnectionLost as error:
+            _fail(lookups, error)
+        except BaseException:
+            _fail(lookups, ConnectionLost("the lookup was given up"))
+            raise
+        else:
+            for ((group_id, _), found), result in zip(lookups.items(), answer.results, strict=False):
+                if not found.done() and result.group_id == group_id:
+                    found.set_result(Found(result, server))
+            _fail(lookups, ConnectionLost("the answer does not name the group that was asked for"))
+
+    async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
+        """Asks each address at most once.
+
+        Raises:
+            ConnectionLost: none of them answered; the outcome is not known.
+            RequestRefused: one of them refused the request.
+        """
+        return (await self._ask_in_turn(method, request, response_type))[1]
+
+    def doubt(self, server: str) -> None:
+        """What that server answered leads nowhere: the next one is asked first from now on."""
+        if self.servers[self._first] == server:
+            self._first = (self._first + 1) % len(self.servers)
+
+    async def _ask_in_turn(
+        self, method: str, request: Any, response_type: type[Response]
+    ) -> tuple[str, Response]:
+        trouble = ""
+        for step in range(len(self.servers)):
+            index = (self._first + step) % len(self.servers)
+            try:
+                response = await self._ask(self.servers[index], method, request)
+            except (ConnectionLost, Overloaded) as error:
+                trouble = f"{self.servers[index]}: {error}"
+                continue
+            self._first = index
+            if not isinstance(response, response_type):
+                raise TypeError(f"{method} gave {type(response).__name__}")
+            if getattr(response, "view_age_ms", 0) > OLD_VIEW_MS:
+                self.doubt(self.servers[index])
+            return self.servers[index], response
+        self._first = (self._first + 1) % len(self.servers)
+        raise ConnectionLost(trouble)
+
+    async def ask(
+        self, method: str, request: Any, response_type: type[Response], *, timeout_ms: int
+    ) -> Response:
+        """Asks until somebody answers.
+
+        Raises:
+            ClusterUnavailable: nobody did in time.
+            RequestRefused: somebody refused the request.
+        """
+        ends_at_ms = boot_ms() + timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await self.ask_once(method, request, response_type)
+            except ConnectionLost as error:
+                if backoff.attempts == 2:
+                    log.warning(
+                        "none of the servers %s answers (%s); trying again", ", ".join(self.servers), error
+                    )
+                if boot_ms() >= ends_at_ms:
+                    raise self.unavailable(f"{timeout_ms / 1_000:g} s", str(error)) from error
+            await backoff.pause(connection_broken=True)
+
+    def unavailable(self, how_long: str, trouble: str) -> ClusterUnavailable:
+        """The error for a cluster that did not answer."""
+        return ClusterUnavailable(
+            f"no server of {', '.join(self.servers)} answered within {how_long} (last: {trouble}); "
+            f"start one with `muster dev`, or name yours with `servers` or MUSTER_SERVERS"
+        )
+
+    async def _ask(self, address: str, method: str, request: Any) -> object:
+        async with self._channels.use(address) as channel:
+            stub = pb_grpc.CoordinatorDiscoveryServiceStub(channel)
+            call: Any = getattr(stub, method)
+            try:
+                answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000, metadata=metadata())
+            except grpc.aio.AioRpcError as error:
+                raise_status(error, method)
+                raise
+            except grpc.aio.UsageError as error:
+                raise ConnectionLost(str(error)) from error
+        return answer

@@ -1,0 +1,81 @@
+"""Reading committed positions."""
+
+from collections.abc import Iterable
+
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.link import GroupLink
+from muster._errors import ClusterUnavailable, code_name, group_error
+from muster._messages import to_messages
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._values import Committed, TopicPartition
+
+_PARTITIONS_PER_PAGE = 10_000
+
+
+async def fetch_committed(
+    link: GroupLink,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    request_timeout_ms: int,
+    give_up_after_ms: int | None,
+) -> dict[TopicPartition, Committed]:
+    """What was committed; partitions without a commit are missing. `partitions` None: everything.
+
+    Raises:
+        GroupError: the coordinator refuses.
+        ClusterUnavailable: nobody answered within `give_up_after_ms` (None: it waits for ever).
+    """
+    wanted = None if partitions is None else to_messages(partitions)
+    if wanted is not None and not wanted:
+        return {}
+    group = pb.OffsetFetchRequest.Group(group_id=link.group_id, topics=wanted or [])
+    if wanted is None:
+        group.limit = _PARTITIONS_PER_PAGE
+    found: dict[TopicPartition, Committed] = {}
+    ends_at_ms = None if give_up_after_ms is None else boot_ms() + give_up_after_ms
+    while True:
+        response = await _fetch(link, group, request_timeout_ms, ends_at_ms)
+        found |= _positions(link.group_id, response)
+        answer = response.groups[0]
+        if not answer.more:
+            return found
+        group.after_topic = answer.topics[-1].name
+        group.after_partition = answer.topics[-1].partitions[-1].partition
+
+
+async def _fetch(
+    link: GroupLink, group: pb.OffsetFetchRequest.Group, request_timeout_ms: int, ends_at_ms: int | None
+) -> pb.OffsetFetchResponse:
+    """One answer, or one page; an older coordinator knows no pages and answers with everything."""
+    request = pb.OffsetFetchRequest(groups=[group])
+    backoff = Backoff()
+    while True:
+        outcome = await link.call(request, pb.OffsetFetchResponse, timeout_ms=request_timeout_ms)
+        reaction = reaction_to(Call.FETCH, outcome.code)
+        if reaction is Reaction.DONE:
+            return outcome.expect()
+        if reaction not in (Reaction.RETRY, Reaction.REDISCOVER):
+            raise group_error(link.group_id, outcome.code, outcome.message)
+        if ends_at_ms is not None and boot_ms() >= ends_at_ms:
+            raise ClusterUnavailable(
+                f"committed positions of group {link.group_id!r} could not be read: {outcome.message}; "
+                f"try again"
+            )
+        await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+
+
+def _positions(group_id: str, response: pb.OffsetFetchResponse) -> dict[TopicPartition, Committed]:
+    found = {}
+    for topic in response.groups[0].topics:
+        for entry in topic.partitions:
+            partition = TopicPartition(topic.name, entry.partition)
+            if entry.error_code:
+                raise group_error(
+                    group_id, int(entry.error_code), f"{partition}: {code_name(int(entry.error_code))}"
+                )
+            if entry.offset >= 0:
+                found[partition] = Committed(entry.offset, entry.metadata)
+    return found

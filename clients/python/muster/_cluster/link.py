@@ -1,0 +1,289 @@
+"""Where the coordinator of one group is, and calls to it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._backoff import Backoff
+from muster._cluster.discovery import Discovery
+from muster._errors import GroupError, RequestRefused, group_error
+from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
+from muster._reactions import Call as _Call
+from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded, Transport
+from muster._standing import Pulse, Seat
+from muster._tracing import span
+
+log = logging.getLogger("muster")
+
+STEADY_LOOKUPS = 20
+"""So many lookups for a coordinator follow each other at the same pace, before they become rarer."""
+
+Response = TypeVar("Response", bound=GroupResponse)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Response]):
+    """What became of a call.
+
+    Attributes:
+        code: the answer's error code, CONNECTION_LOST or OVERLOADED.
+        response: the answer; None: there is none.
+        message: explanation for people.
+        hurry: a retry needs no back-off: the answer named the new coordinator, or the coordinator moved.
+    """
+
+    code: int
+    response: Response | None
+    message: str = ""
+    hurry: bool = False
+
+    def expect(self) -> Response:
+        """The answer of a call that had one."""
+        assert self.response is not None
+        return self.response
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    code: int
+    shard_epoch: int
+    hint: common_pb2.Coordinator | None
+    message: str
+
+
+def _header(response: GroupResponse) -> _Header:
+    """What every answer says about the group, wherever its type keeps it."""
+    part: object = response
+    if isinstance(response, pb.OffsetFetchResponse | pb.DescribeGroupsResponse):
+        part = response.groups[0] if response.groups else None
+    elif isinstance(response, pb.DeleteGroupsResponse):
+        part = response.results[0] if response.results else None
+    if part is None:
+        return _Header(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, 0, None, "the answer is empty")
+    code = (
+        _commit_code(part)
+        if isinstance(part, pb.OffsetCommitResponse)
+        else int(getattr(part, "error_code", 0))
+    )
+    hint = getattr(part, "coordinator", None)
+    return _Header(
+        code,
+        int(getattr(part, "shard_epoch", 0)),
+        hint if hint is not None and hint.node_id and hint.host else None,
+        str(getattr(part, "error_message", "")),
+    )
+
+
+_OF_ONE_PARTITION = frozenset(
+    {
+        common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+        common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE,
+        common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED,
+        common_pb2.ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE,
+    }
+)
+
+
+def _commit_code(response: pb.OffsetCommitResponse) -> int:
+    """An error of the group stands on every partition (OC-15); one of a partition is not the call's."""
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code and partition.error_code not in _OF_ONE_PARTITION:
+                return int(partition.error_code)
+    return int(common_pb2.ERROR_CODE_NONE)
+
+
+class GroupLink:
+    """Finds the coordinator of a group, follows it, and drops what a deposed one says."""
+
+    def __init__(self, group_id: str, discovery: Discovery, transport: Transport) -> None:
+        self.group_id = group_id
+        self.shard_epoch = 0
+        self.address: str | None = None
+        self.trouble = "the coordinator did not answer"
+        self._discovery = discovery
+        self._transport = transport
+        self._left: tuple[str | None, int] | None = None
+        self._locating = asyncio.Lock()
+        self._moved = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def transport(self) -> Transport:
+        """How calls travel."""
+        return self._transport
+
+    async def locate(self) -> str:
+        """Address of the coordinator; waits until discovery knows one."""
+        async with self._locating:
+            # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
+            backoff = Backoff(steady=STEADY_LOOKUPS)
+            while self.address is None:
+                trouble, broken = await self._look_up()
+                self.trouble = trouble or self.trouble
+                if trouble == "":
+                    continue
+                if backoff.attempts in (10, 40, 300):
+                    log.warning("no coordinator for group %r yet (%s); trying again", self.group_id, trouble)
+                await backoff.pause(connection_broken=broken)
+            return self.address
+
+    async def ask(self) -> None:
+        """Asks discovery once where the coordinator is, and goes there if that is a later owner."""
+        trouble, _ = await self._look_up()
+        self.trouble = trouble or self.trouble
+
+    async def _look_up(self) -> tuple[str, bool]:
+        try:
+            found = await self._discovery.find(self.group_id, self.shard_epoch)
+        except ConnectionLost as error:
+            return str(error), True
+        before = self._left
+        trouble = self._take(found.result)
+        if trouble or before == (self.address, self.shard_epoch):
+            # Another discovery server may know more. Where nobody can, each is asked in turn.
+            self._discovery.doubt(found.server)
+        return trouble, False
+
+    def _take(self, result: discovery_pb2.FindCoordinatorResponse.Result) -> str:
+        """Follows what discovery found; says why not, or nothing."""
+        if result.error_code == common_pb2.ERROR_CODE_NONE:
+            found = result.coordinator
+            if found.shard_epoch == self.shard_epoch and self._transport.shuns(_address_of(found)):
+                return "discovery still names a coordinator that does not answer"
+            return "" if self.follow(found) else "discovery still names an earlier owner"
+        if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
+            raise group_error(self.group_id, int(result.error_code), result.error_message)
+        return result.error_message or common_pb2.ErrorCode.Name(result.error_code)
+
+    def follow(self, coordinator: common_pb2.Coordinator) -> bool:
+        """Goes to that coordinator unless a later owner is known."""
+        if not coordinator.host or coordinator.shard_epoch < self.shard_epoch:
+            return False
+        self.shard_epoch = coordinator.shard_epoch
+        self._go_to(_address_of(coordinator))
+        return True
+
+    def forget(self, address: str) -> None:
+        """The coordinator at `address` is not, or no longer, the one."""
+        if self.address == address:
+            self._left = (address, self.shard_epoch)
+            self._go_to(None)
+
+    def _go_to(self, address: str | None) -> None:
+        if address != self.address:
+            self.address = address
+            if address is not None:
+                self._moved.set()
+                self._moved = asyncio.Event()
+                for watcher in tuple(self._watchers):
+                    watcher()
+
+    def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
+        """Calls `moved` whenever the coordinator is found at another address; gives what ends that."""
+        self._watchers.append(moved)
+        return lambda: self._watchers.remove(moved)
+
+    def accept(self, shard_epoch: int) -> bool:
+        """Whether news of that epoch may be believed; a deposed coordinator's may not. 0: it says nothing."""
+        if 0 < shard_epoch < self.shard_epoch:
+            log.debug("dropped an answer of epoch %d, %d was seen", shard_epoch, self.shard_epoch)
+            return False
+        self.shard_epoch = max(self.shard_epoch, shard_epoch)
+        return True
+
+    async def call(
+        self,
+        request: GroupRequest,
+        response_type: type[Response],
+        *,
+        timeout_ms: int,
+        follow_moves: bool = False,
+    ) -> Outcome[Response]:
+        """One call at the present coordinator.
+
+        With `follow_moves` a parked call is given up when another call learns of a new coordinator, so that
+        it can be repeated there.
+
+        Raises:
+            RequestRefused: the request is wrong or not allowed.
+            GroupError: discovery refuses the group id.
+        """
+        calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
+        if isinstance(request, pb.HeartbeatRequest):
+            return await calling  # too many, and they say too little, to be traced
+        with span(f"muster {type(request).__name__.removesuffix('Request')}", self.group_id):
+            return await calling
+
+    async def _call(
+        self, request: GroupRequest, response_type: type[Response], timeout_ms: int, *, follow_moves: bool
+    ) -> Outcome[Response]:
+        address = await self.locate()
+        epoch_before = self.shard_epoch
+        moved = self._moved
+        try:
+            calling = self._transport.call(address, request, response_type, timeout_ms=timeout_ms)
+            response = await (_unless(moved, calling) if follow_moves else calling)
+        except ConnectionLost as error:
+            self.forget(address)
+            return Outcome(CONNECTION_LOST, None, str(error), hurry=True)
+        except Overloaded as error:
+            return Outcome(OVERLOADED, None, str(error))
+        header = _header(response)
+        if header.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+            self.trouble = header.message or self.trouble
+        if not self.accept(header.shard_epoch):
+            self.forget(address)
+            return Outcome(CONNECTION_LOST, None, "the answer came from a deposed coordinator")
+        followed = False
+        if reaction_to(_Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
+            if header.hint is not None and self.follow(header.hint):
+                # Two coordinators that name each other must not be asked in a tight circle.
+                followed = self.shard_epoch > epoch_before
+            else:
+                self.forget(address)
+        return Outcome(header.code, response, header.message, hurry=followed)
+
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
+    ) -> Pulse:
+        """See `muster._session.transport.Beats`."""
+        try:
+            outcome = await self.call(request, pb.HeartbeatResponse, timeout_ms=timeout_ms)
+        except (RequestRefused, GroupError) as error:
+            return Pulse(seat, common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, sent_ms, message=str(error))
+        response = outcome.response
+        return Pulse(
+            seat=seat,
+            code=outcome.code,
+            sent_ms=sent_ms,
+            cause=response.cause if response is not None and response.HasField("cause") else None,
+            message=outcome.message,
+            repeat=reaction_to(_Call.HEARTBEAT, outcome.code) in (Reaction.RETRY, Reaction.REDISCOVER),
+            hurry=outcome.hurry,
+        )
+
+
+def _address_of(coordinator: common_pb2.Coordinator) -> str:
+    host = f"[{coordinator.host}]" if ":" in coordinator.host else coordinator.host
+    return f"{host}:{coordinator.port}"
+
+
+async def _unless(moved: asyncio.Event, calling: Coroutine[Any, Any, Response]) -> Response:
+    call = asyncio.ensure_future(calling)
+    watch = asyncio.ensure_future(moved.wait())
+    try:
+        await asyncio.wait((call, watch), return_when=asyncio.FIRST_COMPLETED)
+        if call.done():
+            return await call
+        raise ConnectionLost("the coordinator moved")
+    finally:
+        watch.cancel()
+        if not call.done():
+            call.cancel()
+            await asyncio.wait((call,))

@@ -1,0 +1,228 @@
+"""Commits of one member: coalesced, one request in flight, repeated until the outcome is known."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._alarms import Alarms
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.link import GroupLink, Outcome
+from muster._errors import CommitFailed, CommitRejected, MemberClosed, MusterError, RequestRefused, code_name
+from muster._messages import group_by_topic
+from muster._reactions import CONNECTION_LOST, Call, Reaction
+from muster._standing import Seat, Standing
+from muster._values import Committed, TopicPartition
+
+MOST_PARTITIONS = 10_000
+"""Limit of one request."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    position: Committed
+    token: str
+    done: "asyncio.Future[None]"
+
+
+class Committer:
+    """Collects commits while one is on its way; the next request takes all that came together."""
+
+    def __init__(
+        self,
+        link: GroupLink,
+        standing: Standing,
+        alarms: Alarms,
+        *,
+        group_instance_id: str,
+        request_timeout_ms: int,
+    ) -> None:
+        self._link = link
+        self._standing = standing
+        self._alarms = alarms
+        self._group_instance_id = group_instance_id
+        self._request_timeout_ms = request_timeout_ms
+        self._waiting: dict[TopicPartition, _Entry] = {}
+        self._member_seq = 0
+        self._sender: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
+    ) -> None:
+        """Stores how far the work got. Returns when a majority of the log has it.
+
+        `tokens` tell from which ownership each commit comes; one that has ended cannot commit.
+
+        Raises:
+            CommitFailed: partitions are not owned any more.
+            CommitRejected: a position was refused for what it contains.
+        """
+        if self._closed:
+            raise MemberClosed("the member is closed, nothing can be committed")
+        if gone := [p for p in offsets if not self._standing.owns(p, tokens.get(p))]:
+            raise CommitFailed(gone, "they are not, or no longer, owned")
+        loop = asyncio.get_running_loop()
+        waits = []
+        for partition, position in offsets.items():
+            entry = self._waiting.get(partition)
+            if entry is None or entry.token != tokens[partition]:
+                entry = self._waiting[partition] = _Entry(position, tokens[partition], loop.create_future())
+                entry.done.add_done_callback(_seen)
+            entry.position = position
+            waits.append(entry.done)
+        if self._sender is None:
+            self._sender = loop.create_task(self._send_all(), name="muster-commit")
+        # A caller that is cancelled does not take the commit back, others may wait for the same request.
+        for outcome in waits:
+            await asyncio.shield(outcome)
+
+    async def flush(self) -> None:
+        """Waits until nothing is on its way."""
+        while self._sender is not None:
+            await asyncio.wait((self._sender,))
+
+    async def close(self) -> None:
+        """No further commits; those on their way are finished first."""
+        self._closed = True
+        await self.flush()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                batch: dict[TopicPartition, _Entry] = {}
+                while self._waiting and len(batch) < MOST_PARTITIONS:
+                    partition = next(iter(self._waiting))
+                    batch[partition] = self._waiting.pop(partition)
+                try:
+                    await self._send(batch)
+                except MusterError as error:
+                    _fail(batch, error)
+                finally:
+                    _fail(batch, MemberClosed("the member was stopped before the commit was answered"))
+        finally:
+            self._sender = None
+
+    async def _send(self, batch: dict[TopicPartition, _Entry]) -> None:
+        if gone := {p: e for p, e in batch.items() if not self._standing.owns(p, e.token)}:
+            _fail(gone, CommitFailed(gone, "they are no longer owned"))
+        batch = {p: e for p, e in batch.items() if p not in gone}
+        if not batch:
+            return
+        self._member_seq += 1
+        seat = self._standing.seat
+        request = self._request(seat, {p: e.position for p, e in batch.items()})
+        backoff = Backoff()
+        unknown_until_ms = boot_ms() + self._request_timeout_ms
+        while True:
+            try:
+                # The search for a coordinator has no end of its own: there may never be one again.
+                async with self._alarms.deadline(self._standing.life.ends_at_ms):
+                    outcome = await self._link.call(
+                        request,
+                        pb.OffsetCommitResponse,
+                        timeout_ms=min(self._request_timeout_ms, self._remaining_ms()),
+                    )
+            except TimeoutError:
+                outcome = Outcome(CONNECTION_LOST, None, self._link.trouble)
+            except RequestRefused as error:
+                _fail(batch, error)
+                return
+            reaction = self._standing.react(Call.COMMIT, outcome.code, seat, outcome.message)
+            if reaction is Reaction.DONE and not self._settle(batch, outcome, boot_ms() >= unknown_until_ms):
+                return
+            if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER):
+                self._give_up(batch, reaction, outcome)
+                return
+            if reaction is Reaction.DONE:  # what was refused was not stored: it is another commit
+                batch = {p: e for p, e in batch.items() if not e.done.done()}
+                self._member_seq += 1
+                request = self._request(seat, {p: e.position for p, e in batch.items()})
+            if self._standing.seat != seat or not self._standing.alive:
+                _fail(
+                    batch,
+                    CommitFailed(batch, f"the membership ended before it was known ({outcome.message})"),
+                )
+                return
+            if outcome.hurry and outcome.code != CONNECTION_LOST:
+                continue
+            await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+
+    def _remaining_ms(self) -> int:
+        """How long the membership lasts, if nothing is heard."""
+        return max(1, self._standing.life.remaining_ms(boot_ms()))
+
+    def _settle(
+        self,
+        batch: dict[TopicPartition, _Entry],
+        outcome: Outcome[pb.OffsetCommitResponse],
+        out_of_patience: bool,
+    ) -> bool:
+        """Hands the outcome of each partition out; True: some have to be sent again."""
+        again = False
+        codes = {
+            TopicPartition(topic.name, partition.partition): int(partition.error_code)
+            for topic in outcome.expect().topics
+            for partition in topic.partitions
+        }
+        for partition, entry in batch.items():
+            code = codes.get(partition, int(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR))
+            if code == common_pb2.ERROR_CODE_NONE:
+                if not entry.done.done():
+                    entry.done.set_result(None)
+            elif code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and not out_of_patience:
+                again = True
+            else:
+                why = f"{code_name(code)}: {outcome.message}".removesuffix(": ")
+                _fail({partition: entry}, CommitRejected(partition, code_name(code), why))
+        return again
+
+    def _give_up(
+        self,
+        batch: dict[TopicPartition, _Entry],
+        reaction: Reaction,
+        outcome: Outcome[pb.OffsetCommitResponse],
+    ) -> None:
+        why = f"{code_name(outcome.code)}: {outcome.message}".removesuffix(": ")
+        if reaction is Reaction.RAISE:
+            for partition, entry in batch.items():
+                _fail({partition: entry}, CommitRejected(partition, code_name(outcome.code), why))
+        else:
+            _fail(batch, CommitFailed(batch, f"the coordinator answered {why}"))
+
+    def _request(self, seat: Seat, positions: Mapping[TopicPartition, Committed]) -> pb.OffsetCommitRequest:
+        return pb.OffsetCommitRequest(
+            group_id=self._link.group_id,
+            generation=seat.generation,
+            member_id=seat.member_id,
+            group_instance_id=self._group_instance_id,
+            member_seq=self._member_seq,
+            topics=[
+                pb.OffsetCommitRequest.Topic(
+                    name=topic,
+                    partitions=[
+                        pb.OffsetCommitRequest.Partition(
+                            partition=number, offset=at.offset, leader_epoch=-1, metadata=at.metadata
+                        )
+                        for number in numbers
+                        for at in (positions[TopicPartition(topic, number)],)
+                    ],
+                )
+                for topic, numbers in group_by_topic(positions).items()
+            ],
+        )
+
+
+def _fail(entries: Mapping[TopicPartition, _Entry], error: MusterError) -> None:
+    for entry in entries.values():
+        if not entry.done.done():
+            entry.done.set_exception(error)
+
+
+def _seen(outcome: "asyncio.Future[None]") -> None:
+    """The exception of a commit whose caller was cancelled is nobody's to fetch."""
+    if not outcome.cancelled():
+        outcome.exception()

@@ -1,0 +1,213 @@
+"""How a member enters a generation: JoinGroup, then SyncGroup."""
+
+import uuid
+from collections.abc import Mapping
+
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.link import GroupLink
+from muster._config import MemberConfig
+from muster._errors import AssignorFailed, group_error
+from muster._member.leader import Leader
+from muster._member.waits import Waits
+from muster._messages import PROTOCOL_TYPE, decode_assignment, encode_subscription, tokens_of
+from muster._reactions import Call, Reaction, reaction_to
+from muster._session.transport import KeepAlive, Vitals
+from muster._standing import Seat, Standing
+from muster._text import harmless
+from muster._values import TopicPartition
+
+JOIN_SLACK_MS = 5_000
+"""By how much a JoinGroup outlasts the rebalance time-out that it waits for."""
+
+REASON_LENGTH = 255
+
+
+class Entry:
+    """Takes a seat, keeps it alive, and fetches the assignment that belongs to it.
+
+    Attributes:
+        given_up: what the member owned before it last gave everything up in order, and in which generation.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: MemberConfig,
+        topics: tuple[str, ...],
+        link: GroupLink,
+        standing: Standing,
+        leader: Leader,
+        waits: Waits,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._link = link
+        self._standing = standing
+        self._leader = leader
+        self._waits = waits
+        self._assignors = {assignor.name: assignor for assignor in config.resolved_assignors}
+        self._keep_alive: KeepAlive | None = None
+        self._member_seq = 0
+        self.given_up: tuple[tuple[TopicPartition, ...], int] = ((), -1)
+
+    async def join(self, reason: str) -> pb.JoinGroupResponse:
+        """Joins until there is a generation with a seat for the member.
+
+        Raises:
+            GroupError: the group refuses the member.
+            Closing: the member is to be closed.
+        """
+        standing = self._standing
+        standing.joining = True
+        request = self._join_request(reason)
+        backoff = Backoff()
+        try:
+            while True:
+                request.member_id = standing.seat.member_id
+                outcome = await self._waits.unless_closing(
+                    self._link.call(
+                        request, pb.JoinGroupResponse, timeout_ms=self._join_timeout_ms(), follow_moves=True
+                    )
+                )
+                match reaction_to(Call.JOIN, outcome.code):
+                    case Reaction.DONE:
+                        return await self._take_seat(outcome.expect())
+                    case Reaction.TAKE_ID:
+                        standing.seat = Seat(outcome.expect().member_id)
+                        continue
+                    case Reaction.FATAL | Reaction.RAISE:
+                        raise group_error(self._link.group_id, outcome.code, outcome.message)
+                    case Reaction.REJOIN_RESET_ID:
+                        await self.stop_keep_alive()
+                        standing.seat = Seat()
+                        request = self._join_request(reason)
+                        if backoff.attempts == 0:
+                            backoff.attempts += 1
+                            continue
+                    case Reaction.REJOIN | Reaction.REJOIN_KEEP_ID:
+                        request = self._join_request(reason)
+                    case _:
+                        pass
+                await self._waits.pause(backoff, outcome)
+        finally:
+            standing.joining = False
+
+    def _join_request(self, reason: str) -> pb.JoinGroupRequest:
+        """A new join; its retries are the same but for the member id that was given meanwhile."""
+        self._member_seq += 1
+        config = self._config
+        given_up, generation = self.given_up
+        metadata = encode_subscription(
+            self._topics, owned=given_up, keeps_owned=False, generation=generation, rack_id=config.rack_id
+        )
+        return pb.JoinGroupRequest(
+            group_id=self._link.group_id,
+            group_instance_id=config.group_instance_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.rebalance_timeout_ms,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
+            reason=harmless(reason)[:REASON_LENGTH],
+            client_id=config.client_id,
+            disconnect_grace_ms=config.grace_ms,
+            request_id=uuid.uuid4().hex,
+            member_seq=self._member_seq,
+        )
+
+    def _join_timeout_ms(self) -> int:
+        return max(self._config.request_timeout_ms, self._config.rebalance_timeout_ms + JOIN_SLACK_MS)
+
+    async def _take_seat(self, joined: pb.JoinGroupResponse) -> pb.JoinGroupResponse:
+        if joined.protocol_type != PROTOCOL_TYPE or joined.protocol_name not in self._assignors:
+            raise group_error(
+                self._link.group_id,
+                common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
+                f"the group uses {joined.protocol_type!r} with {joined.protocol_name!r}",
+            )
+        standing = self._standing
+        await self.stop_keep_alive()
+        standing.seat = Seat(joined.member_id, joined.generation)
+        standing.order = None
+        standing.life.restart()
+        if joined.HasField("cause"):
+            standing.cause = joined.cause
+        vitals = Vitals(
+            group_id=self._link.group_id,
+            group_instance_id=self._config.group_instance_id,
+            seat=standing.seat,
+            interval_ms=self._config.heartbeat_interval_ms,
+            timeout_ms=min(self._config.request_timeout_ms, max(1_000, self._config.heartbeat_interval_ms)),
+            beat_interval_ms=max(1, min(self._config.beat_interval_ms, self._config.session_timeout_ms // 3)),
+        )
+        self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
+        return joined
+
+    async def sync(self, joined: pb.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
+        """The partitions with their tokens; None: an order came in between."""
+        standing = self._standing
+        seat = standing.seat
+        request = pb.SyncGroupRequest(
+            group_id=self._link.group_id,
+            generation=seat.generation,
+            member_id=seat.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+        )
+        if joined.leader != seat.member_id or joined.server_assignor:
+            self._leader.resign()
+        elif joined.skip_assignment:
+            await self._waits.unless_ordered(self._leader.observe(joined.members))
+        else:
+            assignor = self._assignors[joined.protocol_name]
+            assignments = await self._waits.unless_ordered(self._leader.assign(assignor, joined.members))
+            if assignments is None:
+                return None
+            request.assignments.extend(assignments)
+        backoff = Backoff()
+        while True:
+            sent_ms = boot_ms()
+            outcome = await self._waits.unless_ordered(
+                self._link.call(
+                    request,
+                    pb.SyncGroupResponse,
+                    timeout_ms=self._config.request_timeout_ms,
+                    follow_moves=True,
+                )
+            )
+            if outcome is None:
+                return None
+            match standing.react(Call.SYNC, outcome.code, seat, outcome.message):
+                case Reaction.DONE:
+                    standing.life.settle(sent_ms)
+                    return self._read_assignment(joined, outcome.expect())
+                case Reaction.RETRY | Reaction.REDISCOVER:
+                    await self._waits.pause(backoff, outcome)
+                case _:
+                    return None
+
+    def _read_assignment(
+        self, joined: pb.JoinGroupResponse, synced: pb.SyncGroupResponse
+    ) -> Mapping[TopicPartition, str]:
+        if synced.protocol_type != joined.protocol_type or synced.protocol_name != joined.protocol_name:
+            raise group_error(
+                self._link.group_id,
+                common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
+                f"the assignment is of {synced.protocol_type!r} with {synced.protocol_name!r}",
+            )
+        partitions = decode_assignment(synced.assignment)
+        if partitions is None:
+            raise AssignorFailed(
+                joined.protocol_name, f"the leader {joined.leader!r} sent an assignment that cannot be read"
+            )
+        return tokens_of(partitions, synced)
+
+    async def stop_keep_alive(self) -> None:
+        """Lets the membership go silent: it is over, or the coordinator said that it is."""
+        if self._keep_alive is not None:
+            await self._keep_alive.stop()
+            self._keep_alive = None

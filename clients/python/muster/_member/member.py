@@ -1,0 +1,464 @@
+"""A member of a group: joins, stays alive, rejoins, and tells what it owns."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.cluster import Cluster
+from muster._cluster.fetching import fetch_committed
+from muster._config import MemberConfig, check_group_id, check_topics
+from muster._errors import (
+    CallbackFailed,
+    ClusterUnavailable,
+    CommitFailed,
+    MemberClosed,
+    MusterError,
+    group_error,
+)
+from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
+from muster._member.commits import Committer
+from muster._member.entry import REASON_LENGTH, Entry
+from muster._member.leader import Leader
+from muster._member.waits import Closing, Waits
+from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
+from muster._standing import Life, MemberState, Order, Seat, Standing
+from muster._text import harmless
+from muster._values import Committed, Topic, TopicPartition
+from muster.assignors import Assignor
+
+log = logging.getLogger("muster")
+
+LEAVE_TIMEOUT_MS = 5_000
+"""How long a closing member tries to say goodbye."""
+
+
+class MemberSettings(TypedDict, total=False):
+    """Settings of a member as keyword arguments; see `MemberConfig` for what they mean."""
+
+    group_instance_id: str
+    client_id: str
+    rack_id: str
+    session_timeout_ms: int
+    session: bool
+    beat_interval_ms: int
+    disconnect_grace_ms: int | None
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    request_timeout_ms: int
+    topic_refresh_interval_ms: int
+    assignors: Sequence[str | Assignor]
+
+
+class Member:
+    """One member of a group. Use it as an async context manager, or call `start` and `close`.
+
+    It finds the coordinator, joins, heartbeats in the background and joins again whenever the protocol asks
+    for it. The loss of a server is no exception: it looks for the next one for as long as its life lasts,
+    and afterwards too.
+
+    `on_partitions_assigned` says what it owns from now on; `on_partitions_revoked` asks to give everything
+    up (the member joins the next generation when it returns, or when the rebalance time-out has passed);
+    `on_partitions_lost` says that it is too late for that: somebody else may own the partitions already.
+    The member calls it by itself when nothing was heard from a coordinator for `disconnect_grace_ms` (without
+    a stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
+    sent; if the coordinator still knows the member later, the same partitions are assigned again without a
+    rebalance.
+
+    Args:
+        cluster: the connection; it must stay open as long as the member.
+        group_id: the group, 1 to 255 bytes.
+        topics: one topic or several.
+        on_partitions_assigned: called with all partitions that are owned, possibly none.
+        on_partitions_revoked: called before the member gives partitions up.
+        on_partitions_lost: called after it lost them.
+        settings: see `MemberConfig`.
+
+    Raises:
+        SettingsError: a setting is outside its limits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        group_id: str,
+        topics: str | Sequence[str],
+        on_partitions_assigned: PartitionsCallback | None = None,
+        on_partitions_revoked: PartitionsCallback | None = None,
+        on_partitions_lost: PartitionsCallback | None = None,
+        **settings: Unpack[MemberSettings],
+    ) -> None:
+        self.config = MemberConfig(**settings)
+        self.group_id = check_group_id(group_id)
+        self.topics = check_topics(topics)
+        self._cluster = cluster
+        self._callbacks = Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost)
+        self._link = cluster.link(self.group_id, session=self.config.session)
+        self._standing = Standing(
+            Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms)
+        )
+        self._committer = Committer(
+            self._link,
+            self._standing,
+            cluster.alarms,
+            group_instance_id=self.config.group_instance_id,
+            request_timeout_ms=self.config.request_timeout_ms,
+        )
+        self._leader = Leader(self._read_topics)
+        self._waits = Waits(self._standing, cluster.alarms)
+        self._entry = Entry(
+            config=self.config,
+            topics=self.topics,
+            link=self._link,
+            standing=self._standing,
+            leader=self._leader,
+            waits=self._waits,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._error: MusterError | None = None
+
+    # What it is
+
+    @property
+    def state(self) -> MemberState:
+        """UNJOINED, REBALANCING or STABLE."""
+        return self._standing.state
+
+    @property
+    def member_id(self) -> str:
+        """Id that the coordinator gave; empty: none yet."""
+        return self._standing.seat.member_id
+
+    @property
+    def generation(self) -> int:
+        """Generation it is in; -1: none."""
+        return self._standing.seat.generation
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """What it owns now, in order; nothing when its life is over, also before it could be told so."""
+        return tuple(self._standing.owned) if self._standing.holding and self._standing.alive else ()
+
+    @property
+    def last_cause(self) -> common_pb2.RebalanceCause | None:
+        """Why the group last rebalanced, as far as the member was told."""
+        return self._standing.cause
+
+    def token(self, partition: TopicPartition) -> str:
+        """Fencing token of an owned partition: text that grows from owner to owner, for sinks to compare.
+
+        Raises:
+            CommitFailed: the partition is not owned.
+        """
+        token = self._standing.owned.get(partition)
+        if token is None or not self._standing.owns(partition, token):
+            raise CommitFailed([partition], "it is not owned")
+        return token
+
+    # What its owner does
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        if error is None and self._error is not None:
+            raise self._error
+
+    async def start(self) -> None:
+        """Begins to join, in the background."""
+        if self._task is not None:
+            raise MemberClosed("a member is started once; make another one")
+        self._task = asyncio.get_running_loop().create_task(
+            self._live(), name=f"muster-member-{self.group_id}"
+        )
+
+    async def wait(self) -> None:
+        """Waits until the member is closed.
+
+        Raises:
+            MusterError: it stopped by itself, for this reason.
+        """
+        if self._task is None:
+            raise MemberClosed("the member has not been started")
+        await asyncio.wait((self._task,))
+        if self._error is not None:
+            raise self._error
+
+    async def close(self, reason: str = "the member was closed") -> None:
+        """Gives everything up, finishes commits and leaves the group (a static member stays in it).
+
+        Never raises for what servers or networks do; after a failure it does nothing. Where no coordinator
+        is left, commits are given up with the end of the member's life, and the goodbye after 5 s.
+        """
+        if self._task is None:
+            return
+        self._standing.closing = reason
+        self._standing.news.set()
+        await asyncio.wait((self._task,))
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            raise error
+
+    def rejoin(self, reason: str) -> None:
+        """Asks for a new round, e.g. because the member's own view of the work changed."""
+        self._standing.demand(Order(Reaction.REJOIN, 0, reason))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int | Committed]) -> None:
+        """Stores how far the work got; returns when a majority of the log has it.
+
+        Commits that are made while one is on its way travel together in the next request.
+
+        Raises:
+            CommitFailed: a partition is not, or no longer, owned.
+            CommitRejected: a position was refused for what it contains.
+        """
+        positions = {p: at if isinstance(at, Committed) else Committed(at) for p, at in offsets.items()}
+        tokens = {p: self._standing.owned[p] for p in positions if p in self._standing.owned}
+        await self.commit_owned(positions, tokens)
+
+    async def commit_owned(
+        self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
+    ) -> None:
+        """Like `commit`, for work that began under the given tokens: a later ownership does not count."""
+        for partition, position in offsets.items():
+            if position.offset < 0:
+                raise ValueError(f"offset of {partition} is {position.offset}, it must be 0 or more")
+        await self._committer.commit(offsets, tokens)
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """What the group committed; partitions without a commit are missing.
+
+        Waits for a coordinator as long as it takes.
+
+        Raises:
+            GroupError: the coordinator refuses.
+        """
+        return await fetch_committed(
+            self._link, partitions, request_timeout_ms=self.config.request_timeout_ms, give_up_after_ms=None
+        )
+
+    # Its life
+
+    async def _live(self) -> None:
+        watch = asyncio.get_running_loop().create_task(self._watch_topics())
+        try:
+            await self._take_part()
+        except MusterError as error:
+            self._error = error
+            await self._fail()
+        finally:
+            watch.cancel()
+            await asyncio.wait((watch,))
+            await self._committer.close()
+            await self._entry.stop_keep_alive()
+            self._standing.seat = Seat()
+            self._standing.state = MemberState.UNJOINED
+
+    async def _take_part(self) -> None:
+        reason = ""
+        try:
+            while True:
+                await self._enter(reason)
+                order = await self._stay()
+                reason = await self._step_out(order)
+        except Closing:
+            try:
+                await self._revoke()
+            finally:
+                await self._leave()
+
+    async def _fail(self) -> None:
+        try:
+            await self._lose()
+        except CallbackFailed:
+            log.exception("group %r: a callback raised while the member stopped", self.group_id)
+        await self._leave()
+
+    async def _enter(self, reason: str) -> None:
+        """Joins and syncs until the member has its assignment."""
+        standing = self._standing
+        standing.state = MemberState.REBALANCING
+        while True:
+            joined = await self._entry.join(reason)
+            owned = await self._entry.sync(joined)
+            if owned is not None:
+                break
+            order = self._next_order()
+            reason = order.why
+            await self._change_seat(order)
+        standing.owned = dict(owned)
+        standing.state = MemberState.STABLE
+        if standing.alive:
+            await self._assigned()
+
+    async def _stay(self) -> Order:
+        """Watches over the assignment until something is to be done about the membership."""
+        standing = self._standing
+        while True:
+            standing.news.clear()
+            self._waits.check_closing()
+            if standing.order is not None:
+                return self._next_order()
+            if standing.holding and not standing.alive:
+                log.warning(
+                    "group %r: nothing heard from a coordinator for %d ms; partitions are lost",
+                    self.group_id,
+                    standing.life.span_ms,
+                )
+                await self._lose()
+            elif not standing.holding and standing.alive:
+                log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
+                await self._assigned()
+            else:
+                await self._waits.news(None)
+
+    async def _step_out(self, order: Order) -> str:
+        """Gives up what is owned and leaves the seat, as ordered; gives the reason of the next join."""
+        standing = self._standing
+        standing.state = MemberState.REBALANCING
+        owned, generation = tuple(standing.owned), standing.seat.generation
+        if order.loses:
+            await self._lose()
+        elif not await self._revoke():
+            owned, generation = (), -1
+        if standing.order is not None and (later := self._next_order()).loses:
+            order = later
+        self._entry.given_up = ((), -1) if order.loses else (owned, generation)
+        await self._change_seat(order)
+        return order.why
+
+    async def _change_seat(self, order: Order) -> None:
+        if order.loses:
+            await self._entry.stop_keep_alive()
+        self._standing.leave_seat(order)
+
+    def _next_order(self) -> Order:
+        order = self._standing.take_order()
+        assert order is not None
+        if order.reaction is Reaction.FATAL:
+            raise group_error(self.group_id, order.code, order.why)
+        return order
+
+    async def _leave(self) -> None:
+        seat = self._standing.seat
+        if self.config.group_instance_id or not seat.member_id:
+            return
+        member = pb.LeaveGroupRequest.Member(
+            member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_LENGTH]
+        )
+        request = pb.LeaveGroupRequest(group_id=self.group_id, members=[member])
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1_000):
+                while True:
+                    outcome = await self._link.call(
+                        request, pb.LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS
+                    )
+                    if reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER):
+                        return
+                    await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+        except (TimeoutError, MusterError) as error:
+            log.info("group %r: could not say goodbye (%s); the session time-out will", self.group_id, error)
+
+    # Callbacks
+
+    async def _assigned(self) -> None:
+        self._standing.holding = True
+        await self._tell("on_partitions_assigned", self._callbacks.on_partitions_assigned, self._doomed, None)
+
+    async def _revoke(self) -> bool:
+        """Lets the owner give everything up in order; False: it was too late for that."""
+        standing = self._standing
+        if not standing.holding:
+            return False
+        limit_ms = boot_ms() + self.config.rebalance_timeout_ms
+        if standing.owned:
+            finished = await self._tell(
+                "on_partitions_revoked", self._callbacks.on_partitions_revoked, self._doomed, limit_ms
+            )
+            if finished:
+                finished = await self._waits.watch_over(
+                    asyncio.ensure_future(self._committer.flush()), self._doomed, limit_ms
+                )
+            if not finished and self._doomed():
+                await self._lose()
+                return False
+            if not finished:
+                log.warning(
+                    "group %r: partitions were not given up within rebalance_timeout_ms (%d); joining anyway",
+                    self.group_id,
+                    self.config.rebalance_timeout_ms,
+                )
+        standing.holding = False
+        return True
+
+    async def _lose(self) -> None:
+        standing = self._standing
+        if not standing.holding:
+            return
+        standing.holding = False
+        if standing.owned:
+            limit_ms = boot_ms() + self.config.rebalance_timeout_ms
+            await self._tell("on_partitions_lost", self._callbacks.on_partitions_lost, _never, limit_ms)
+
+    def _doomed(self) -> bool:
+        """Whether what is owned is gone, whatever a callback is still doing."""
+        order = self._standing.order
+        return not self._standing.alive or (order is not None and order.loses)
+
+    async def _tell(
+        self,
+        name: str,
+        callback: PartitionsCallback | None,
+        interrupted: Callable[[], bool],
+        limit_ms: int | None,
+    ) -> bool:
+        """Runs a callback to its end; False: it was cancelled because it was interrupted or out of time."""
+        if callback is None:
+            return True
+        partitions = tuple(self._standing.owned)
+        task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
+        if not await self._waits.watch_over(task, interrupted, limit_ms):
+            return False
+        if task.cancelled():
+            raise CallbackFailed(name)
+        if (error := task.exception()) is not None:
+            raise CallbackFailed(name) from error
+        return True
+
+    # Waiting
+
+    # Topics
+
+    async def _read_topics(self, names: Iterable[str]) -> list[Topic]:
+        wanted = list(names)
+        while True:
+            try:
+                return await self._cluster.topics(wanted)
+            except ClusterUnavailable as error:
+                log.warning("group %r: topics cannot be read: %s; trying again", self.group_id, error)
+
+    async def _watch_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.topic_refresh_interval_ms / 1_000)
+            try:
+                changes = await self._leader.changes()
+            except MusterError as error:
+                log.warning("group %r: topics cannot be watched: %s", self.group_id, error)
+                continue
+            if changes and self._standing.state is MemberState.STABLE:
+                self.rejoin(changes)
+
+
+def _never() -> bool:
+    return False

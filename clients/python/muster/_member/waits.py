@@ -1,0 +1,116 @@
+"""How a member waits: for a call, a callback or news, and never past what must interrupt it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+from muster._alarms import Alarms
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._cluster.link import Outcome
+from muster._reactions import CONNECTION_LOST
+from muster._standing import Standing
+
+CANCEL_GRACE_MS = 100
+"""How long something that was cancelled may take to end before it is left to itself."""
+
+_T = TypeVar("_T")
+
+
+class Closing(Exception):
+    """The owner of the member wants it closed. Never leaves this package."""
+
+
+class Waits:
+    """The waiting of one member. Only its main task may use it.
+
+    Args:
+        standing: of the member.
+        alarms: of its process.
+    """
+
+    def __init__(self, standing: Standing, alarms: Alarms) -> None:
+        self._standing = standing
+        self._alarms = alarms
+
+    async def unless_closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Runs it to its end.
+
+        Raises:
+            Closing: the member is to be closed; what ran was cancelled.
+        """
+        task = asyncio.get_running_loop().create_task(coroutine)
+        if await self.watch_over(task, lambda: self._standing.closing is not None, None):
+            return task.result()
+        raise Closing
+
+    async def unless_ordered(self, coroutine: Coroutine[Any, Any, _T]) -> _T | None:
+        """Runs it to its end; None: it was cancelled because an order came.
+
+        Raises:
+            Closing: the member is to be closed; what ran was cancelled.
+        """
+        task = asyncio.get_running_loop().create_task(coroutine)
+        standing = self._standing
+        if await self.watch_over(
+            task, lambda: standing.closing is not None or standing.order is not None, None
+        ):
+            return task.result()
+        self.check_closing()
+        return None
+
+    def check_closing(self) -> None:
+        """Raises `Closing` if the member is to be closed."""
+        if self._standing.closing is not None:
+            raise Closing
+
+    async def watch_over(
+        self, task: "asyncio.Future[Any]", interrupted: Callable[[], bool], limit_ms: int | None
+    ) -> bool:
+        """Waits for a task; False: it was cancelled because of the condition or the limit."""
+        try:
+            while not task.done():
+                self._standing.news.clear()
+                if interrupted() or (limit_ms is not None and boot_ms() >= limit_ms):
+                    return False
+                await self.news(limit_ms, task)
+            return True
+        finally:
+            if not task.done():
+                task.cancel()
+                # A callback that resists must not hold up what has to happen now.
+                await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
+
+    async def news(self, limit_ms: int | None, *others: "asyncio.Future[Any]") -> None:
+        """Waits for news, for the others, for the end of the member's life, and no longer than `limit_ms`.
+
+        Args:
+            limit_ms: boot time; None: there is no limit.
+            others: what else ends the wait when it is done.
+        """
+        limits = [] if limit_ms is None else [limit_ms]
+        if self._standing.holding:
+            # Over already: it is about to be noticed, and a loop that waits for that must not spin.
+            limits.append(self._standing.life.ends_at_ms if self._standing.alive else boot_ms() + 1_000)
+        news = asyncio.ensure_future(self._standing.news.wait())
+        rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits: tuple[asyncio.Future[Any], ...] = (news, rang, *others)
+        try:
+            with self._alarms.at(min(limits), partial(_set, rang)) if limits else nullcontext():
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            rang.cancel()
+
+    async def pause(self, backoff: Backoff, outcome: Outcome[Any]) -> None:
+        """Waits before the next attempt, unless the answer named the coordinator to try at once."""
+        if outcome.hurry and outcome.code != CONNECTION_LOST:
+            return
+        await self.unless_closing(backoff.pause(connection_broken=outcome.code == CONNECTION_LOST))
+
+
+def _set(rang: "asyncio.Future[None]") -> None:
+    if not rang.done():
+        rang.set_result(None)

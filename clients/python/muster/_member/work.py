@@ -1,0 +1,132 @@
+"""Runs the work: one task, or one thread, per owned partition."""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from muster._errors import ClusterUnavailable, CommitFailed, WorkFailed
+from muster._member.member import Member
+from muster._member.partition import BlockingPartition, Partition
+from muster._values import TopicPartition
+
+log = logging.getLogger("muster")
+
+AsyncWork: TypeAlias = Callable[[Partition], Awaitable[object]]
+BlockingWork: TypeAlias = Callable[[BlockingPartition], object]
+Work: TypeAlias = AsyncWork | BlockingWork
+"""An `async def` runs as a task that is cancelled, a plain `def` in a thread that is asked to stop."""
+
+
+class Crew:
+    """Starts work on what is assigned, ends it on what is revoked or lost, and remembers the first failure.
+
+    Attributes:
+        failure: why the program has to stop; None: it need not.
+        failed: set together with `failure`.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._blocking = not _is_async(work)
+        self._running: dict[TopicPartition, tuple[Partition, asyncio.Task[None]]] = {}
+        self._leaving: dict[TopicPartition, asyncio.Task[None]] = {}
+        self.failure: WorkFailed | None = None
+        self.failed = asyncio.Event()
+
+    def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
+        """Begins the work on these partitions."""
+        loop = asyncio.get_running_loop()
+        for where in partitions:
+            partition = Partition(member, where)
+            name = f"muster-work-{where}"
+            task = loop.create_task(self._run(where, partition, self._leaving.get(where)), name=name)
+            self._running[where] = (partition, task)
+
+    def end(self) -> list["asyncio.Task[None]"]:
+        """Asks all work to end: tasks are cancelled, threads see `is_ending`. Gives what is still ending."""
+        for where, (partition, task) in self._running.items():
+            partition.end()
+            task.cancel()
+            self._leaving[where] = task
+        self._running.clear()
+        self._leaving = {where: task for where, task in self._leaving.items() if not task.done()}
+        return list(self._leaving.values())
+
+    async def end_and_wait(self) -> None:
+        """The same, and waits until it has ended."""
+        if ending := self.end():
+            await asyncio.wait(ending)
+
+    async def _run(
+        self, where: TopicPartition, partition: Partition, before: "asyncio.Task[None] | None"
+    ) -> None:
+        if before is not None:
+            # The work of an earlier ownership is still ending; never two at once.
+            await asyncio.wait((before,))
+        try:
+            if self._blocking:
+                await self._in_thread(where, partition)
+            else:
+                await cast(AsyncWork, self._work)(partition)
+        except CommitFailed as error:
+            # Told before, or just before, the partition itself ends: the next owner goes on.
+            log.info("work on %s ended: %s", where, error)
+        except ClusterUnavailable as error:
+            if not partition.is_ending:
+                self._fail(where, error)
+        except asyncio.CancelledError:
+            if not partition.is_ending:
+                self._fail(where, asyncio.CancelledError("the work cancelled itself"))
+        except Exception as error:
+            self._fail(where, error)
+
+    def _fail(self, where: TopicPartition, error: BaseException) -> None:
+        if self.failure is not None:
+            log.error("work on %s failed too", where, exc_info=error)
+            return
+        self.failure = WorkFailed(where, error)
+        self.failure.__cause__ = error
+        self.failed.set()
+
+    async def _in_thread(self, where: TopicPartition, partition: Partition) -> None:
+        loop = asyncio.get_running_loop()
+        blocking = BlockingPartition(partition, loop)
+        done: asyncio.Future[None] = loop.create_future()
+
+        def run() -> None:
+            error: Exception | None = None
+            try:
+                cast(BlockingWork, self._work)(blocking)
+            except Exception as raised:
+                error = raised
+            # The loop is gone if the program did not wait for this thread.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_finish, done, error)
+
+        threading.Thread(target=run, name=f"muster-work-{where}", daemon=True).start()
+        while not done.done():
+            try:
+                await asyncio.wait((done,))
+            except asyncio.CancelledError:
+                # A thread cannot be cancelled, only asked. Asked twice: the program does not wait any longer.
+                if blocking.is_ending:
+                    raise
+                blocking.end()
+        done.result()
+
+
+def _finish(done: "asyncio.Future[None]", error: Exception | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _is_async(work: Work) -> bool:
+    return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(type(work).__call__)

@@ -1,0 +1,95 @@
+"""The group calls that are open on a session stream."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from muster_protos.muster.v1 import session_pb2
+
+from muster._session.frames import call_frame, response_of
+from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded
+
+MOST_OPEN_CALLS = 10_000
+"""Limit of one stream; what is above it is told to come back later."""
+
+
+@dataclass(slots=True)
+class _Call:
+    frame: session_pb2.ClientFrame
+    answer: "asyncio.Future[GroupResponse]"
+
+
+class OpenCalls:
+    """Calls that wait for their answer. They survive the stream: each is sent again on the next one.
+
+    Args:
+        address: the coordinator, for messages.
+        due: told when there is something to send.
+        fewer: told when there is one call less.
+    """
+
+    def __init__(self, address: str, due: Callable[[], None], fewer: Callable[[], None]) -> None:
+        self._address = address
+        self._due = due
+        self._fewer = fewer
+        self._calls: dict[int, _Call] = {}
+        self._unsent: dict[int, None] = {}
+        self._last_call_id = 0
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._calls)
+
+    async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
+        """Makes a call and waits for its answer.
+
+        Raises:
+            ConnectionLost: no answer came in time.
+            Overloaded: too many are open.
+        """
+        if len(self._calls) >= MOST_OPEN_CALLS:
+            raise Overloaded(f"{len(self._calls)} calls to {self._address} are open")
+        loop = asyncio.get_running_loop()
+        self._last_call_id = call_id = self._last_call_id + 1
+        call = self._calls[call_id] = _Call(call_frame(call_id, request), loop.create_future())
+        self._unsent[call_id] = None
+        self._due()
+        timer = loop.call_later(timeout_ms / 1_000, self._time_out, call)
+        try:
+            return await call.answer
+        finally:
+            timer.cancel()
+            self._calls.pop(call_id, None)
+            self._unsent.pop(call_id, None)
+            self._fewer()
+
+    def begin(self) -> None:
+        """A new stream stands at its beginning: everything has to be sent again."""
+        self._unsent = dict.fromkeys(self._calls)
+
+    def frames(self) -> Iterator[session_pb2.ClientFrame]:
+        """What has to be sent."""
+        unsent, self._unsent = self._unsent, {}
+        for call_id in unsent:
+            yield self._calls[call_id].frame
+
+    def answered(self, reply: session_pb2.Reply) -> None:
+        """An answer came."""
+        call = self._calls.get(reply.call_id)
+        if call is None or call.answer.done():
+            return
+        try:
+            call.answer.set_result(response_of(reply))
+        except Exception as error:
+            call.answer.set_exception(error)
+
+    def fail(self, error: Exception) -> None:
+        """Nobody will answer any more."""
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(error)
+
+    @staticmethod
+    def _time_out(call: _Call) -> None:
+        if not call.answer.done():
+            call.answer.set_exception(ConnectionLost("no answer in time"))

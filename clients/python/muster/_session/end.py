@@ -1,0 +1,84 @@
+"""How a session stream ends, and what that means for those who are on it."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import grpc
+from muster_protos.muster.v1 import session_pb2
+
+from muster._session.transport import ConnectionLost, sort_status
+
+
+class SessionEnded(Exception):
+    """The server takes no stream: make a unary call. Never leaves this package."""
+
+
+class How(Enum):
+    """How a stream ended."""
+
+    IDLE = "nobody needed it any more"
+    BROKEN = "it broke; another one may stand at once"
+    AGED = "the server wants another one"
+    UNREACHED = "there is no way to the server"
+    SILENT = "the server accepts, and does not answer"
+    DRAINED = "the server stops"
+    UNSUPPORTED = "the server has no streams"
+    REFUSED = "the server has no room for it, or did not like it"
+    DENIED = "the server does not allow it"
+
+
+_STATUS = {
+    grpc.StatusCode.OK: How.BROKEN,
+    grpc.StatusCode.UNIMPLEMENTED: How.UNSUPPORTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: How.REFUSED,
+}
+_GOODBYES = {
+    session_pb2.GOODBYE_REASON_DRAINING: How.DRAINED,
+    session_pb2.GOODBYE_REASON_AGE: How.AGED,
+    session_pb2.GOODBYE_REASON_REFUSED: How.REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a stream.
+
+    Attributes:
+        how: what it means.
+        error: what calls on it are told.
+    """
+
+    how: How
+    error: Exception
+
+
+def closed() -> End:
+    """The client itself ended it."""
+    return End(How.IDLE, ConnectionLost("the connection was closed"))
+
+
+def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> End:
+    """The end of a stream that the server, or the way to it, ended.
+
+    Args:
+        status: of the call.
+        details: its explanation.
+        stood: whether the server had answered on the stream.
+    """
+    error = ConnectionLost(details or "the stream ended")
+    sorted_out = error if status is grpc.StatusCode.OK else sort_status(status, details, "the session")
+    if status in _STATUS:
+        how = _STATUS[status]
+    elif isinstance(sorted_out, ConnectionLost):
+        how = How.BROKEN
+    else:
+        how = How.DENIED
+    if how is How.BROKEN and not stood:
+        how = How.UNREACHED
+    return End(how, sorted_out)
+
+
+def by_goodbye(goodbye: session_pb2.Goodbye) -> End:
+    """The end of a stream of which the server took its leave."""
+    how = _GOODBYES.get(goodbye.reason, How.BROKEN)
+    return End(how, ConnectionLost(goodbye.message or how.value))

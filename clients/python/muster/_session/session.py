@@ -1,0 +1,304 @@
+"""One session stream to one coordinator, shared by all members of the process that it serves."""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import session_pb2_grpc as pb_grpc
+
+from muster._backoff import Backoff
+from muster._clock import boot_ms
+from muster._session.calls import OpenCalls
+from muster._session.channels import Channels
+from muster._session.end import End, How, SessionEnded, by_goodbye, by_status, closed
+from muster._session.frames import messages
+from muster._session.passengers import DEFAULT_BEAT_MS, Key, Passenger, Passengers
+from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
+
+log = logging.getLogger("muster")
+
+ACK_TIMEOUT_MS = 1_000
+"""A beat that is not acknowledged for so long means that the connection is lost (or two intervals)."""
+LINGER_MS = 5_000
+"""How long a stream without members and calls stays open."""
+CLOSE_TIMEOUT_MS = 500
+"""How long the last frames may take."""
+LONG_MS = 5_000
+"""A stream that lasted so long was well received."""
+CALM_MS = 200
+"""A stream that the server ended in order is left or opened again within this time, not by all at once."""
+HELLO_INTERVALS_MS = (100, 60_000)
+CLIENT_ID = "muster-python"
+
+
+_AGAIN = (How.BROKEN, How.AGED)
+
+
+class Session:
+    """A stream, opened again when it breaks, for as long as somebody needs it.
+
+    Who needs it: calls that are not answered, and members that hang on it. When the server cannot be reached
+    it ends; then its calls fail and its members look for their coordinator.
+
+    Args:
+        address: the coordinator.
+        channels: connections.
+        ended: called at its end.
+
+    Attributes:
+        stands: the server has answered on the present stream.
+        open: it takes members and calls.
+    """
+
+    def __init__(self, address: str, channels: Channels, ended: Callable[["Session", End], None]) -> None:
+        self.address = address
+        self.stands = False
+        self.open = True
+        self._channels = channels
+        self._ended = ended
+        self._passengers = Passengers(self._send, self._reconsider)
+        self._calls = OpenCalls(address, self._send, self._reconsider)
+        # Beats: those without an answer.
+        self._beats: deque[tuple[int, int]] = deque()
+        self._last_beat = 0
+        self._acknowledged = 0
+        self._beat_due = False
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._promised_ms = self._beating_ms = DEFAULT_BEAT_MS
+        self._opening: session_pb2.ClientFrame | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._news = asyncio.Event()
+        self._silent: asyncio.Future[None] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"muster-session-{address}")
+
+    # For members
+
+    def attach(self, key: Key, passenger: Passenger) -> None:
+        """Puts a member on the stream, now and whenever it is opened again. Answered by `attached`."""
+        self._passengers.attach(key, passenger)
+        if self._beat_timer is not None and passenger.beat_interval_ms < self._beating_ms:
+            self._beat()
+
+    def detach(self, key: Key, passenger: Passenger) -> None:
+        """Takes a member off, unless another membership took its place. Nothing is told to it any more."""
+        self._passengers.detach(key, passenger)
+
+    def carries(self, key: Key, passenger: Passenger) -> bool:
+        """Whether a member is on the stream, or on its way there."""
+        return self._passengers.carries(key, passenger)
+
+    def is_aboard(self, key: Key, passenger: Passenger) -> bool:
+        """Whether beats count for a member."""
+        return self._passengers.is_aboard(key, passenger)
+
+    # For calls
+
+    async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
+        """Makes a call. If the stream breaks it is repeated on the next one.
+
+        Raises:
+            ConnectionLost: no answer came.
+            Overloaded: too many calls are open here, or the server asks to come back later.
+            RequestRefused: the request is wrong or not allowed.
+            SessionEnded: the server takes no stream.
+        """
+        return await self._calls.call(request, timeout_ms)
+
+    # Its own life
+
+    async def close(self) -> None:
+        """Ends it in order: what waits to be sent goes out first."""
+        self._retire()
+        await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_MS / 1_000)
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+    def _send(self) -> None:
+        """There is something to send."""
+        self._news.set()
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        """Who needs the stream has changed."""
+        if self._passengers or self._calls:
+            if self._linger is not None:
+                self._linger.cancel()
+                self._linger = None
+        elif self._linger is None and self.open:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_MS / 1_000, self._retire)
+
+    def _retire(self) -> None:
+        self.open = False
+        self._news.set()
+
+    async def _run(self) -> None:
+        end = End(How.UNREACHED, ConnectionLost("the connection was closed"))
+        backoff = Backoff()
+        try:
+            while True:
+                began_ms = boot_ms()
+                end = await self._ride()
+                if not self.open:
+                    break
+                if end.how is How.REFUSED and boot_ms() - began_ms >= LONG_MS:
+                    # It was good until now. A client that was held up for long is refused so.
+                    end = End(How.BROKEN, end.error)
+                log.debug("session with %s: %s (%s)", self.address, end.how.value, end.error)
+                if end.how in (How.AGED, How.DRAINED):
+                    await asyncio.sleep(random.uniform(0, CALM_MS) / 1_000)  # noqa: S311 - no secret
+                if end.how not in _AGAIN:
+                    break
+                if boot_ms() - began_ms >= LONG_MS:
+                    backoff.reset()
+                if end.how is How.BROKEN:
+                    await backoff.pause(connection_broken=True)
+        except Exception:
+            log.exception("session with %s: an unexpected error", self.address)
+        finally:
+            self._finish(end)
+
+    def _finish(self, end: End) -> None:
+        self.open = False
+        if self._linger is not None:
+            self._linger.cancel()
+        self._ended(self, end)
+        error = SessionEnded() if end.how in (How.UNSUPPORTED, How.REFUSED) else end.error
+        self._calls.fail(error)
+        self._passengers.abandon(end)
+
+    # One stream
+
+    async def _ride(self) -> End:
+        loop = asyncio.get_running_loop()
+        async with self._channels.use(self.address) as channel:
+            try:
+                stream = pb_grpc.GroupSessionServiceStub(channel).Session()
+            except grpc.aio.UsageError as error:
+                return End(How.UNREACHED, ConnectionLost(str(error)))
+            self._begin()
+            self._silent = loop.create_future()
+            reader = loop.create_task(self._read(stream))
+            writer = loop.create_task(self._write(stream))
+            try:
+                await asyncio.wait((reader, self._silent), return_when=asyncio.FIRST_COMPLETED)
+                if reader.done():
+                    return reader.result()
+                self._channels.give_up(self.address)
+                return End(How.SILENT, ConnectionLost("the coordinator does not answer"))
+            finally:
+                self.stands = False
+                if self._beat_timer is not None:
+                    self._beat_timer.cancel()
+                    self._beat_timer = None
+                self._silent.cancel()
+                reader.cancel()
+                writer.cancel()
+                stream.cancel()
+                await asyncio.wait((reader, writer))
+
+    def _begin(self) -> None:
+        """Everybody and everything goes onto a new stream: members first, then calls, then a beat."""
+        low, high = HELLO_INTERVALS_MS
+        self._promised_ms = max(low, min(high, self._passengers.beat_interval_ms))
+        hello = session_pb2.Hello(client_id=CLIENT_ID, beat_interval_ms=self._promised_ms, knows_unsure=True)
+        self._opening = session_pb2.ClientFrame(hello=hello)
+        self._passengers.begin()
+        self._calls.begin()
+        self._beats.clear()
+        self._last_beat = 0
+        self._acknowledged = 0
+        self._beat()
+
+    def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self._beating_ms = min(self._passengers.beat_interval_ms, self._promised_ms)
+        self._beat_due = True
+        self._news.set()
+        self._beat_timer = loop.call_later(
+            self._beating_ms / 1_000, self._beat_again, boot_ms() + self._beating_ms
+        )
+
+    def _beat_again(self, due_ms: int) -> None:
+        late_ms = boot_ms() - due_ms
+        timeout_ms = max(ACK_TIMEOUT_MS, 2 * self._beating_ms)
+        waiting = boot_ms() - self._beats[0][1] if self._beats else 0
+        # Whoever was held up here himself has answers to read before he may call the server silent.
+        if waiting > timeout_ms + late_ms and late_ms < timeout_ms // 2:
+            if self._silent is not None and not self._silent.done():
+                self._silent.set_result(None)
+            return
+        self._beat()
+
+    async def _write(self, stream: Any) -> None:
+        """What one turn of the loop produces goes out together."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                for message in messages(self._take()):
+                    await stream.write(message)
+                if not self.open:
+                    await stream.done_writing()
+                    return
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            return  # the reader hears why
+
+    def _take(self) -> Iterator[session_pb2.ClientFrame]:
+        if self._opening is not None:
+            yield self._opening
+            self._opening = None
+        yield from self._passengers.frames()
+        yield from self._calls.frames()
+        if self._beat_due:
+            self._beat_due = False
+            self._last_beat += 1
+            self._beats.append((self._last_beat, boot_ms()))
+            beat = session_pb2.Beat(number=self._last_beat, acknowledged=self._acknowledged)
+            yield session_pb2.ClientFrame(beat=beat)
+
+    async def _read(self, stream: Any) -> End:
+        heard: dict[str, Callable[[Any], None]] = {
+            "attach_result": self._passengers.attach_result,
+            "beat_ack": self._beat_ack,
+            "reply": self._calls.answered,
+            "rebalance_started": self._passengers.rebalance_started,
+            "fenced": self._passengers.fenced,
+            "coordinator_moved": self._passengers.coordinator_moved,
+        }
+        try:
+            while True:
+                message = await stream.read()
+                if message is grpc.aio.EOF:
+                    return self._ended_with(await stream.code(), await stream.details() or "")
+                self.stands = True
+                for frame in message.frames:
+                    kind = frame.WhichOneof("kind")
+                    if kind == "goodbye":
+                        return by_goodbye(frame.goodbye)
+                    if kind is not None:
+                        heard[kind](getattr(frame, kind))
+        except grpc.aio.AioRpcError as error:
+            return self._ended_with(error.code(), error.details() or "")
+
+    def _ended_with(self, status: grpc.StatusCode, details: str) -> End:
+        if not self.open:
+            return closed()
+        return by_status(status, details, stood=self.stands)
+
+    def _beat_ack(self, ack: session_pb2.BeatAck) -> None:
+        sent_ms = 0
+        while self._beats and self._beats[0][0] <= ack.number:
+            number, sent_ms = self._beats.popleft()
+            if number < ack.number:
+                sent_ms = 0
+        if sent_ms:
+            self._acknowledged = ack.number
+            self._passengers.beat_ack(ack, sent_ms)

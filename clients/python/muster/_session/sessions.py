@@ -1,0 +1,118 @@
+"""The transport that sends everything of a process over one session stream per coordinator."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from muster._clock import boot_ms
+from muster._session.attachment import Attachment
+from muster._session.channels import Channels
+from muster._session.end import End, How, SessionEnded
+from muster._session.frames import fits
+from muster._session.session import Session
+from muster._session.transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals
+from muster._standing import Pulse
+
+log = logging.getLogger("muster")
+
+UNSUPPORTED_FOR_MS = 600_000
+"""How long a server without streams is not asked for one again."""
+REFUSED_FOR_MS = 60_000
+"""How long a server that had no room for a stream is not asked again."""
+SHUNNED_FOR_MS = 1_000
+"""A coordinator that went silent is most likely replaced: so long discovery is asked for its successor."""
+
+Response = TypeVar("Response", bound=GroupResponse)
+
+
+class Spells:
+    """What holds for some addresses for a while; forgotten after it, since addresses come and go for ever."""
+
+    def __init__(self) -> None:
+        self._until_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many addresses are kept."""
+        return len(self._until_ms)
+
+    def begin(self, address: str, for_ms: int) -> None:
+        """It holds for so long, from now on."""
+        now_ms = boot_ms()
+        self._until_ms = {place: until_ms for place, until_ms in self._until_ms.items() if until_ms > now_ms}
+        self._until_ms[address] = now_ms + for_ms
+
+    def holds(self, address: str) -> bool:
+        """Whether it does, at this moment."""
+        return boot_ms() < self._until_ms.get(address, 0)
+
+
+class SessionTransport:
+    """Streams where a server has them, unary calls where it does not.
+
+    Args:
+        channels: connections.
+        unary: for servers without streams, and for calls that are too large for one.
+    """
+
+    def __init__(self, channels: Channels, unary: UnaryTransport) -> None:
+        self._channels = channels
+        self._unary = unary
+        self._sessions: dict[str, Session] = {}
+        self._streamless = Spells()
+        self._shunned = Spells()
+        self._running: set[Session] = set()
+
+    async def call(
+        self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
+    ) -> Response:
+        """See `muster._session.transport.Transport`."""
+        session = self.at(address) if fits(request) else None
+        if session is not None:
+            try:
+                response = await session.call(request, timeout_ms)
+            except SessionEnded:
+                pass
+            else:
+                if not isinstance(response, response_type):
+                    raise TypeError(f"{type(request).__name__} was answered {type(response).__name__}")
+                return response
+        return await self._unary.call(address, request, response_type, timeout_ms=timeout_ms)
+
+    def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
+        """See `muster._session.transport.Transport`."""
+        return Attachment(self, route, vitals, deliver)
+
+    def shuns(self, address: str) -> bool:
+        """See `muster._session.transport.Transport`."""
+        return self._shunned.holds(address)
+
+    def at(self, address: str) -> Session | None:
+        """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
+        session = self._sessions.get(address)
+        if session is None or not session.open:
+            if self._streamless.holds(address):
+                return None
+            session = self._sessions[address] = Session(address, self._channels, self._ended)
+            self._running.add(session)
+        return session
+
+    async def close(self) -> None:
+        """Ends all streams in order."""
+        await asyncio.gather(*(session.close() for session in tuple(self._running)))
+
+    def _ended(self, session: Session, end: End) -> None:
+        self._running.discard(session)
+        if self._sessions.get(session.address) is session:
+            del self._sessions[session.address]
+        if end.how is How.SILENT:
+            self._shunned.begin(session.address, SHUNNED_FOR_MS)
+        for_ms = {How.UNSUPPORTED: UNSUPPORTED_FOR_MS, How.REFUSED: REFUSED_FOR_MS}.get(end.how, 0)
+        if for_ms:
+            self._streamless.begin(session.address, for_ms)
+            log.info(
+                "no session stream with %s (%s): going on by unary calls for %d s",
+                session.address,
+                end.error,
+                for_ms // 1_000,
+            )

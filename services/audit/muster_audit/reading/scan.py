@@ -1,0 +1,263 @@
+"""One pass over one log, without Spark: what the data source runs, and what can run without it."""
+
+import gc
+import hashlib
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from itertools import chain
+
+from muster_core.audit.catalog_audit import CatalogAudit
+from muster_core.audit.log_audit import LogAudit
+from muster_core.config import GroupConfig
+from muster_core.log.page import Page
+from muster_core.position import Position
+from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
+
+from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, Segment
+from muster_audit.reading.nonce_files import NonceFiles
+from muster_audit.reading.sources import LogSource
+from muster_audit.reading.timeline import Timeline
+
+SEGMENT_ENTRIES = 4_096
+"""Offsets whose entries are compared between nodes by one digest."""
+
+_ATTEMPTS = 5
+_CATALOG_SHARE = 1 << 20
+
+
+class Rules(StrEnum):
+    """What is checked of each log."""
+
+    LOG = "log"
+    """The log itself: places, epochs, owners, chain of hashes, nonces."""
+    ALL = "all"
+    """That, and the groups, by their records and by a replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """How logs are read and checked.
+
+    Attributes:
+        rules: what is checked.
+        memory_mb: memory for the nonces of one task, MiB.
+        page_entries: entries that are asked for at a time.
+        span_ms: width of the spans of time in what is counted over time.
+        compare: whether digests for the comparison of nodes are made.
+        limit: violations kept per log and invariant; all are counted.
+        max_group_size: members that a group may have.
+    """
+
+    rules: Rules = Rules.ALL
+    memory_mb: int = 256
+    page_entries: int = PAGE_ENTRIES
+    span_ms: int = 60_000
+    compare: bool = False
+    limit: int = 20
+    max_group_size: int = 5_000
+
+
+def audit_log(source: LogSource, shard: int, options: ScanOptions) -> Iterator[Fact]:
+    """Checks one log at the node whose log goes furthest, again where it was trimmed meanwhile."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with _garbage_left_alone():
+                facts = list(_audit_once(source, shard, options))
+        except LogTrimmedError:
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            yield from facts
+            return
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Runs a block without garbage collection, and then collects what it left.
+
+    A page makes thousands of objects without cycles; collections meanwhile would look at all of them, and at
+    the state of all groups, for nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()
+
+
+def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator[Fact]:
+    began = time.perf_counter()
+    acknowledged = source.acknowledged(shard)
+    node = source.best_node(shard)
+    catalog = shard == source.shard_count
+    replay = options.rules is Rules.ALL
+    timeline = Timeline(shard, options.span_ms) if options.rules is Rules.ALL else None
+    digests = Digests(shard, node) if options.compare else None
+    size_bytes = 0
+    with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
+        watch = timeline.watch if timeline is not None else None
+        if catalog and replay:
+            audit: LogAudit = CatalogAudit(
+                shard,
+                cluster=source.genesis,
+                limit=options.limit,
+                nonces=nonces,
+                snapshots=source.snapshots(shard),
+                watch=watch,
+            )
+        else:
+            audit = LogAudit(
+                shard,
+                cluster=source.genesis,
+                limits=GroupConfig(max_size=options.max_group_size),
+                limit=options.limit,
+                nonces=nonces,
+                replay=replay,
+                snapshots=source.snapshots(shard) if replay else None,
+                watch=watch,
+            )
+        for page in source.pages(shard, node, acknowledged, options.page_entries):
+            audit.add_page(page)
+            size_bytes += sum(map(len, page.records))
+            if digests is not None:
+                digests.add(page)
+        if replay:
+            audit.check_copies(source.copies(shard))
+        findings = audit.finish(acknowledged)
+    for problem in source.problems_of(shard):
+        findings.expect("L6n", False, acknowledged, problem)
+    checker = audit.checker
+    yield LogRead(
+        shard,
+        source.name(shard),
+        node,
+        checker.first.offset,
+        *checker.end,
+        checker.entries,
+        len(audit.groups),
+        size_bytes,
+        checker.begins_trimmed,
+        False,
+        time.perf_counter() - began,
+    )
+    for invariant in findings.checked.keys() | findings.broken.keys():
+        yield Looked(shard, invariant, findings.checked[invariant], findings.broken[invariant])
+    for violation in findings.violations:
+        yield Broken(
+            shard,
+            source.name(shard),
+            violation.invariant,
+            *violation.position,
+            violation.detail,
+            list(source.around(shard, violation.position)),
+        )
+    if timeline is not None:
+        yield from timeline.facts(audit.groups)
+    if digests is not None:
+        yield from digests.segments()
+
+
+def digest_log(source: LogSource, shard: int, node: int, options: ScanOptions) -> Iterator[Fact]:
+    """Digests of a log as one more node holds it."""
+    began = time.perf_counter()
+    acknowledged = source.acknowledged(shard)
+    for attempt in range(1, _ATTEMPTS + 1):
+        digests = Digests(shard, node)
+        try:
+            for page in source.pages(shard, node, acknowledged, options.page_entries):
+                digests.add(page)
+        except LogTrimmedError:
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            break
+    first, last = digests.first, digests.last
+    name, seconds = source.name(shard), time.perf_counter() - began
+    yield LogRead(shard, name, node, first.offset, *last, digests.entries, 0, 0, False, True, seconds)
+    yield from digests.segments()
+
+
+class Digests:
+    """Digests of what a node holds, one for each range of offsets.
+
+    Args:
+        shard: number of the log.
+        node: number of the node.
+    """
+
+    def __init__(self, shard: int, node: int) -> None:
+        self.first = self.last = Position(0, 0)
+        self.entries = 0
+        self._shard, self._node = shard, node
+        self._done: list[Segment] = []
+        self._number = -1
+        self._count = 0
+        self._columns = _columns()
+
+    def add(self, page: Page) -> None:
+        """Takes the next entries."""
+        if not page:
+            return
+        if not self.entries:
+            self.first = page.first
+        for number, start, end in _parts(page):
+            if number != self._number:
+                self._close()
+                self._number = number
+            rows = slice(start, end)
+            places = [page.position(index) for index in range(start, end)]
+            lengths = [len(record) for record in page.records[rows]]
+            for column, data in zip(
+                self._columns,
+                (
+                    array("Q", chain.from_iterable(places)).tobytes(),
+                    array("Q", lengths).tobytes(),
+                    b"".join(page.records[rows]),
+                    b"".join(page.nonces[rows]),
+                    b"".join(page.hashes[rows]),
+                ),
+                strict=True,
+            ):
+                column.update(data)
+            self._count += end - start
+        self.entries += len(page)
+        self.last = page.last
+
+    def _close(self) -> None:
+        if self._count:
+            digest = sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
+            self._done.append(Segment(self._shard, self._node, self._number, self._count, digest))
+        self._count, self._columns = 0, _columns()
+
+    def segments(self) -> Iterable[Segment]:
+        """All digests."""
+        self._close()
+        return self._done
+
+
+def _columns() -> "tuple[hashlib._Hash, ...]":
+    """One hash for each of places, lengths, records, nonces and hashes: pages may be cut anywhere."""
+    return tuple(sha256() for _ in range(5))
+
+
+def _parts(page: Page) -> Iterator[tuple[int, int, int]]:
+    """The runs of a page that belong to one segment: its number, first and last index."""
+    start = 0
+    while start < len(page):
+        number = page.position(start).offset // SEGMENT_ENTRIES
+        end = start + 1
+        if page.dense:
+            end = min(len(page), start + SEGMENT_ENTRIES - page.position(start).offset % SEGMENT_ENTRIES)
+        else:
+            while end < len(page) and page.position(end).offset // SEGMENT_ENTRIES == number:
+                end += 1
+        yield number, start, end
+        start = end

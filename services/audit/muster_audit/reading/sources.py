@@ -1,0 +1,211 @@
+"""Where logs are read from: the nodes of a running cluster, or what was exported of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from muster_core.audit.log_audit import Snapshots
+from muster_core.log.page import Page
+from muster_core.position import NOWHERE, Position
+from muster_protos.muster.log.v1 import records_pb2
+from muster_server.verify.reader import LogReader, LogUnreadableError
+
+EXPORT_MARK = "_muster_export.json"
+"""File at the top of an export that says what it is of."""
+
+
+class LogSource(Protocol):
+    """The logs of a cluster, read-only.
+
+    Attributes:
+        genesis: what each Genesis of the cluster says, but for the shard.
+        shard_count: of the cluster; the number of the catalog's log.
+        cluster_id: identity of the cluster.
+        count: how many nodes it has.
+        problems: why nodes could not be read, by number.
+    """
+
+    genesis: records_pb2.Genesis
+    shard_count: int
+    cluster_id: str
+    count: int
+    problems: dict[int, str]
+
+    def logs(self) -> Sequence[int]:
+        """Numbers of the logs: the shards, then the catalog."""
+        ...
+
+    def name(self, shard: int) -> str:
+        """What a log is called in reports."""
+        ...
+
+    def node_numbers(self) -> list[int]:
+        """Numbers of the nodes that can be read."""
+        ...
+
+    def best_node(self, shard: int) -> int:
+        """The node whose log goes furthest."""
+        ...
+
+    def length(self, shard: int, node: int) -> int:
+        """Number of entries that a node has, about."""
+        ...
+
+    def acknowledged(self, shard: int) -> Position:
+        """Place up to which a majority has the log."""
+        ...
+
+    def first(self, shard: int, node: int) -> Position:
+        """Place of the first entry that a node has."""
+        ...
+
+    def times_ms(self, shard: int) -> tuple[int, int]:
+        """When the first and the last entry were written; 0, 0: not known."""
+        ...
+
+    def pages(
+        self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
+    ) -> Iterator[Page]:
+        """Entries in order: those behind a place, up to another."""
+        ...
+
+    def place_of(self, shard: int, offset: int) -> Position | None:
+        """The place of the entry with an offset; None: there is none."""
+        ...
+
+    def around(self, shard: int, position: Position) -> Iterator[str]:
+        """The entries around a place, as text."""
+        ...
+
+    def snapshots(self, shard: int) -> Snapshots:
+        """The stored snapshots."""
+        ...
+
+    def copies(self, shard: int) -> Mapping[int, Snapshots]:
+        """What each node has of them."""
+        ...
+
+    def problems_of(self, shard: int) -> list[str]:
+        """What else is wrong with what is stored of a log."""
+        ...
+
+    def close(self) -> None:
+        """Closes connections and files."""
+        ...
+
+
+class NodesSource:
+    """The logs on the nodes of a cluster.
+
+    Args:
+        url: `redis://host:port,…`; a user that may only read will do.
+
+    Raises:
+        LogUnreadableError: no majority answers, or there is no log.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.reader = LogReader(url)
+        self.genesis = self.reader.genesis
+        self.shard_count = self.reader.shard_count
+        self.cluster_id = self.reader.cluster_id
+        self.count = self.reader.count
+        self.problems = self.reader.problems
+        self._nodes = {node.index: node for node in self.reader.nodes}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def logs(self) -> Sequence[int]:
+        """Numbers of all logs: the shards, then the catalog."""
+        return self.reader.logs()
+
+    def name(self, shard: int) -> str:
+        """What a log is called in reports."""
+        return self.reader.name(shard)
+
+    def node_numbers(self) -> list[int]:
+        """Numbers of the nodes that answer."""
+        return sorted(self._nodes)
+
+    def best_node(self, shard: int) -> int:
+        """The node whose log goes furthest."""
+        return self.reader.best(shard).index
+
+    def length(self, shard: int, node: int) -> int:
+        """Number of entries that a node has."""
+        return self._nodes[node].length(shard, self.shard_count)
+
+    def acknowledged(self, shard: int) -> Position:
+        """The highest acknowledged position that any node knows."""
+        return self.reader.acknowledged(shard)
+
+    def first(self, shard: int, node: int) -> Position:
+        """Place of the first entry that a node has."""
+        return self._nodes[node].first(shard, self.shard_count)
+
+    def times_ms(self, shard: int) -> tuple[int, int]:
+        """When the first and the last entry of the best node were written."""
+        return self.reader.best(shard).times_ms(shard, self.shard_count)
+
+    def pages(
+        self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
+    ) -> Iterator[Page]:
+        """Entries in order, as one node has them."""
+        return self._nodes[node].pages(shard, self.shard_count, upto, behind, count)
+
+    def place_of(self, shard: int, offset: int) -> Position | None:
+        """The place of the entry with an offset on the best node; None: there is none."""
+        return self.reader.best(shard).place_of(shard, self.shard_count, offset)
+
+    def around(self, shard: int, position: Position) -> Iterator[str]:
+        """The entries around a place, as text."""
+        return self.reader.around(shard, position)
+
+    def snapshots(self, shard: int) -> Snapshots:
+        """The stored snapshots, each from a node that has it."""
+        return self.reader.snapshots(shard)
+
+    def copies(self, shard: int) -> Mapping[int, Snapshots]:
+        """What each node has of them."""
+        return self.reader.copies(shard)
+
+    def problems_of(self, shard: int) -> list[str]:
+        """Keys of a log that hold something else than they should."""
+        base = f"{{{'catalog' if shard == self.shard_count else shard}}}"
+        return [
+            f"{key} on node {node.index}: {problem}"
+            for node in self.reader.nodes
+            for key, problem in node.damaged.items()
+            if base in key
+        ]
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for node in self.reader.nodes:
+            node.close()
+
+
+def open_source(address: str) -> LogSource:
+    """The logs at an address.
+
+    Args:
+        address: `redis://…` or `rediss://…`, or the folder of an export.
+
+    Raises:
+        LogUnreadableError: there is nothing to read; the message says why.
+    """
+    if "://" in address:
+        return NodesSource(address)
+    from muster_audit.reading.exported import ExportSource
+
+    folder = Path(address)
+    if not (folder / EXPORT_MARK).is_file():
+        raise LogUnreadableError(
+            f"{address!r} is neither the address of a log (redis://host:port,…) nor a folder that "
+            "`muster-audit export` made"
+        )
+    return ExportSource(folder)

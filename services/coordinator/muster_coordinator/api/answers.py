@@ -1,0 +1,358 @@
+"""Answers that may be large: built in steps, bounded while they grow, dropped when their caller is gone.
+
+First it waits until the shards can answer, or are known not to; then the answer is built without waiting for
+any of them. One such answer is built at a time in a process, and after each step the loop is left to others
+for as long as the step took: whoever asks for much waits for others who do, and nobody else waits for them.
+"""
+
+import asyncio
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Protocol
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import GroupRequest, GroupResponse
+from muster_core.sharding import shard_of
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.rpc.refusals import InvalidArgument, Violation
+
+from muster_coordinator.pace import Pace
+from muster_coordinator.shard.owned_shard import OwnedShard
+
+STEP_PARTITIONS = 1_000
+SMALL_PARTITIONS = 100
+STEP_GROUPS = 1_000
+_WHOLE_GROUPS_AT_ONCE = 10
+_PAGE_BYTES = 1 << 18
+
+Ask = Callable[[GroupRequest, str], Any]
+"""Answers a call that concerns one shard at once: what is asked of it waits for nothing any more."""
+
+
+class Shards(Protocol):
+    """Where the parts of an answer come from."""
+
+    async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call that concerns one shard."""
+        ...
+
+    async def reach(self, number: int, *, barrier: bool) -> Ask:
+        """Waits until a shard can answer, or is known not to.
+
+        Args:
+            number: the shard.
+            barrier: whether a majority must have confirmed that it is owned here, as offsets need it.
+        """
+        ...
+
+
+class Answers:
+    """Builds the answers to OffsetFetch, DescribeGroups, GroupHistory and ListGroups.
+
+    Args:
+        shards: answer the parts.
+        owned: the shards of this process by number.
+        max_bytes: how large an answer may become.
+    """
+
+    def __init__(self, shards: Shards, owned: Mapping[int, OwnedShard], max_bytes: int) -> None:
+        self._shards = shards
+        self._owned = owned
+        self._max_bytes = max_bytes
+        self._one_at_a_time = asyncio.Lock()
+
+    async def fetch(
+        self, request: pb.OffsetFetchRequest, shard_count: int, host: str
+    ) -> pb.OffsetFetchResponse:
+        """Progress of groups.
+
+        Raises:
+            InvalidArgument: the answer would be too large.
+        """
+        numbers = {shard_of(group.group_id, shard_count) for group in request.groups}
+        if len(numbers) == 1 and _is_small(request):
+            answer: Any = await self._shards.call(numbers.pop(), request, host)
+            return answer  # type: ignore[no-any-return]
+        asks = await self._reach(numbers, barrier=True)
+        async with self._one_at_a_time:
+            return await _Fetch(request, shard_count, self._room("groups")).run(asks, host)
+
+    async def describe(
+        self, request: pb.DescribeGroupsRequest, shard_count: int, host: str
+    ) -> pb.DescribeGroupsResponse:
+        """States of groups, one after the other: each may have megabytes of metadata and assignments.
+
+        Raises:
+            InvalidArgument: the answer would be too large.
+        """
+        numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
+        asks = await self._reach(set(numbers), barrier=False)
+        room = self._room("group_ids")
+        answer = pb.DescribeGroupsResponse()
+        async with self._one_at_a_time:
+            pace = Pace()
+            for number, group_id in zip(numbers, request.group_ids, strict=True):
+                part = asks[number](pb.DescribeGroupsRequest(group_ids=[group_id]), host)
+                if len(numbers) > 1:  # one alone cannot be asked for in parts
+                    room.take(part)
+                answer.groups.extend(part.groups)
+                await pace.rest()
+        return answer
+
+    async def history(
+        self, request: pb.GroupHistoryRequest, shard_count: int, host: str
+    ) -> pb.GroupHistoryResponse:
+        """The last generations of a group, which may be megabytes."""
+        number = shard_of(request.group_id, shard_count)
+        asks = await self._reach([number], barrier=False)
+        async with self._one_at_a_time:
+            pace = Pace()
+            answer: pb.GroupHistoryResponse = asks[number](request, host)
+            await pace.rest()
+        return answer
+
+    async def list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
+        """The groups of all shards here, or a page of them; an error says that a shard is missing.
+
+        Raises:
+            InvalidArgument: the list would be too large.
+        """
+        first, after = _place_of(request.page_token)
+        here = [number for number, shard in self._owned.items() if number >= first and not shard.elsewhere]
+        asks = await self._reach(here, barrier=False)
+        async with self._one_at_a_time:
+            if request.limit:
+                return await self._page(request, first, after, asks, host)
+            return await self._whole_list(request, asks, host)
+
+    async def _page(
+        self, request: pb.ListGroupsRequest, first: int, after: str, asks: Mapping[int, Ask], host: str
+    ) -> pb.ListGroupsResponse:
+        """Groups in the order of their shards."""
+        room = self._room("limit")
+        answer = pb.ListGroupsResponse()
+        step = pb.ListGroupsRequest(states=request.states, types=request.types)
+        pace = Pace()
+        for number in sorted(asks):
+            step.page_token = after if number == first else ""
+            while True:
+                left = request.limit - len(answer.groups)
+                if not left:
+                    answer.next_page_token = f"{number}/{step.page_token}"
+                    return answer
+                step.limit = min(left, STEP_GROUPS)
+                part = asks[number](step, host)
+                answer.error_code = max(answer.error_code, _missing(part))
+                room.take(part)
+                answer.groups.extend(part.groups)
+                await pace.rest()
+                if not part.next_page_token:
+                    break
+                step.page_token = part.next_page_token
+        return answer
+
+    async def _whole_list(
+        self, request: pb.ListGroupsRequest, asks: Mapping[int, Ask], host: str
+    ) -> pb.ListGroupsResponse:
+        """All groups in the order of their ids."""
+        room = self._room("limit")
+        answer = pb.ListGroupsResponse()
+        step = pb.ListGroupsRequest(states=request.states, types=request.types, limit=STEP_GROUPS)
+        pace = Pace()
+        of_shards: list[list[pb.ListGroupsResponse.Group]] = []
+        for ask in asks.values():
+            groups: list[pb.ListGroupsResponse.Group] = []
+            step.page_token = ""
+            while True:
+                part = ask(step, host)
+                answer.error_code = max(answer.error_code, _missing(part))
+                room.take(part)
+                groups += part.groups
+                await pace.rest()
+                if not part.next_page_token:
+                    break
+                step.page_token = part.next_page_token
+            of_shards.append(groups)
+        in_order = heapq.merge(*of_shards, key=attrgetter("group_id"))
+        while some := list(islice(in_order, STEP_GROUPS)):
+            answer.groups.extend(some)
+            await pace.rest()
+        return answer
+
+    async def _reach(self, numbers: Iterable[int], *, barrier: bool) -> dict[int, Ask]:
+        wanted = list(numbers)
+        asks = await asyncio.gather(*(self._shards.reach(number, barrier=barrier) for number in wanted))
+        return dict(zip(wanted, asks, strict=True))
+
+    def _room(self, field: str) -> "_Room":
+        return _Room(self._max_bytes, field)
+
+
+class _Room:
+    """What is left for an answer."""
+
+    def __init__(self, max_bytes: int, field: str) -> None:
+        self._max_bytes = self._left_bytes = max_bytes
+        self._field = field
+
+    def take(self, part: Any) -> None:
+        """Makes place for a part.
+
+        Raises:
+            InvalidArgument: there is none.
+        """
+        self._left_bytes -= part.ByteSize()
+        if self._left_bytes < 0:
+            text = f"the answer would be larger than {self._max_bytes:,} bytes: ask for less, or for pages"
+            raise InvalidArgument([Violation(self._field, text)])
+
+
+def _missing(part: pb.ListGroupsResponse) -> ErrorCode:
+    """Why the groups of a shard that should be here are missing in a list; 0: they are not."""
+    return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
+
+
+def _place_of(token: str) -> tuple[int, str]:
+    """Where a page of groups begins: the shard, and after which group of it."""
+    number, _, after = token.partition("/")
+    return int(number or 0), after
+
+
+def _is_small(request: pb.OffsetFetchRequest) -> bool:
+    """Whether it takes so little that any number of them may be answered in one turn."""
+    total = 0
+    for group in request.groups:
+        if not group.topics:
+            return False
+        total += sum(len(topic.partitions) for topic in group.topics)
+    return total <= SMALL_PARTITIONS
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What is asked of one group in one step.
+
+    Attributes:
+        place: the group's place in the request.
+        asked: the question.
+        cost: how many partitions the step may have to answer with for it.
+        is_whole: whether it asks for all partitions.
+    """
+
+    place: int
+    asked: pb.OffsetFetchRequest.Group
+    cost: int
+    is_whole: bool
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The answer for one group as far as it is known.
+
+    Attributes:
+        answer: what is known.
+        left: how many partitions the caller wants still.
+        bytes: size of the answer.
+    """
+
+    answer: pb.OffsetFetchResponse.Group
+    left: int
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One OffsetFetch that takes several steps."""
+
+    request: pb.OffsetFetchRequest
+    shard_count: int
+    room: _Room
+    _progress: list[_Progress] = field(default_factory=list)
+    _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
+
+    async def run(self, asks: Mapping[int, Ask], host: str) -> pb.OffsetFetchResponse:
+        for place, group in enumerate(self.request.groups):
+            self._progress.append(
+                _Progress(pb.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
+            )
+            self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
+        pace = Pace()
+        for number, line in self._lines.items():
+            while step := self._step(line):
+                asked = pb.OffsetFetchRequest(groups=[piece.asked for piece in step])
+                part = asks[number](asked, host)
+                self.room.take(part)
+                for piece, answer in zip(step, part.groups, strict=True):
+                    self._take(line, piece, answer)
+                await pace.rest()
+        return pb.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
+
+    def _step(self, line: deque[_Piece]) -> list[_Piece]:
+        """The next pieces that a turn can bear."""
+        step: list[_Piece] = []
+        cost = 0
+        while line and (not step or cost + line[0].cost <= STEP_PARTITIONS):
+            piece = line.popleft()
+            if self._progress[piece.place].answer.error_code:
+                continue
+            if piece.is_whole:
+                left = self._progress[piece.place].left
+                piece.asked.limit = min(piece.cost, left) if left else piece.cost
+            cost += piece.cost
+            step.append(piece)
+        return step
+
+    def _take(self, line: deque[_Piece], piece: _Piece, part: pb.OffsetFetchResponse.Group) -> None:
+        progress = self._progress[piece.place]
+        answer = progress.answer
+        if part.error_code:
+            answer.CopyFrom(part)
+            return
+        answer.shard_epoch = part.shard_epoch
+        progress.bytes += part.ByteSize()
+        _append(answer, part.topics)
+        if not part.more:
+            return
+        wanted = self.request.groups[piece.place].limit
+        if wanted:
+            progress.left -= sum(len(topic.partitions) for topic in part.topics)
+            if progress.left <= 0 or progress.bytes >= _PAGE_BYTES:
+                answer.more = True
+                return
+        piece.asked.after_topic = part.topics[-1].name
+        piece.asked.after_partition = part.topics[-1].partitions[-1].partition
+        piece.cost = STEP_PARTITIONS  # there is much of it: the next step is its own
+        line.appendleft(piece)
+
+
+def _append(answer: pb.OffsetFetchResponse.Group, topics: Any) -> None:
+    """Puts further partitions at the end; those of the last topic go on there."""
+    rest = list(topics)
+    if rest and answer.topics and answer.topics[-1].name == rest[0].name:
+        answer.topics[-1].partitions.extend(rest.pop(0).partitions)
+    answer.topics.extend(rest)
+
+
+def _pieces(place: int, group: pb.OffsetFetchRequest.Group) -> Iterable[_Piece]:
+    if not group.topics:
+        asked = pb.OffsetFetchRequest.Group()
+        asked.CopyFrom(group)
+        yield _Piece(place, asked, STEP_PARTITIONS // _WHOLE_GROUPS_AT_ONCE, is_whole=True)
+        return
+    asked, cost = pb.OffsetFetchRequest.Group(group_id=group.group_id), 0
+    for topic in group.topics:
+        for begin in range(0, len(topic.partitions), STEP_PARTITIONS):
+            numbers = topic.partitions[begin : begin + STEP_PARTITIONS]
+            if cost + len(numbers) > STEP_PARTITIONS:
+                yield _Piece(place, asked, cost, is_whole=False)
+                asked, cost = pb.OffsetFetchRequest.Group(group_id=group.group_id), 0
+            asked.topics.append(common_pb2.TopicPartitions(topic=topic.topic, partitions=numbers))
+            cost += len(numbers)
+    if cost:
+        yield _Piece(place, asked, cost, is_whole=False)

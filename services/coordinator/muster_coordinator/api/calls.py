@@ -1,0 +1,194 @@
+"""From a call of the public API to its answer: limits, and the shard that gives it.
+
+Unary calls and the frames of sessions go through the same table.
+"""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from muster_core import error_code
+from muster_core.events import GroupRequest, GroupResponse
+from muster_core.protocol.responses import refusal
+from muster_core.sharding import shard_of
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
+from muster_runtime.view import ClusterView
+
+from muster_coordinator.api.answers import Answers, Ask
+from muster_coordinator.ownership.ownership import Ownership
+from muster_coordinator.pace import Pace
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.validation import violations
+
+MAX_ANSWER_BYTES = 16 << 20
+"""Above what one group can come to: its members' metadata and assignments stand in records of 8 MiB each."""
+
+LARGE_BYTES = 64 << 10
+"""A request above this size takes milliseconds to look through."""
+
+_KNOWN_GROUPS = 16_384
+_NOT_YET = "this coordinator does not know the cluster yet; try again"
+_NO_OWNER = "nobody serves the group's shard now; try again"
+_ELSEWHERE = "another coordinator owns the group"
+_NO_GROUP_ID = "the group id must not be empty"
+
+
+class Calls:
+    """Answers the calls of the group protocol.
+
+    Args:
+        ownership: the shards of this process.
+        view: the cluster.
+        max_answer_bytes: how large the answer to one call may become.
+
+    Attributes:
+        large_requests: held by who works on a large request: they wait for each other, and nobody else does.
+    """
+
+    def __init__(
+        self, ownership: Ownership, view: ClusterView, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
+        self._ownership = ownership
+        self._view = view
+        self._answers = Answers(self, ownership.shards, max_answer_bytes)
+        self.large_requests = asyncio.Lock()
+
+    async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call; cancelling it tells the group protocol that its caller went away.
+
+        Args:
+            request: the call.
+            host: address of the caller.
+
+        Raises:
+            InvalidArgument: it breaks a limit of the public API.
+            Unimplemented: it asks for what this version does not have.
+        """
+        if request.ByteSize() > LARGE_BYTES:
+            async with self.large_requests:
+                pace = Pace()
+                check(request)
+                await pace.rest()
+        else:
+            check(request)
+        return await self.answer_checked(request, host)
+
+    def at_once(self, request: GroupRequest) -> OwnedShard | None:
+        """The shard that may start a checked call without waiting for anything; None: `answer_checked`."""
+        cluster = self._view.cluster
+        if cluster is None or type(request) not in _AT_ONCE:
+            return None
+        group_id = request.group_id  # type: ignore[union-attr]
+        shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count)) if group_id else None
+        return shard if shard is not None and shard.phase is Phase.SERVING else None
+
+    def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
+        """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""
+        cluster = self._view.cluster
+        if cluster is None:
+            return None
+        number = shard_of(group_id, cluster.shard_count)
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return shard
+        owner = self._ownership.owner_elsewhere(number)
+        return owner if owner is not None and owner.node_id else None
+
+    async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
+        """The same for a call that has passed `check`."""
+        cluster = self._view.cluster
+        if cluster is None:
+            return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
+        match request:
+            case pb.OffsetFetchRequest():
+                return await self._answers.fetch(request, cluster.shard_count, host)
+            case pb.DescribeGroupsRequest():
+                return await self._answers.describe(request, cluster.shard_count, host)
+            case pb.ListGroupsRequest():
+                return await self._answers.list(request, host)
+            case pb.GroupHistoryRequest() if request.group_id:
+                return await self._answers.history(request, cluster.shard_count, host)
+            case pb.DeleteGroupsRequest():
+                return await self._delete(request, cluster.shard_count, host)
+            case _:
+                return await self._single(request, cluster.shard_count, host)
+
+    async def _single(self, request: Any, shard_count: int, host: str) -> GroupResponse:
+        if not request.group_id and not isinstance(request, pb.OffsetCommitRequest):
+            # No shard owns the empty id, so no owner needs to be asked (conformance GV-02).
+            return refusal(request, error_code.INVALID_GROUP_ID, 0, _NO_GROUP_ID)
+        return await self.call(shard_of(request.group_id, shard_count), request, host)
+
+    async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call that concerns one shard."""
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return await shard.call(request, host)
+        return self._not_here(number, request, host)
+
+    async def reach(self, number: int, *, barrier: bool) -> Ask:
+        """See `Shards`."""
+        shard = self._ownership.shards.get(number)
+        if shard is not None and not shard.elsewhere:
+            return await shard.reach(barrier=barrier)
+        return partial(self._not_here, number)
+
+    def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
+        owner = self._ownership.owner_elsewhere(number)
+        if owner is None or not owner.node_id:
+            epoch = 0 if owner is None else owner.shard_epoch
+            return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, epoch, _NO_OWNER)
+        return refusal(request, error_code.NOT_COORDINATOR, owner.shard_epoch, _ELSEWHERE, owner)
+
+    async def _delete(
+        self, request: pb.DeleteGroupsRequest, shard_count: int, host: str
+    ) -> pb.DeleteGroupsResponse:
+        """Splits the call by shard and puts the results back in its order; a repeated id has one."""
+        by_shard: dict[int, list[str]] = {}
+        for group_id in dict.fromkeys(request.group_ids):
+            by_shard.setdefault(shard_of(group_id, shard_count), []).append(group_id)
+        answers: Sequence[Any] = await asyncio.gather(
+            *(
+                self.call(number, pb.DeleteGroupsRequest(group_ids=group_ids), host)
+                for number, group_ids in by_shard.items()
+            )
+        )
+        results = {result.group_id: result for answer in answers for result in answer.results}
+        return pb.DeleteGroupsResponse(
+            results=[results[group_id] for group_id in dict.fromkeys(request.group_ids)]
+        )
+
+
+def check(request: GroupRequest) -> None:
+    """Refuses a call that breaks a limit of the public API.
+
+    Raises:
+        InvalidArgument: it names the fields.
+        Unimplemented: it asks for what this version does not have.
+    """
+    problems = violations(request)
+    if problems:
+        raise InvalidArgument(problems)
+    if isinstance(request, pb.JoinGroupRequest) and request.server_assignor:
+        raise Unimplemented(
+            "server_assignor: this version has no assignors in the coordinator; the leader assigns"
+        )
+
+
+_shard_of = functools.lru_cache(_KNOWN_GROUPS)(shard_of)
+"""The hash takes longer than the rest of the way of a heartbeat to its shard."""
+
+_AT_ONCE = frozenset(
+    {
+        pb.JoinGroupRequest,
+        pb.SyncGroupRequest,
+        pb.HeartbeatRequest,
+        pb.LeaveGroupRequest,
+        pb.OffsetCommitRequest,
+    }
+)

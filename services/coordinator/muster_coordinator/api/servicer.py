@@ -1,0 +1,65 @@
+"""The gRPC face of the coordinator: every call goes to the same table."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from muster_core.events import GroupRequest, GroupResponse
+from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
+
+from muster_coordinator.api.callers import Callers
+
+METHOD_LIMITS = {"JoinGroup": 2 << 20, "SyncGroup": 4 << 20, "OffsetCommit": 4 << 20, "OffsetFetch": 4 << 20}
+"""Largest request in bytes of the calls that may exceed the general limit. What a call brings must fit into
+one record of the log (8 MiB)."""
+SESSION_LIMITS = {"Session": 8 << 20}
+"""Largest message of a session in bytes; its calls have the limits of the unary ones besides."""
+
+
+class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
+    """Kafka's classic group protocol over gRPC.
+
+    Args:
+        answer: answers a call from a host.
+        callers: finds the host of a call.
+    """
+
+    def __init__(
+        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]], callers: Callers
+    ) -> None:
+        self._answer_call = answer
+        self._callers = callers
+
+    async def _answer(self, request: Any, context: Any) -> Any:
+        return await self._answer_call(request, self._callers.host(context))
+
+    JoinGroup = _answer
+    SyncGroup = _answer
+    Heartbeat = _answer
+    LeaveGroup = _answer
+    OffsetCommit = _answer
+    OffsetFetch = _answer
+    OffsetDelete = _answer
+    DescribeGroups = _answer
+    ListGroups = _answer
+    DeleteGroups = _answer
+    GroupHistory = _answer
+    ReleaseGroup = _answer
+
+
+class GroupSessionServicer(session_pb2_grpc.GroupSessionServiceServicer):
+    """The group protocol on a stream, with news pushed.
+
+    Args:
+        serve: serves a stream, given the call and the client's host, until it ends.
+        callers: finds the host of a call.
+    """
+
+    def __init__(self, serve: Callable[[Any, str], Awaitable[None]], callers: Callers) -> None:
+        self._serve = serve
+        self._callers = callers
+
+    async def Session(  # type: ignore[override]
+        self, _requests: Any, context: Any
+    ) -> None:
+        """Serves one stream."""
+        await self._serve(context, self._callers.host(context))

@@ -1,0 +1,229 @@
+"""Reads a shard's log into a fresh core, page by page, without blocking the loop."""
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import structlog
+from muster_core.config import GroupConfig
+from muster_core.log.replay import LogDamaged
+from muster_core.log.snapshot import SnapshotUnusable
+from muster_core.position import Position
+from muster_core.state.quarantine import NOBODY, Quarantine
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_runtime.garbage import COLLECTOR
+from muster_runtime.logs import alarm
+from muster_runtime.rpc.reads import read_within
+
+from muster_coordinator.log.log_image import LoadFailed, LogImage
+from muster_coordinator.log.shard_log import LogStopped
+
+log = structlog.get_logger()
+
+PAGE_RECORDS = 1_000
+PAGE_TIMEOUT_S = 2.0
+SHORT_READS_MAX = 20
+_PAUSE_FIRST_S = 0.02
+_PAUSE_MAX_S = 1.0
+_BEYOND = Position((1 << 53) - 1, (1 << 53) - 1)
+"""Where no log ends."""
+
+
+class _NotKnown(Exception):
+    """An instance of metadata does not say; another one may, or the same one later."""
+
+
+class Loader:
+    """Reads logs through metadata; goes on with the next instance, from where it stood, when one fails.
+
+    Args:
+        channels: channels to the metadata instances, by number; the number wraps around.
+        instances: how many there are.
+        config: for the cores that are made.
+    """
+
+    def __init__(
+        self, channels: Callable[[int], grpc.aio.Channel], instances: int, config: GroupConfig
+    ) -> None:
+        self._channels = channels
+        self._instances = instances
+        self._config = config
+        self._current = 0
+
+    def image(self, shard: int, quarantine: Quarantine = NOBODY) -> LogImage:
+        """An image of nothing; of groups in quarantine it will only have the offsets."""
+        return LogImage(shard, self._config, quarantine)
+
+    async def acknowledged(self, shard: int) -> Position:
+        """How far a log is acknowledged now, as a majority of its nodes says; asks until it is known."""
+        pause_s = _PAUSE_FIRST_S
+        request = pb.ReadLogRequest(shard=shard, page_size=1)
+        getattr(request, "from").CopyFrom(_BEYOND.to_proto())
+        while True:
+            try:
+                return await self._acknowledged(request)
+            except _NotKnown as reason:
+                log.debug("acknowledged_not_read", shard=shard, reason=str(reason))
+            except Exception:  # who waits for this serves nobody before
+                log.exception("acknowledged_not_read", shard=shard)
+            self._current = (self._current + 1) % self._instances
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    async def _acknowledged(self, request: pb.ReadLogRequest) -> Position:
+        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
+        try:
+            page = await read_within(call, PAGE_TIMEOUT_S)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            raise _NotKnown(repr(error)) from error
+        finally:
+            call.cancel()
+        if isinstance(page, pb.ReadLogResponse) and page.outcome == pb.LOG_OUTCOME_OK:
+            return Position.from_proto(page.acknowledged)
+        raise _NotKnown(str(page))
+
+    async def preload(self, image: LogImage) -> None:
+        """Reads up to the acknowledged position, before the shard is claimed.
+
+        What is acknowledged stands in every later log, so nothing of it is read again after the claim.
+
+        Raises:
+            LoadFailed: see `LogImage.take`.
+            LogStopped: there is no such log.
+        """
+        await self._read(image, 0, b"", None)
+
+    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: pb.LogEnd) -> None:
+        """Reads on up to the reader's own Claim.
+
+        Raises:
+            LoadFailed: see `LogImage.take`; or the log ends before the Claim, or another Claim stands there.
+            LogStopped: somebody else claimed the shard meanwhile, or there is no such log.
+        """
+        await self._read(image, epoch, claim_nonce, end)
+        chain = image.chain
+        if (
+            chain.end != Position.from_proto(end.position)
+            or chain.end_hash != end.hash
+            or chain.nonces_of_claims.get(epoch) != claim_nonce
+        ):
+            raise LoadFailed(
+                f"the log ends at {chain.end.stream_id} and not with this owner's claim at "
+                f"{Position.from_proto(end.position).stream_id}"
+            )
+
+    async def _read(self, image: LogImage, epoch: int, nonce: bytes, end: pb.LogEnd | None) -> None:
+        pause_s, short_reads = _PAUSE_FIRST_S, 0
+        careful = False
+        while True:
+            before, instance = image.chain.end, self._current
+            try:
+                problem = await self._read_once(image, epoch, nonce, instance, careful=careful)
+            except LogDamaged as error:
+                if careful:
+                    raise LoadFailed(str(error)) from error
+                # Another node may have it as it was written: now metadata looks before it answers.
+                careful, problem = True, str(error)
+                alarm("log_damaged", shard=image.shard, reason=problem)
+            complete = end is None or image.chain.end.offset >= end.position.offset
+            if not problem and complete:
+                break
+            if image.chain.end != before:
+                pause_s = _PAUSE_FIRST_S
+            if not problem:
+                short_reads += 1
+                problem = f"the log was read up to {image.chain.end.stream_id} only"
+                if short_reads >= SHORT_READS_MAX:
+                    break
+            log.warning("log_read_repeated", shard=image.shard, reason=problem)
+            if self._current == instance:  # else another load has gone on already
+                self._current = (instance + 1) % self._instances
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        if image.base.upto.offset and image.base_marker is None:
+            raise LoadFailed(
+                f"the snapshot up to {image.base.upto.stream_id} was read, and no marker behind it in the "
+                "log says that it is the one"
+            )
+
+    async def _read_once(
+        self, image: LogImage, epoch: int, nonce: bytes, instance: int, *, careful: bool
+    ) -> str:
+        """Reads as far as one instance gives; returns why it ended early, empty if it did not."""
+        if image.fresh is False and image.chain.end.offset == 0:
+            image.restart()  # a snapshot that was not read to its end
+        call = rpc.MetadataServiceStub(self._channels(instance)).ReadLog(
+            _request(image, epoch, nonce, careful=careful)
+        )
+        try:
+            with COLLECTOR.left_alone():
+                while True:
+                    page = await read_within(call, PAGE_TIMEOUT_S)
+                    if not isinstance(page, pb.ReadLogResponse):
+                        return ""
+                    problem = _take(image, page)
+                    if problem:
+                        return problem
+                    await asyncio.sleep(0)
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except TimeoutError:
+            return f"no page for {PAGE_TIMEOUT_S} s"
+        finally:
+            call.cancel()
+
+
+def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> pb.ReadLogRequest:
+    request = pb.ReadLogRequest(
+        shard=image.shard,
+        epoch=epoch,
+        claim_nonce=nonce,
+        page_size=PAGE_RECORDS,
+        packed=True,
+        snapshot=image.fresh,
+        without_snapshots=[upto.to_proto() for upto in sorted(image.unusable)],
+    )
+    end = image.chain.end
+    if end.offset:
+        getattr(request, "from").CopyFrom(end.after(1).to_proto())
+        if careful:
+            request.after_hash = image.chain.end_hash
+    return request
+
+
+def _take(image: LogImage, page: pb.ReadLogResponse) -> str:
+    """Takes a page; returns why the read has to begin anew, empty if it has not.
+
+    Raises:
+        LogDamaged, LoadFailed: see `LogImage.take`; or every node says that the log is damaged.
+        LogStopped: somebody else claimed the shard, or there is no such log.
+    """
+    if page.outcome in (pb.LOG_OUTCOME_FENCED, pb.LOG_OUTCOME_NO_LOG, pb.LOG_OUTCOME_TRUNCATED):
+        raise LogStopped(page.outcome, page.message)
+    if page.outcome == pb.LOG_OUTCOME_TRIMMED:
+        image.restart()
+        return page.message
+    if page.outcome == pb.LOG_OUTCOME_DAMAGED:
+        if not page.HasField("snapshot_upto"):
+            raise LoadFailed(page.message)
+        return _without(image, page, page.message)
+    if page.outcome != pb.LOG_OUTCOME_OK:
+        return page.message or pb.LogOutcome.Name(page.outcome)
+    try:
+        if page.snapshot_part:
+            image.take_part(page.snapshot_part)
+        for run in page.runs:
+            image.take(run)
+    except SnapshotUnusable as error:
+        return _without(image, page, str(error))
+    return ""
+
+
+def _without(image: LogImage, page: pb.ReadLogResponse, reason: str) -> str:
+    """Goes on without a snapshot: with an older one, or with the log from its beginning."""
+    upto = Position.from_proto(page.snapshot_upto)
+    alarm("snapshot_unusable", shard=image.shard, upto=upto.stream_id, reason=reason)
+    image.unusable.add(upto)
+    image.restart()
+    return reason

@@ -1,0 +1,139 @@
+"""What was read of a log so far: the state that a snapshot and the records behind it make."""
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+from muster_core.config import GroupConfig
+from muster_core.log.record_run import RecordRun
+from muster_core.log.replay import ChainReader, LogDamaged, Marker
+from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_core.state.quarantine import NOBODY, Quarantine
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_runtime import clock
+
+from muster_coordinator.failstop.failures import Failure, of_replay
+
+
+class LoadFailed(Exception):
+    """The log can be read, but must not be served: it is damaged, shorter than it was, or not understood.
+
+    Attributes:
+        failure: the record that made this program fail, where that is one of a group; None: nothing of it.
+    """
+
+    def __init__(self, text: str, failure: Failure | None = None) -> None:
+        super().__init__(text)
+        self.failure = failure
+
+
+class LogImage:
+    """The state after the last entry that was read, and that entry's place and hash.
+
+    Args:
+        shard: the shard.
+        config: for its core.
+        quarantine: groups of which only the offsets are taken over.
+
+    Attributes:
+        core: the state.
+        chain: the end of what was read.
+        base: what the snapshot covers that the read began with.
+        records: number of records that were replayed.
+        size_bytes: bytes of these.
+        written_at_ms: when the last of them was written, wall clock.
+        unusable: snapshots that turned out not to be usable, by the last position that they cover.
+    """
+
+    def __init__(self, shard: int, config: GroupConfig, quarantine: Quarantine = NOBODY) -> None:
+        self.shard = shard
+        self._quarantine = quarantine
+        self.unusable: set[Position] = set()
+        self._config = config
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all that was read, but not which snapshots are unusable."""
+        self.core = Shard(self.shard, self._config, self._quarantine)
+        self.chain = ChainReader()
+        self.base: Covered = nothing_of(self.shard)
+        self.records = self.size_bytes = self.written_at_ms = 0
+        self._restoring: SnapshotReader | None = None
+        self._digest = b""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.chain.end.offset == 0 and self._restoring is None
+
+    @property
+    def base_marker(self) -> Marker | None:
+        """The marker of the snapshot that the read began with; None: none, or it was not read yet."""
+        for marker in self.chain.markers:
+            snapshot = marker.snapshot
+            if Position.from_proto(snapshot.upto) == self.base.upto:
+                same = snapshot.hash == self.base.hash and snapshot.digest == self._digest
+                return marker if same else None
+        return None
+
+    def take_part(self, part: bytes) -> None:
+        """Takes the next part of a snapshot; before any entries.
+
+        Raises:
+            SnapshotUnusable: see `SnapshotReader.take`.
+        """
+        if self._restoring is None:
+            self._restoring = self.core.restore()
+        self._restoring.take(part)
+
+    def take(self, run: bytes) -> None:
+        """Checks the entries of a serialised `EntryRun` and replays their records.
+
+        Raises:
+            SnapshotUnusable: they come before the snapshot is complete.
+            LogDamaged: they do not follow what was read before; nothing of them was taken.
+            LoadFailed: this version must not serve them.
+        """
+        if self._restoring is not None:
+            self._begin_behind(self._restoring)
+        columns = pb.EntryRun.FromString(run)
+        first = Position(columns.epoch, columns.first_offset)
+        records = _decoded(first, columns.records[:])
+        self.chain.read_run(records, columns.nonces, columns.hashes)
+        try:
+            self.core.replay_run(records)
+        except Exception as error:
+            where = f"from {first.stream_id} to {self.chain.end.stream_id}"
+            raise LoadFailed(
+                f"a record {where} cannot be replayed: {error!r}",
+                of_replay(self.core, clock.wall_ms(), error),
+            ) from error
+        self.records += len(records)
+        self.size_bytes += sum(map(len, records.datas))
+        self.written_at_ms = max(self.written_at_ms, records.times_ms()[-1])
+
+    def _begin_behind(self, restored: SnapshotReader) -> None:
+        if not restored.complete or restored.covered is None:
+            raise SnapshotUnusable("the snapshot ends before its last item")
+        self._restoring = None
+        self.base, self._digest = restored.covered, restored.digest
+        self.chain = ChainReader(self.base.upto, self.base.hash)
+
+
+def _decoded(first: Position, datas: Sequence[bytes]) -> RecordRun:
+    """The records of a run.
+
+    Raises:
+        LogDamaged: one of them is no record.
+    """
+    try:
+        return RecordRun(first, datas)
+    except DecodeError:
+        for index, data in enumerate(datas):
+            try:
+                records_pb2.Record.FromString(data)
+            except DecodeError:
+                raise LogDamaged(first.after(index), "its record cannot be decoded") from None
+        raise

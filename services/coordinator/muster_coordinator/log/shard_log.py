@@ -1,0 +1,264 @@
+"""The end of one shard's log, as its owner knows it: batches appends, answers barriers."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from muster_core.position import Position
+from muster_core.record_bounds import (
+    APPEND_MAX_BYTES,
+    APPEND_MAX_RECORDS,
+    RECORD_MAX_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_coordinator.log.log_client import Log, Nonces, Step
+from muster_coordinator.log.watch import Watch
+
+
+class TooLarge(ValueError):
+    """Records that the log would not take: whoever made them must make less of them."""
+
+
+class LogStopped(Exception):
+    """Nothing can be written to the log any more, and the owner must not go on.
+
+    Attributes:
+        outcome: FENCED: somebody else has the shard. Else the log is damaged, and `message` says how.
+        epoch: with FENCED the epoch that was promised, if known.
+    """
+
+    def __init__(self, outcome: pb.LogOutcome.ValueType, message: str, epoch: int = 0) -> None:
+        super().__init__(f"{pb.LogOutcome.Name(outcome)}: {message}")
+        self.outcome = outcome
+        self.message = message
+        self.epoch = epoch
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another claim took the shard; everything else is damage."""
+        return self.outcome == pb.LOG_OUTCOME_FENCED
+
+
+@dataclass(slots=True)
+class _Batch:
+    append_id: int
+    records: Sequence[bytes]
+    size_bytes: int
+    ends_step: bool
+
+
+class ShardLog:
+    """Writes behind one claim, one step at a time.
+
+    All appends that wait when a step ends go together in the next one. A barrier is answered by the first
+    step that was begun after it and went well: an append proves the same as a `check`, that a majority
+    still holds this claim's promise.
+
+    Args:
+        shard: the shard.
+        epoch: epoch of the claim.
+        claim_nonce: its nonce.
+        end: end of the log; at first the Claim record.
+        log: the log client.
+        nonces: source of nonces.
+        on_done: told of each append, in order, with the place of its first record.
+        on_stopped: told once when nothing can be written any more.
+        watch: told of the steps that carry appends; nobody is if absent.
+
+    Attributes:
+        end: the last entry that is acknowledged.
+        written_bytes: about how much was written behind the Claim.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        epoch: int,
+        claim_nonce: bytes,
+        end: pb.LogEnd,
+        log: Log,
+        nonces: Nonces,
+        on_done: Callable[[int, Position], None],
+        on_stopped: Callable[[LogStopped], None],
+        watch: Watch | None = None,
+    ) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.claim_nonce = claim_nonce
+        self.end = end
+        self.written_bytes = 0
+        self._log = log
+        self._nonces = nonces
+        self._on_done = on_done
+        self._on_stopped = on_stopped
+        self._watch = watch
+        self._queue: deque[_Batch] = deque()
+        self._sent: list[_Batch] = []
+        self._step: asyncio.Future[pb.LogResult] | None = None
+        self._barriers: list[asyncio.Future[None]] = []
+        self._barriers_of_step: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._scheduled = False
+        self._stopped: LogStopped | None = None
+        self._ended = False
+        self._closed = False
+
+    def append(
+        self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False, ends_log: bool = False
+    ) -> None:
+        """Stores records, all or nothing, behind everything that was given before.
+
+        They wait for the end of the loop turn, so that what one turn brings travels together.
+
+        Args:
+            append_id: what `on_done` is told.
+            records: their bytes.
+            ends_step: nothing travels behind them in the same step, so that `end` is their end in `on_done`.
+            ends_log: nothing is written behind them: what is given later is dropped.
+
+        Raises:
+            TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.
+        """
+        size_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in records)
+        if (
+            size_bytes > APPEND_MAX_BYTES
+            or not 0 < len(records) <= APPEND_MAX_RECORDS
+            or max(map(len, records)) > RECORD_MAX_BYTES
+        ):
+            text = f"shard {self.shard}: {len(records)} records of {size_bytes} bytes are no step of the log"
+            raise TooLarge(text)
+        if self._ended:
+            return
+        self._ended = ends_log
+        self._queue.append(_Batch(append_id, records, size_bytes, ends_step))
+        self._schedule()
+
+    def barrier(self) -> "asyncio.Future[None]":
+        """Done when a majority has confirmed, after now, that the claim still stands.
+
+        It fails with `LogStopped` when it does not; it is cancelled when the log is closed.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._stopped is not None:
+            future.set_exception(self._stopped)
+        elif self._closed:
+            future.cancel()
+        else:
+            self._barriers.append(future)
+            self._schedule()
+        return future
+
+    @property
+    def busy(self) -> bool:
+        """Whether records wait or are on their way."""
+        return bool(self._queue or self._sent)
+
+    async def until_idle(self) -> None:
+        """Waits until no records wait or are on their way, or the log is closed or stopped."""
+        while self.busy and not self._closed and self._stopped is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+
+    def close(self) -> None:
+        """Drops the log: repetitions end, waiters are cancelled. What is on its way may still land."""
+        self._closed = True
+        if self._step is not None:
+            self._step.cancel()
+            self._step = None
+        self._queue.clear()
+        self._sent.clear()
+        for barrier in (*self._barriers, *self._barriers_of_step):
+            barrier.cancel()
+        self._barriers, self._barriers_of_step = [], []
+        self._wake_idle()
+
+    def _schedule(self) -> None:
+        if self._step is None and not self._scheduled and not self._closed and self._stopped is None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._step is not None or self._closed or self._stopped is not None:
+            return
+        self._barriers = [barrier for barrier in self._barriers if not barrier.done()]
+        step: Step
+        if self._queue:
+            step = self._next_batch()
+            if self._watch is not None:
+                self._watch.sending(step, [batch.append_id for batch in self._sent])
+        elif self._barriers:
+            step = pb.CheckStep(epoch=self.epoch, claim_nonce=self.claim_nonce)
+        else:
+            return
+        self._barriers_of_step, self._barriers = self._barriers, []
+        self._step = self._log.submit(self.shard, step)
+        self._step.add_done_callback(self._stepped)
+
+    def _next_batch(self) -> pb.AppendStep:
+        step = pb.AppendStep(epoch=self.epoch, claim_nonce=self.claim_nonce, end=self.end)
+        count = size_bytes = 0
+        while self._queue:
+            batch = self._queue[0]
+            count += len(batch.records)
+            size_bytes += batch.size_bytes
+            if self._sent and (count > APPEND_MAX_RECORDS or size_bytes > APPEND_MAX_BYTES):
+                size_bytes -= batch.size_bytes
+                break
+            self._sent.append(self._queue.popleft())
+            for record in batch.records:
+                step.records.add(record=record, nonce=self._nonces.next())
+            if batch.ends_step:
+                break
+        self.written_bytes += size_bytes
+        return step
+
+    def _stepped(self, future: "asyncio.Future[pb.LogResult]") -> None:
+        if future.cancelled() or self._closed:
+            return
+        self._step = None
+        if self._watch is not None:
+            self._watch.settled()
+        result = future.result()
+        if result.outcome != pb.LOG_OUTCOME_OK:
+            self._stop(LogStopped(result.outcome, result.message, result.epoch))
+            return
+        sent, self._sent = self._sent, []
+        barriers, self._barriers_of_step = self._barriers_of_step, []
+        if sent:
+            place = Position(self.epoch, self.end.position.offset + 1)
+            self.end = result.end
+            for batch in sent:
+                self._on_done(batch.append_id, place)
+                place = place.after(len(batch.records))
+        for barrier in barriers:
+            if not barrier.done():
+                barrier.set_result(None)
+        self._schedule_rest()
+
+    def _schedule_rest(self) -> None:
+        if self._queue or self._barriers:
+            self._schedule()
+        if not self.busy:
+            self._wake_idle()
+
+    def _stop(self, reason: LogStopped) -> None:
+        self._stopped = reason
+        self._queue.clear()
+        self._sent.clear()
+        for barrier in (*self._barriers, *self._barriers_of_step):
+            if not barrier.done():
+                barrier.set_exception(reason)
+        self._barriers, self._barriers_of_step = [], []
+        self._wake_idle()
+        self._on_stopped(reason)
+
+    def _wake_idle(self) -> None:
+        waiting, self._idle = self._idle, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,527 @@
+"""The shards of this process: claims, pulls, hand-overs, one task per shard at a time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+from muster_core.catalog import Catalog
+from muster_core.events import FeaturesEnabled, TopicsChanged
+from muster_core.features import NO_FEATURES, Feature, known_of
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_runtime.logs import alarm
+from muster_runtime.rpc.channels import Address
+from muster_runtime.view import ClusterView
+
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.log.log_image import LoadFailed, LogImage
+from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.ownership.lease import LeaseKeeper
+from muster_coordinator.ownership.peers import Peers
+from muster_coordinator.ownership.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.shard.surroundings import Surroundings
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipPace:
+    """Limits and times of ownership.
+
+    Attributes:
+        tick_ms: how often the plan is made again even if nothing changed.
+        join_delay_ms: how long this process must be among the live ones before it takes its first shard.
+        settle_ms: the live set must be unchanged for so long before a shard moves for balance.
+        moves_max: claims and pulls in flight at a time.
+        handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
+            time, each quick, are better than many that wait for each other.
+        retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
+        retry_max_ms: longest such pause.
+        stale_row_ms: how long owner rows that name this process after it gave a shard up are disbelieved.
+        drain_limit_ms: how long a draining process waits for its shards to be pulled.
+    """
+
+    tick_ms: int = 250
+    join_delay_ms: int = 300
+    settle_ms: int = 5_000
+    moves_max: int = 16
+    handoffs_max: int = 4
+    retry_ms: int = 200
+    retry_max_ms: int = 5_000
+    stale_row_ms: int = 2_000
+    drain_limit_ms: int = 10_000
+
+
+class Ownership:
+    """Brings what this process owns in line with what it should own.
+
+    Args:
+        me: this coordinator, as clients reach it.
+        view: the cluster, pushed by metadata.
+        lease: held or not; told what is served.
+        surroundings: what all shards share; its `changed` must be `shard_changed`.
+        loader: reads logs.
+        peers: asks other coordinators.
+        pace: limits and times.
+    """
+
+    def __init__(
+        self,
+        me: common_pb2.Coordinator,
+        view: ClusterView,
+        lease: LeaseKeeper,
+        surroundings: Callable[["Ownership"], Surroundings],
+        loader: Loader,
+        peers: Peers,
+        pace: OwnershipPace,
+    ) -> None:
+        self.shards: dict[int, OwnedShard] = {}
+        self.draining = False
+        self._me = me
+        self._view = view
+        self._lease = lease
+        self._around = surroundings(self)
+        self._loader = loader
+        self._peers = peers
+        self._pace = pace
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._pulls_not_asked: set[int] = set()
+        self._not_before_ms: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self._live_here_since_ms: int | None = None
+        self._joining: asyncio.TimerHandle | None = None
+        self._lost: dict[int, tuple[int, int]] = {}
+        self._given: dict[int, common_pb2.Coordinator] = {}
+        self._live: frozenset[str] = frozenset()
+        self._live_since_ms = 0
+        self._known_addresses: frozenset[Address] = frozenset()
+        self.catalog: Catalog | None = None
+        self._pushed: metadata_pb2.TopicCatalog | None = None
+        self._topics: dict[str, discovery_pb2.Topic] | None = None
+        self._caught_up = False
+        self._catching_up: asyncio.Task[None] | None = None
+        self._features = NO_FEATURES
+        self._background: set[asyncio.Task[Any]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._emptied = asyncio.Event()
+        self._handoffs = asyncio.Semaphore(pace.handoffs_max)
+        self._stopped = False
+
+    # --- life
+
+    def start(self) -> None:
+        """Begins to reconcile, on every change of the view and on a tick."""
+        self._unsubscribe = self._view.subscribe(self.reconcile)
+        self._ticker = asyncio.get_running_loop().create_task(self._tick_forever(), name="ownership")
+
+    async def drain(self) -> None:
+        """Lets successors pull all shards; gives up the rest after a limit, or if nobody can take them."""
+        self.draining = True
+        self._announce()
+        for shard in tuple(self._pulls_not_asked):
+            self._cancel(shard)
+        limit_ms = self._now_ms() + self._pace.drain_limit_ms
+        while self.shards and self._now_ms() < limit_ms and self._can_hand_over():
+            self._emptied.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), self._pace.tick_ms / 1000)
+        if self.shards:
+            log.warning("shards_released", shards=len(self.shards), others_live=self.others_live)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(shard.hand_over(None) for shard in tuple(self.shards.values())))
+
+    async def stop(self) -> None:
+        """Stops everything where it stands; what is still served here is dropped."""
+        self._stopped = True
+        self._unsubscribe()
+        if self._joining is not None:
+            self._joining.cancel()
+        tasks = [*self._tasks.values(), *self._background]
+        if self._ticker is not None:
+            tasks.append(self._ticker)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for shard in tuple(self.shards.values()):
+            shard.unload(None)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of all shards."""
+        cores = (shard.core for shard in self.shards.values())
+        return sum(len(core.groups) for core in cores if core is not None)
+
+    @property
+    def core_failures(self) -> int:
+        """How often a core raised."""
+        return self._around.faults.count
+
+    # --- lease
+
+    def may_answer(self, now_ms: int) -> bool:
+        """Whether clients may be answered at a boot time: the lease is held, and the topics are known."""
+        return self._caught_up and self._lease.may_answer(now_ms)
+
+    def suspended(self) -> None:
+        """The lease's deadline passed."""
+        self._caught_up = False
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        for shard in self.shards.values():
+            shard.suspend()
+
+    def resumed(self) -> None:
+        """The lease is held, for the first time or again; nothing is served before the topics are known."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._catching_up = self._in_background(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """Hears of every deletion of a topic that was answered while this process had no lease.
+
+        Who answers a deletion waits for those that hold a lease: this one asks for the end of the catalog's
+        log after it has one, so either waits for the other (docs/safety.md, "Topics").
+        """
+        seen = 0
+        while (cluster := self._view.cluster) is None:
+            seen = await self._view.wait_change(seen)
+        end = await self._loader.acknowledged(cluster.shard_count)
+        while True:
+            seen = self._view.changes
+            self._note_topics()
+            if self.catalog is not None and self.catalog.offset >= end.offset:
+                break
+            await self._view.wait_change(seen)
+        self._caught_up = True
+        self.reconcile()
+
+    # --- what others ask
+
+    def owner_elsewhere(self, shard: int) -> common_pb2.Coordinator | None:
+        """Who owns a shard that is not served here, as far as known; without a node only the epoch counts."""
+        row = self._view.owner(shard)
+        given = self._given.get(shard)
+        if given is not None and (row is None or row.shard_epoch <= given.shard_epoch):
+            return given
+        if row is None or row.node_id == self._me.node_id:
+            return (
+                common_pb2.Coordinator(shard=shard, shard_epoch=row.shard_epoch) if row is not None else None
+            )
+        node = self._view.node(row.node_id)
+        if node is None or node.state not in (
+            discovery_pb2.COORDINATOR_STATE_LIVE,
+            discovery_pb2.COORDINATOR_STATE_DRAINING,
+        ):
+            return common_pb2.Coordinator(shard=shard, shard_epoch=row.shard_epoch)
+        return common_pb2.Coordinator(
+            node_id=node.node_id, host=node.host, port=node.port, shard=shard, shard_epoch=row.shard_epoch
+        )
+
+    async def give(self, number: int, asker: common_pb2.Coordinator) -> peer_pb.RequestHandoffResponse:
+        """Hands a shard over to a coordinator that asks for it, or says why not."""
+        shard = self.shards.get(number)
+        if shard is None or shard.phase in (Phase.FAILED, Phase.GONE, Phase.ELSEWHERE):
+            return _no(peer_pb.HANDOFF_OUTCOME_NOT_OWNER, "this coordinator does not serve the shard")
+        if shard.phase is not Phase.SERVING or shard.suspended:
+            return _no(peer_pb.HANDOFF_OUTCOME_BUSY, f"the shard is {shard.phase.value}")
+        picture = self._picture()
+        if picture is None or not may_give(picture, number, asker.node_id, draining=self.draining):
+            return _no(peer_pb.HANDOFF_OUTCOME_DECLINED, "by this coordinator's view the shard stays here")
+        epoch = shard.epoch
+        successor = common_pb2.Coordinator(
+            node_id=asker.node_id, host=asker.host, port=asker.port, shard=number, shard_epoch=epoch
+        )
+        self._given[number] = successor
+        await asyncio.shield(self._in_background(shard.hand_over(successor)))
+        log.info("shard_handed_over", shard=number, epoch=epoch, successor=asker.node_id)
+        return peer_pb.RequestHandoffResponse(outcome=peer_pb.HANDOFF_OUTCOME_HANDED_OVER, shard_epoch=epoch)
+
+    # --- reconciling
+
+    def shard_changed(self, shard: OwnedShard) -> None:
+        """A shard began or ceased to be served."""
+        if shard.phase is Phase.GONE and self.shards.get(shard.number) is shard:
+            del self.shards[shard.number]
+            if shard.reloads and not self._stopped:
+                self._not_before_ms[shard.number] = self._around.faults.not_before_ms(shard.number)
+                asyncio.get_running_loop().call_soon(self.reconcile)
+            else:
+                self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
+                self._around.faults.forget(shard.number)
+        if shard.phase is Phase.SERVING:
+            self._given.pop(shard.number, None)
+            self._failures.pop(shard.number, None)
+        if not self.shards:
+            self._emptied.set()
+        if not self._stopped:
+            self._announce()
+
+    def reconcile(self) -> None:
+        """Begins what should be done now. Cheap when nothing is."""
+        if self._stopped:
+            return
+        self._lease.set_lease_ms(self._view.lease_ms)
+        self._note_live()
+        self._note_topics()
+        self._note_features()
+        picture = self._picture()
+        if picture is None:
+            return
+        self._check_foreign_owners(picture)
+        for shard in tuple(self._pulls_not_asked):
+            if not still_wanted(picture, shard):
+                self._cancel(shard)
+        if not self.may_answer(self._now_ms()):
+            return
+        for held in self.shards.values():
+            if held.suspended:
+                held.resume()
+        if not self.draining and self._joined(picture):
+            self._begin(plan(picture))
+
+    def _joined(self, picture: Picture) -> bool:
+        """Whether this process has been a live one for long enough to trust that nobody owns a shard.
+
+        An instance of metadata learns of others' leases and claims by reading the tables now and then: its
+        first picture may lack owners that are there.
+        """
+        if self._me.node_id not in picture.live:
+            self._live_here_since_ms = None
+            return False
+        now_ms = self._now_ms()
+        if self._live_here_since_ms is None:
+            self._live_here_since_ms = now_ms
+        left_ms = self._live_here_since_ms + self._pace.join_delay_ms - now_ms
+        if left_ms > 0 and self._joining is None:
+            loop = asyncio.get_running_loop()
+            self._joining = loop.call_later(left_ms / 1000, self.reconcile)
+        return left_ms <= 0
+
+    def _begin(self, actions: list[Claim | Pull]) -> None:
+        now_ms = self._now_ms()
+        for action in actions:
+            if len(self._tasks) >= self._pace.moves_max:
+                return
+            if self._not_before_ms.get(action.shard, 0) > now_ms or action.shard in self._tasks:
+                continue
+            phase = Phase.CLAIMING if isinstance(action, Claim) else Phase.ELSEWHERE
+            shard = OwnedShard(action.shard, self._around, phase, action.above_epoch)
+            self.shards[action.shard] = shard
+            work = self._claim(shard, action) if isinstance(action, Claim) else self._pull(shard, action)
+            task = asyncio.get_running_loop().create_task(self._acquire(shard, work))
+            self._tasks[action.shard] = task
+
+    async def _acquire(self, shard: OwnedShard, work: Coroutine[Any, Any, None]) -> None:
+        number = shard.number
+        try:
+            await work
+        except LogStopped as error:
+            if error.fenced:
+                log.warning("claim_lost", shard=number, reason=str(error))
+            else:
+                alarm("log_damaged", shard=number, reason=str(error))
+        except LoadFailed:
+            pass  # the shard stays, as FAILED
+        except Exception:
+            log.exception("claim_failed", shard=number)
+        finally:
+            self._pulls_not_asked.discard(number)
+            self._tasks.pop(number, None)
+            if shard.phase in (Phase.ELSEWHERE, Phase.CLAIMING, Phase.LOADING):
+                self.shards.pop(number, None)
+                self._pause(number)
+                if not self.shards:
+                    self._emptied.set()
+            if not self._stopped:
+                asyncio.get_running_loop().call_soon(self.reconcile)
+
+    async def _claim(self, shard: OwnedShard, action: Claim) -> None:
+        await shard.claim(action.above_epoch, self._image(shard.number))
+
+    async def _pull(self, shard: OwnedShard, action: Pull) -> None:
+        self._pulls_not_asked.add(shard.number)
+        image = self._image(shard.number)
+        try:
+            await self._loader.preload(image)
+        except LoadFailed as error:
+            # The owner serves it; do not take from it what this process cannot read.
+            alarm("preload_failed", shard=shard.number, reason=str(error))
+            return
+        async with self._handoffs:
+            self._pulls_not_asked.discard(shard.number)
+            await self._take_over(shard, action, image)
+
+    async def _take_over(self, shard: OwnedShard, action: Pull, image: LogImage) -> None:
+        """Asks the owner, then claims. From the answer on nobody serves the shard until the end of this."""
+        node = self._view.node(action.owner)
+        if node is None or self.draining:
+            return
+        shard.phase = Phase.CLAIMING
+        try:
+            answer = await self._peers.request_handoff(
+                Address(node.host, node.port), shard.number, action.above_epoch, self._me
+            )
+        except grpc.aio.AioRpcError as error:
+            log.warning(
+                "handoff_not_answered", shard=shard.number, owner=action.owner, reason=error.code().name
+            )
+            return
+        if answer.outcome not in (peer_pb.HANDOFF_OUTCOME_HANDED_OVER, peer_pb.HANDOFF_OUTCOME_NOT_OWNER):
+            log.debug("handoff_refused", shard=shard.number, owner=action.owner, reason=answer.message)
+            return
+        await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
+
+    def _image(self, shard: int) -> LogImage:
+        return self._loader.image(shard, self._around.faults.quarantine(shard))
+
+    def _pause(self, shard: int) -> None:
+        """Before a shard is tried again: twice as long after each failure in a row."""
+        failures = self._failures[shard] = self._failures.get(shard, 0) + 1
+        pause_ms = min(self._pace.retry_ms << min(failures - 1, 10), self._pace.retry_max_ms)
+        not_before_ms = self._around.faults.not_before_ms(shard)
+        self._not_before_ms[shard] = max(self._now_ms() + pause_ms, not_before_ms)
+
+    def _cancel(self, shard: int) -> None:
+        task = self._tasks.get(shard)
+        if task is not None:
+            task.cancel()
+
+    def _check_foreign_owners(self, picture: Picture) -> None:
+        """A newer owner by the view is a hint: ask the log whether the claim here still stands."""
+        for number, shard in tuple(self.shards.items()):
+            owner = picture.owners.get(number)
+            if owner is None or owner.epoch <= shard.epoch or owner.node_id == picture.me:
+                continue
+            if shard.phase is Phase.SERVING:
+                self._in_background(shard.verify())
+            elif shard.phase is Phase.FAILED:
+                shard.unload(None)
+
+    def _note_live(self) -> None:
+        picture = self._picture()
+        live = frozenset(picture.live) if picture is not None else frozenset()
+        if live != self._live:
+            self._live, self._live_since_ms = live, self._now_ms()
+        addresses = self._addresses()
+        if addresses != self._known_addresses:
+            self._known_addresses = addresses
+            self._in_background(self._peers.keep(addresses))
+
+    def _addresses(self) -> frozenset[Address]:
+        cluster = self._view.cluster
+        nodes = () if cluster is None else cluster.coordinators
+        gone = discovery_pb2.COORDINATOR_STATE_DEAD
+        return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
+
+    def _note_topics(self) -> None:
+        pushed = self._view.catalog
+        if pushed is None or pushed is self._pushed:
+            return
+        self._pushed = pushed
+        before, self._topics = self._topics, {topic.name: topic for topic in pushed.topics}
+        topics = self._topics
+        self.catalog = Catalog(
+            pushed.version.offset,
+            {name: topic.partitions for name, topic in topics.items()},
+            {removed.name: removed.offset for removed in pushed.deletions},
+            {name: topic.incarnation for name, topic in topics.items()},
+            pushed.deletions_since,
+        )
+        changed: frozenset[str] = frozenset()
+        deleted: frozenset[str] = frozenset()
+        if before is not None:
+            changed = frozenset(
+                name
+                for name in before.keys() | topics.keys()
+                if _are_different(before.get(name), topics.get(name))
+            )
+            deleted = frozenset(before.keys() - topics.keys())
+        event = TopicsChanged(changed, deleted, self.catalog)
+        for shard in tuple(self.shards.values()):
+            shard.tell(event)
+        self._lease.carried_out(self.catalog.offset)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the cluster has enabled, from whoever was the first to say so."""
+        return known_of(self._view.features) | self._lease.features
+
+    def _note_features(self) -> None:
+        features = self.features
+        if features != self._features:
+            self._features = features
+            for shard in tuple(self.shards.values()):
+                shard.tell(FeaturesEnabled(features))
+
+    def _picture(self) -> Picture | None:
+        cluster = self._view.cluster
+        if cluster is None:
+            return None
+        now_ms = self._now_ms()
+        for number, (_, until_ms) in tuple(self._lost.items()):
+            if until_ms <= now_ms:
+                del self._lost[number]
+        return Picture(
+            me=self._me.node_id,
+            shard_count=cluster.shard_count,
+            nodes={node.node_id: node.state for node in cluster.coordinators},
+            owners={row.shard: Owner(row.node_id, row.shard_epoch) for row in cluster.shards},
+            held=self.shards.keys(),
+            lost={number: epoch for number, (epoch, _) in self._lost.items()},
+            settled=now_ms - self._live_since_ms >= self._pace.settle_ms,
+        )
+
+    @property
+    def others_live(self) -> bool:
+        """Whether the view has other live coordinators, which can take shards over."""
+        picture = self._picture()
+        return picture is not None and any(node != self._me.node_id for node in picture.live)
+
+    def _can_hand_over(self) -> bool:
+        """Whether a draining process may still hope for successors: not without its lease, nor alone."""
+        return self._lease.may_answer(self._now_ms()) and self.others_live
+
+    def _announce(self) -> None:
+        serving = [(shard.number, shard.epoch) for shard in self.shards.values() if shard.serving]
+        self._lease.announce(serving, draining=self.draining)
+
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def _tick_forever(self) -> None:
+        while True:
+            try:
+                self.reconcile()
+            except Exception:
+                log.exception("reconcile_failed")
+            await asyncio.sleep(self._pace.tick_ms / 1000)
+
+    def _now_ms(self) -> int:
+        return self._around.now().boot_ms
+
+
+def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
+    """Whether a topic came, went, came again, or got another number of partitions."""
+    if before is None or now is None:
+        return before is not now
+    if before.partitions != now.partitions:
+        return True
+    # An instance of metadata of an older version does not tell incarnations.
+    return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)
+
+
+def _no(outcome: peer_pb.HandoffOutcome.ValueType, message: str) -> peer_pb.RequestHandoffResponse:
+    return peer_pb.RequestHandoffResponse(outcome=outcome, message=message)

@@ -1,0 +1,105 @@
+"""Coordinators among themselves: asking for a shard, and being asked."""
+
+from collections.abc import Awaitable, Callable, Set
+
+import grpc
+import structlog
+from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as rpc
+from muster_protos.muster.v1 import common_pb2
+from muster_runtime.rpc.channels import Address
+from muster_runtime.rpc.refusals import InvalidArgument, Violation
+
+from muster_coordinator.validation import ID_MAX_BYTES
+
+log = structlog.get_logger()
+
+ASK_TIMEOUT_S = 3.0
+"""A hand-over waits a second for open appends at most; an owner that takes longer is asked again."""
+
+
+class Peers:
+    """Asks other coordinators.
+
+    Args:
+        connect: makes a channel to an address.
+    """
+
+    def __init__(self, connect: Callable[[Address], grpc.aio.Channel]) -> None:
+        self._connect = connect
+        self._channels: dict[Address, grpc.aio.Channel] = {}
+
+    async def request_handoff(
+        self, address: Address, shard: int, shard_epoch: int, successor: common_pb2.Coordinator
+    ) -> pb.RequestHandoffResponse:
+        """Asks the owner at an address for a shard.
+
+        Raises:
+            grpc.aio.AioRpcError: it did not answer; whether it gave the shard up is not known.
+        """
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._connect(address)
+        stub: rpc.CoordinatorPeerServiceAsyncStub = rpc.CoordinatorPeerServiceStub(channel)
+        request = pb.RequestHandoffRequest(shard=shard, shard_epoch=shard_epoch, successor=successor)
+        return await stub.RequestHandoff(request, timeout=ASK_TIMEOUT_S)
+
+    async def keep(self, addresses: Set[Address]) -> None:
+        """Closes the channels to all other addresses: nobody is there any more."""
+        for address in self._channels.keys() - addresses:
+            await self._channels.pop(address).close()
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+
+class CoordinatorPeerServicer(rpc.CoordinatorPeerServiceServicer):
+    """Answers other coordinators, and `muster doctor`.
+
+    Args:
+        give: hands a shard over to a successor, or says why not.
+        failed: what failed in this process.
+    """
+
+    def __init__(
+        self,
+        give: Callable[[int, common_pb2.Coordinator], Awaitable[pb.RequestHandoffResponse]],
+        failed: Callable[[], pb.DescribeFaultsResponse],
+    ) -> None:
+        self._give = give
+        self._failed = failed
+
+    async def DescribeFaults(
+        self, _request: pb.DescribeFaultsRequest, _context: object
+    ) -> pb.DescribeFaultsResponse:
+        """Says what failed here."""
+        return self._failed()
+
+    async def RequestHandoff(
+        self, request: pb.RequestHandoffRequest, _context: object
+    ) -> pb.RequestHandoffResponse:
+        """Hands a shard over to the coordinator that asks."""
+        who = request.successor
+        problems = [
+            Violation(f"successor.{name}", text)
+            for name, text, good in (
+                (
+                    "node_id",
+                    f"must be 1 to {ID_MAX_BYTES} bytes long",
+                    1 <= len(who.node_id.encode()) <= ID_MAX_BYTES,
+                ),
+                (
+                    "host",
+                    f"must be 1 to {ID_MAX_BYTES} bytes long",
+                    1 <= len(who.host.encode()) <= ID_MAX_BYTES,
+                ),
+                ("port", "must be 1 to 65535", 1 <= who.port <= 65_535),
+            )
+            if not good
+        ]
+        if problems:
+            raise InvalidArgument(problems)
+        return await self._give(request.shard, who)

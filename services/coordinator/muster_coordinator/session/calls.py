@@ -1,0 +1,208 @@
+"""The group calls of one session stream: started as they come, answered as frames."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from muster_core.events import GroupResponse
+from muster_protos.muster.v1 import session_pb2 as pb
+from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
+
+from muster_coordinator.api.calls import Calls, check
+from muster_coordinator.shard.owned_shard import OwnedShard
+
+log = structlog.get_logger()
+
+_RETRY_MS = 100
+
+CALL_MAX_BYTES = {
+    "join_group": 2 << 20,
+    "sync_group": 4 << 20,
+    "offset_commit": 4 << 20,
+    "offset_fetch": 4 << 20,
+}
+"""Largest call in bytes, as of the unary ones; of others:"""
+OTHER_CALL_MAX_BYTES = 1 << 20
+
+
+_HEARTBEAT = "heartbeat"
+
+
+class ProtocolBroken(Exception):
+    """The client broke the protocol of the stream or a limit that ends it; says what in one sentence."""
+
+
+class Tally(Protocol):
+    """Told what is answered and what comes, to be counted. On the way of every heartbeat."""
+
+    def answered(self, response: GroupResponse, began: float | None) -> None:
+        """A call was answered.
+
+        Args:
+            response: the answer.
+            began: when it began, by `time.perf_counter`; None: nobody asks how long it took.
+        """
+
+    def beat(self) -> None:
+        """A beat of a stream came."""
+
+
+class CallTraces(Protocol):
+    """Makes the spans of a stream's calls."""
+
+    def starting(
+        self, call_id: int, kind: str, request: Any, traceparent: str
+    ) -> AbstractContextManager[None]:
+        """A call is started within."""
+
+    def done(self, call_id: int) -> None:
+        """It was answered."""
+
+    def cancel(self) -> None:
+        """The client is gone."""
+
+
+class StreamCalls:
+    """Open calls of a stream.
+
+    Args:
+        calls: answers the calls of the group protocol.
+        host: address of the client.
+        max_open: calls open at a time.
+        frame: gives a frame of about so many bytes to write an answer into.
+        idle: told when the last open call was answered.
+        tally: counts answers; nobody does if absent.
+        traces: makes their spans; nobody does if absent.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        host: str,
+        max_open: int,
+        frame: Callable[[int], pb.ServerFrame],
+        idle: Callable[[], None],
+        tally: Tally | None = None,
+        traces: CallTraces | None = None,
+    ) -> None:
+        self._calls = calls
+        self._host = host
+        self._max_open = max_open
+        self._frame = frame
+        self._idle = idle
+        self._tally = tally
+        self._traces = traces
+        self._began: dict[int, float] = {}
+        self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
+
+    def __len__(self) -> int:
+        """Number of open calls."""
+        return len(self._open)
+
+    def start(self, call: pb.Call) -> None:
+        """Starts a call; its answer comes as a frame, at once or later.
+
+        Raises:
+            ProtocolBroken: the id cannot be answered to.
+        """
+        call_id = call.call_id
+        if call_id == 0 or call_id in self._open:
+            raise ProtocolBroken(
+                "call_id: must be 1 or more, and not that of a call of the stream that is still open"
+            )
+        kind = call.WhichOneof("request")
+        try:
+            if kind is None:
+                raise Unimplemented("request: none is set that this version knows")
+            if len(self._open) >= self._max_open:
+                raise ResourceExhausted(f"the stream has {self._max_open:,} open calls", _RETRY_MS)
+            request = getattr(call, kind)
+            limit_bytes = CALL_MAX_BYTES.get(kind, OTHER_CALL_MAX_BYTES)
+            if request.ByteSize() > limit_bytes:
+                raise oversized(limit_bytes)
+            check(request)
+        except Refused as error:
+            self._refuse(call_id, error)
+            return
+        if self._tally is None or kind == _HEARTBEAT:
+            self._start(call_id, kind, request)
+        else:
+            self._start_watched(call_id, kind, request, call.traceparent)
+
+    def cancel(self) -> None:
+        """The client is gone: its calls are un-parked."""
+        calls, self._open = self._open, {}
+        self._began.clear()
+        if self._traces is not None:
+            self._traces.cancel()
+        for handle in calls.values():
+            if isinstance(handle, asyncio.Task):
+                handle.cancel()
+            elif handle is not None:
+                shard, number = handle
+                shard.abandon(number)
+
+    def _start_watched(self, call_id: int, kind: str, request: Any, traceparent: str) -> None:
+        """Starts a call whose duration and span somebody wants; heartbeats are too many for that."""
+        self._began[call_id] = time.perf_counter()
+        if self._traces is None:
+            self._start(call_id, kind, request)
+        else:
+            with self._traces.starting(call_id, kind, request, traceparent):
+                self._start(call_id, kind, request)
+
+    def _start(self, call_id: int, kind: str, request: Any) -> None:
+        self._open[call_id] = None
+        shard = self._calls.at_once(request)
+        if shard is None:
+            work = self._answer(call_id, kind, request)
+            self._open[call_id] = asyncio.get_running_loop().create_task(work)
+            return
+        number = shard.start(request, self._host, partial(self._answered, call_id, kind))
+        if number is not None:
+            self._open[call_id] = (shard, number)
+
+    async def _answer(self, call_id: int, kind: str, request: Any) -> None:
+        try:
+            self._answered(call_id, kind, await self._calls.answer_checked(request, self._host))
+        except Refused as error:
+            self._refuse(call_id, error)
+        except Exception:
+            log.exception("call_failed", call=kind)
+            self._refuse(call_id, _Unforeseen("the server failed in a way it did not foresee"))
+
+    def _answered(self, call_id: int, kind: str, response: GroupResponse) -> None:
+        if call_id not in self._open:
+            return  # the client went away
+        if self._tally is not None:
+            self._tally.answered(response, self._began.get(call_id))
+        reply = self._frame(response.ByteSize()).reply
+        reply.call_id = call_id
+        getattr(reply, kind).CopyFrom(response)
+        self._done(call_id)
+
+    def _refuse(self, call_id: int, error: Refused) -> None:
+        reply = self._frame(len(error.message)).reply
+        reply.call_id = call_id
+        reply.refused.status = error.status.value[0]
+        reply.refused.message = error.message
+        reply.refused.retry_after_ms = getattr(error, "retry_after_ms", 0)
+        if isinstance(error, InvalidArgument) and error.violations:
+            reply.refused.field = error.violations[0].field
+        self._done(call_id)
+
+    def _done(self, call_id: int) -> None:
+        self._open.pop(call_id, None)
+        if self._began and self._began.pop(call_id, None) is not None and self._traces is not None:
+            self._traces.done(call_id)
+        if not self._open:
+            self._idle()
+
+
+class _Unforeseen(Refused):
+    status = grpc.StatusCode.INTERNAL

@@ -1,0 +1,108 @@
+"""The members on one session stream, as the edge knows them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import structlog
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Beat, StreamBroken
+
+from muster_coordinator.shard.owned_shard import OwnedShard
+
+log = structlog.get_logger()
+
+MemberKey = tuple[str, str]
+"""Group and member id."""
+
+
+class Unheard(NamedTuple):
+    """A member that a beat did not count for.
+
+    Attributes:
+        key: who.
+        code: why.
+        shard: its shard.
+    """
+
+    key: MemberKey
+    code: ErrorCode
+    shard: OwnedShard
+
+
+class StreamMembers:
+    """Who is on a stream, by the shard that has them.
+
+    A shard that is unloaded and loaded again is another object and knows nothing of the stream: the members
+    stay with the old one, and are unheard, until they are attached again.
+
+    Args:
+        stream_id: the stream.
+    """
+
+    def __init__(self, stream_id: int) -> None:
+        self._stream_id = stream_id
+        self._shards: dict[OwnedShard, dict[MemberKey, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Number of members."""
+        return self._count
+
+    def __contains__(self, key: MemberKey) -> bool:
+        """Whether a member is on the stream."""
+        return any(key in members for members in self._shards.values())
+
+    def add(self, shard: OwnedShard, key: MemberKey) -> None:
+        """The shard took the member onto the stream."""
+        self.remove(key)
+        self._shards.setdefault(shard, {})[key] = None
+        self._count += 1
+
+    def remove(self, key: MemberKey) -> OwnedShard | None:
+        """Forgets a member; returns the shard that had it."""
+        for shard, members in self._shards.items():
+            if key in members:
+                del members[key]
+                self._count -= 1
+                if not members:
+                    del self._shards[shard]
+                return shard
+        return None
+
+    def beat(self, number: int, acknowledged: int) -> list[Unheard]:
+        """Prolongs everybody's session, one core event for each shard; returns those that it could not.
+
+        Args:
+            number: of the beat.
+            acknowledged: number of the newest beat whose acknowledgement the client has read.
+        """
+        unheard: list[Unheard] = []
+        event = Beat(self._stream_id, number, acknowledged)
+        for shard, members in tuple(self._shards.items()):
+            code = shard.beat(event)
+            if code != error_code.NONE:
+                unheard += [Unheard(key, code, shard) for key in members]
+        return unheard
+
+    def suspend(self) -> list[Unheard]:
+        """The lease ran out: no shard goes on, and nobody was heard."""
+        code = error_code.COORDINATOR_NOT_AVAILABLE
+        for shard in tuple(self._shards):
+            shard.suspend()
+        return [Unheard(key, code, shard) for shard, members in self._shards.items() for key in members]
+
+    def __iter__(self) -> Iterator[MemberKey]:
+        """Everybody, as of now."""
+        return iter([key for members in self._shards.values() for key in members])
+
+    def broken(self, *, suspect: bool) -> None:
+        """Tells every shard that the stream is over."""
+        shards, self._shards = self._shards, {}
+        self._count = 0
+        event = StreamBroken(self._stream_id, suspect)
+        for shard in shards:
+            try:
+                shard.tell(event)
+            except Exception:
+                log.exception("stream_end_failed", shard=shard.number, stream_id=self._stream_id)

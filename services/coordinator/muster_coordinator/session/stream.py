@@ -1,0 +1,465 @@
+"""One session stream: reads frames, writes what is to be said, and ends."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import structlog
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Attach, Detach, Push
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import session_pb2 as pb
+from muster_runtime.rpc.refusals import Refused
+from muster_runtime.rpc.unread import Cuts
+
+from muster_coordinator.api.calls import Calls
+from muster_coordinator.pace import Pace
+from muster_coordinator.session.calls import CallTraces, ProtocolBroken, StreamCalls, Tally
+from muster_coordinator.session.members import MemberKey, StreamMembers
+from muster_coordinator.session.outbox import Outbox, Queued
+from muster_coordinator.settings import SessionSettings
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.validation import ID_MAX_BYTES
+
+log = structlog.get_logger()
+
+BEAT_INTERVAL_MIN_MS = 100
+BEAT_INTERVAL_MAX_MS = 60_000
+MISSED_BEATS = 3
+"""A client that was silent for so many beats is silent."""
+
+_SILENT_MIN_MS = 1_000
+_GOODBYE_WAIT_S = 1.0
+_HALF_CLOSED_WAIT_S = 5.0
+_SMALL_BYTES = 64
+_TURN_S = 0.005
+"""Frames of a message that take longer are played one message at a time."""
+
+_NEWS = {
+    pb.AttachResult: "attach_result",
+    pb.RebalanceStarted: "rebalance_started",
+    pb.Fenced: "fenced",
+    pb.CoordinatorMoved: "coordinator_moved",
+}
+_ATTACHED = (error_code.NONE, error_code.REBALANCE_IN_PROGRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSurroundings:
+    """What all streams of a process share.
+
+    Attributes:
+        settings: limits and times.
+        calls: answers the calls of the group protocol, finds shards.
+        places: which stream each attached member is on.
+        broke: told of a stream that its client or the network ended, once nothing of it is open but members.
+        may_answer: whether the lease is held at a boot time.
+        boot_ms: the boot clock.
+        tally: counts answers and beats; nobody does if absent.
+        traces: gives what makes the spans of a stream's calls; nobody does if absent.
+        says_unsure: whether the cluster has the feature `unsure-beats`.
+        queued: counts what waits on all streams.
+        crowded: told when that is too much.
+        cuts: ends the connections of clients that do not read.
+    """
+
+    settings: SessionSettings
+    calls: Calls
+    places: dict[MemberKey, "SessionStream"]
+    broke: Callable[["SessionStream"], None]
+    may_answer: Callable[[int], bool]
+    boot_ms: Callable[[], int]
+    tally: Tally | None = None
+    traces: Callable[[], CallTraces] | None = None
+    says_unsure: Callable[[], bool] = lambda: False
+    queued: Queued = field(default_factory=Queued)
+    crowded: Callable[[], None] = lambda: None
+    cuts: Cuts = field(default_factory=Cuts)
+
+
+class SessionStream:
+    """A session of one client.
+
+    The task that runs it writes; another one reads. The server ends it with `end`; if it ends in any other
+    way with members on it, it broke.
+
+    Args:
+        stream_id: its number in this process, never used again.
+        host: address of the client.
+        around: what all streams share.
+    """
+
+    def __init__(self, stream_id: int, host: str, around: StreamSurroundings) -> None:
+        settings = around.settings
+        self.stream_id = stream_id
+        self.client_id = ""
+        self.members = StreamMembers(stream_id)
+        self._around = around
+        self._settings = settings
+        self._outbox = Outbox(settings.max_queued_bytes, around.queued)
+        self._peer = ""
+        self._calls = StreamCalls(
+            around.calls,
+            host,
+            settings.max_open_calls,
+            self._frame,
+            self._outbox.wake,
+            around.tally,
+            None if around.traces is None else around.traces(),
+        )
+        self._beat_interval_ms = 0
+        self._beat_number = 0
+        self._knows_unsure = False
+        self._opened_ms = self._heard_ms = around.boot_ms()
+        self._write_began_ms: int | None = None
+        spread_ms = settings.max_age_ms // 10
+        self._oldest_ms = settings.max_age_ms - spread_ms + secrets.randbelow(2 * spread_ms + 1)
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._half_closed = False
+        self._left = False
+        self._reported = False
+        self._overflowed = False
+        self._cutting: asyncio.TimerHandle | None = None
+        self._frames: dict[str, Callable[[Any], None]] = {
+            "attach": self._attach,
+            "detach": self._detach,
+            "beat": self._beat,
+            "call": self._call,
+            "hello": self._second_hello,
+        }
+
+    # --- its life
+
+    async def run(self, context: Any) -> None:
+        """Serves the stream until it ends.
+
+        Args:
+            context: the call, as grpc gives it to a servicer.
+        """
+        self._task = asyncio.current_task()
+        self._peer = context.peer()
+        reader = asyncio.get_running_loop().create_task(self._read(context))
+        try:
+            await self._write(context)
+        except asyncio.CancelledError:
+            if not self._ended or self._task is None:
+                raise
+            # Our own: the client did not take what was on its way when the server ended the stream.
+            self._task.uncancel()
+        finally:
+            if self._cutting is not None:
+                self._cutting.cancel()
+            reader.cancel()
+            self._leave()
+            self._outbox.clear()
+            self._outbox.written()
+
+    async def _write(self, context: Any) -> None:
+        outbox = self._outbox
+        while True:
+            while outbox:
+                self._write_began_ms = self._around.boot_ms()
+                await context.write(outbox.take())
+                outbox.written()
+            self._write_began_ms = None
+            if self._ended or (self._half_closed and not self._calls):
+                return
+            await outbox.wait()
+
+    async def _read(self, context: Any) -> None:
+        try:
+            while (message := await context.read()) is not grpc.aio.EOF and not self._ended:
+                self._heard_ms = self._around.boot_ms()
+                await self._handle(message)
+        except ProtocolBroken as error:
+            self.refuse(str(error))
+        except Refused as error:  # bytes that are no message, or too many of them
+            self.refuse(error.message)
+        except Exception as error:
+            log.info("session_broke", stream_id=self.stream_id, client_id=self.client_id, problem=repr(error))
+            if self._task is not None:
+                self._task.cancel()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """The client says no more. What it asked is answered still; members that it left here are suspect."""
+        if self._ended:
+            return
+        self._half_closed = True
+        self._outbox.wake()
+        asyncio.get_running_loop().call_later(
+            _HALF_CLOSED_WAIT_S, self.end, pb.GOODBYE_REASON_REFUSED, "the client closed the stream long ago"
+        )
+        if self.members:
+            self._report_break()
+
+    def _report_break(self) -> None:
+        if not self._reported:
+            self._reported = True
+            self._around.broke(self)
+
+    def end(self, reason: pb.GoodbyeReason.ValueType, message: str) -> None:
+        """Says goodbye and ends the stream; nobody becomes suspect.
+
+        Args:
+            reason: why.
+            message: one sentence for people.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        goodbye = self._outbox.frame(len(message)).goodbye
+        goodbye.reason = reason
+        goodbye.message = message
+        self._leave()
+        self._outbox.wake()
+        if self._task is not None:
+            self._cutting = asyncio.get_running_loop().call_later(_GOODBYE_WAIT_S, self._task.cancel)
+
+    def refuse(self, message: str) -> None:
+        """Ends the stream because its client broke the protocol or a limit."""
+        if not self._ended:
+            log.warning(
+                "session_refused",
+                stream_id=self.stream_id,
+                client_id=self.client_id,
+                members=len(self.members),
+                reason=message,
+            )
+            self.end(pb.GOODBYE_REASON_REFUSED, message)
+
+    def _leave(self) -> None:
+        """Nothing of the stream goes on."""
+        if self._left:
+            return
+        self._left = True
+        self._calls.cancel()
+        if self._ended:
+            self.broken(suspect=False)
+        elif self.members:
+            self._report_break()
+
+    def broken(self, *, suspect: bool) -> None:
+        """Tells the shards of its members that the stream is over."""
+        for key in self.members:
+            if self._around.places.get(key) is self:
+                del self._around.places[key]
+        self.members.broken(suspect=suspect)
+
+    @property
+    def attached(self) -> bool:
+        """Whether it has members."""
+        return len(self.members) > 0
+
+    def silent(self, now_ms: int) -> bool:
+        """Whether its client missed several beats."""
+        patience_ms = max(MISSED_BEATS * self._beat_interval_ms, _SILENT_MIN_MS)
+        return self._beat_interval_ms > 0 and now_ms - self._heard_ms > patience_ms
+
+    def check(self, now_ms: int) -> None:
+        """Ends the stream if its time is up: old, silent, without Hello, or not read. Called now and then."""
+        if self._ended:
+            return
+        settings = self._settings
+        silent_ms = now_ms - self._heard_ms
+        write_began_ms = self._write_began_ms
+        if self._beat_interval_ms == 0 and now_ms - self._opened_ms > settings.hello_timeout_ms:
+            self.refuse(f"no Hello came within {settings.hello_timeout_ms:,} ms")
+        elif write_began_ms is not None and now_ms - write_began_ms > settings.write_timeout_ms:
+            self.cut_off(f"the client did not read for {settings.write_timeout_ms:,} ms")
+        elif silent_ms > max(settings.max_silence_ms, MISSED_BEATS * self._beat_interval_ms):
+            self.refuse(f"the client was silent for {silent_ms:,} ms")
+        elif now_ms - self._opened_ms > self._oldest_ms:
+            self.end(pb.GOODBYE_REASON_AGE, "the stream is old; open another")
+
+    # --- what the client says
+
+    async def _handle(self, message: pb.SessionRequest) -> None:
+        try:
+            await self._play(message)
+        except ProtocolBroken:
+            raise
+        except Exception:
+            log.exception("session_failed", stream_id=self.stream_id, client_id=self.client_id)
+            self.refuse("the server failed in a way it did not foresee")
+
+    async def _play(self, message: pb.SessionRequest) -> None:
+        """Plays the frames of a message; if they take long, in several turns of the loop."""
+        if len(message.frames) > self._settings.max_frames:
+            raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
+        if len(message.frames) == 1:
+            self._play_frame(message.frames[0])
+            return
+        pace = Pace()
+        played = self._play_from(message, 0, pace)
+        if played < len(message.frames):
+            async with self._around.calls.large_requests:
+                while played < len(message.frames):
+                    await pace.rest()
+                    played = self._play_from(message, played, pace)
+
+    def _play_from(self, message: pb.SessionRequest, first: int, pace: Pace) -> int:
+        """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
+        frames = message.frames
+        for number in range(first, len(frames)):
+            self._play_frame(frames[number])
+            if self._ended:
+                return len(frames)
+            if pace.taken_s > _TURN_S:
+                return number + 1
+        return len(frames)
+
+    def _play_frame(self, frame: pb.ClientFrame) -> None:
+        kind = frame.WhichOneof("kind")
+        if self._beat_interval_ms == 0:
+            if kind != "hello":
+                raise ProtocolBroken("the first frame must be a Hello")
+            self._hello(frame.hello)
+        elif kind is None:
+            raise ProtocolBroken("a frame has no kind that this version knows")
+        else:
+            self._frames[kind](getattr(frame, kind))
+
+    def _hello(self, hello: pb.Hello) -> None:
+        if not BEAT_INTERVAL_MIN_MS <= hello.beat_interval_ms <= BEAT_INTERVAL_MAX_MS:
+            raise ProtocolBroken(
+                f"hello.beat_interval_ms: must be {BEAT_INTERVAL_MIN_MS:,} to {BEAT_INTERVAL_MAX_MS:,}"
+            )
+        if not _short(hello.client_id):
+            raise ProtocolBroken(f"hello.client_id: must be at most {ID_MAX_BYTES} bytes long")
+        self._beat_interval_ms = hello.beat_interval_ms
+        self.client_id = hello.client_id or "client"
+        self._knows_unsure = hello.knows_unsure
+
+    def _second_hello(self, _: pb.Hello) -> None:
+        raise ProtocolBroken("there was a Hello already")
+
+    def _call(self, call: pb.Call) -> None:
+        self._calls.start(call)
+
+    def _attach(self, request: pb.Attach) -> None:
+        key = (request.group_id, request.member_id)
+        if not request.group_id:
+            self._not_attached(request, error_code.INVALID_GROUP_ID)
+        elif not all(map(_short, (*key, request.group_instance_id))) or self._is_full_for(key):
+            self._not_attached(request, error_code.INVALID_REQUEST)
+        else:
+            shard = self._around.calls.locate(request.group_id)
+            if shard is None:
+                self._not_attached(request, error_code.COORDINATOR_NOT_AVAILABLE)
+            elif isinstance(shard, common_pb2.Coordinator):
+                self._not_attached(request, error_code.NOT_COORDINATOR, shard.shard_epoch, shard)
+            else:
+                code = shard.attach(Attach(self.stream_id, request, self._knows_unsure))
+                if code != error_code.NONE:
+                    unsure = self._is_unsure(shard)
+                    self._not_attached(request, code, shard.epoch, shard.successor, unsure=unsure)
+
+    def _is_unsure(self, shard: OwnedShard) -> bool:
+        """Whether to say `unsure` to members of a shard.
+
+        Its core is suspended, so it counts that from now on they may live for their sessions (SES-24).
+        """
+        return self._knows_unsure and shard.suspended and self._around.says_unsure()
+
+    def _is_full_for(self, key: MemberKey) -> bool:
+        return len(self.members) >= self._settings.max_members and key not in self.members
+
+    def _not_attached(
+        self,
+        request: pb.Attach,
+        code: ErrorCode,
+        shard_epoch: int = 0,
+        owner: common_pb2.Coordinator | None = None,
+        *,
+        unsure: bool = False,
+    ) -> None:
+        result = self._frame(_SMALL_BYTES).attach_result
+        result.unsure = unsure
+        result.group_id = request.group_id
+        result.member_id = request.member_id
+        result.error_code = code
+        result.shard_epoch = shard_epoch
+        if owner is not None and code == error_code.NOT_COORDINATOR:
+            result.coordinator.CopyFrom(owner)
+
+    def _detach(self, request: pb.Detach) -> None:
+        shard = self.members.remove((request.group_id, request.member_id))
+        if shard is not None:
+            self._around.places.pop((request.group_id, request.member_id), None)
+            shard.tell(Detach(self.stream_id, request))
+
+    def _beat(self, beat: pb.Beat) -> None:
+        if beat.number <= self._beat_number:
+            raise ProtocolBroken("beat.number: must grow with each beat, from 1")
+        self._beat_number = beat.number
+        if self._around.tally is not None:
+            self._around.tally.beat()
+        unheard = self.members.beat(beat.number, beat.acknowledged)
+        if not self._around.may_answer(self._around.boot_ms()):
+            unheard = self.members.suspend()
+        ack = self._frame(_SMALL_BYTES * (1 + len(unheard))).beat_ack
+        ack.number = beat.number
+        for (group_id, member_id), code, shard in unheard:
+            missed = ack.unheard.add(group_id=group_id, member_id=member_id, error_code=code)
+            if self._is_unsure(shard):
+                missed.unsure = True
+                missed.shard_epoch = shard.epoch
+
+    # --- what the server says
+
+    def pushed(self, shard: OwnedShard, push: Push) -> None:
+        """Passes on what a shard's core has to say to a member of the stream."""
+        message = push.message
+        key = (message.group_id, message.member_id)
+        if isinstance(message, pb.AttachResult):
+            if message.error_code in _ATTACHED:
+                before = self._around.places.get(key)
+                if before is not None and before is not self:
+                    before.members.remove(key)
+                self._around.places[key] = self
+                self.members.add(shard, key)
+        elif not isinstance(message, pb.RebalanceStarted):
+            self.members.remove(key)
+            if self._around.places.get(key) is self:
+                del self._around.places[key]
+        if not self._left:
+            getattr(self._frame(message.ByteSize()), _NEWS[type(message)]).CopyFrom(message)
+
+    def _frame(self, size_bytes: int) -> pb.ServerFrame:
+        if self._outbox.full and not self._overflowed:
+            # Not now: this may be in the midst of a turn of a shard, which ending the stream speaks to.
+            self._overflowed = True
+            asyncio.get_running_loop().call_soon(self._overflow)
+        if self._ended or self._overflowed:
+            return pb.ServerFrame()  # nobody will read it
+        frame = self._outbox.frame(size_bytes)
+        if self._around.queued.bytes > self._settings.max_total_queued_bytes:
+            self._around.crowded()
+        return frame
+
+    def _overflow(self) -> None:
+        self.cut_off(f"the client left {self._settings.max_queued_bytes:,} bytes unread")
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client has not taken."""
+        return self._outbox.bytes
+
+    def cut_off(self, reason: str) -> None:
+        """Ends the stream of a client that does not read, and its connection, which holds what is written."""
+        unread_bytes = self._outbox.bytes
+        self._outbox.clear()
+        self.refuse(reason)
+        if self._write_began_ms is not None:
+            self._around.cuts.soon(self._peer, unread_bytes)
+
+
+def _short(text: str) -> bool:
+    return len(text) <= ID_MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) <= ID_MAX_BYTES

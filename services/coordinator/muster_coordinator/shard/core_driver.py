@@ -1,0 +1,323 @@
+"""Drives the core of a loaded shard: events in, its decisions carried out."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from muster_core import error_code
+from muster_core.clock import Now
+from muster_core.error_code import ErrorCode
+from muster_core.events import (
+    AppendDone,
+    Cancelled,
+    Effects,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Push,
+    Request,
+    Resume,
+    Suspend,
+    Tick,
+)
+from muster_core.fault import Journal
+from muster_core.features import Feature
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+
+from muster_coordinator.failstop.failures import Failure, of_turn
+from muster_coordinator.log.watch import Watch
+from muster_coordinator.shard.phase import NOT_SURE
+
+Sink = Callable[[GroupResponse], None]
+"""Takes the one answer to a call."""
+
+Refuse = Callable[[GroupRequest, ErrorCode, str], GroupResponse]
+"""Makes the answer that says no, with the epoch and the successor known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """Where a core's decisions go.
+
+    Attributes:
+        append: stores the records of an append, in order.
+        push: takes news for session streams.
+        refuse: makes answers that say no.
+        failed: told once that the core raised, after which nothing is asked of it any more.
+    """
+
+    append: Callable[[int, Sequence[bytes]], None]
+    push: Callable[[Push], None]
+    refuse: Refuse
+    failed: Callable[[Failure], None]
+
+
+class CoreDriver:
+    """A loaded core with its open calls and its one timer.
+
+    Every answer of the core passes the lease's deadline when it is built; if that has passed, the caller gets
+    COORDINATOR_NOT_AVAILABLE instead (docs/safety.md, "Ownership").
+
+    A core that raised is in a state that nobody foresaw: nothing of that turn is carried out, nothing is
+    asked of it again, and whoever made this must `drop` it (docs/safety.md, "Fail-stop").
+
+    Args:
+        number: the shard.
+        core: its state, fully replayed.
+        outlets: where its decisions go.
+        now: both clocks.
+        may_answer: whether the lease is held at a boot time.
+        watch: told what the core stores; nobody is if absent.
+        journal: keeps what happens to groups under suspicion; nobody does if absent.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        core: Shard,
+        outlets: Outlets,
+        now: Callable[[], Now],
+        may_answer: Callable[[int], bool],
+        watch: Watch | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        self.core = core
+        self.suspended = False
+        self._epoch = 0
+        self._features: frozenset[Feature] = frozenset()
+        self._failed = False
+        self._journal = journal
+        self._number = number
+        self._out = outlets
+        self._now = now
+        self._may_answer = may_answer
+        self._watch = watch
+        self._calls: dict[int, tuple[Sink, GroupRequest]] = {}
+        self._call_ids = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._timeless = False
+
+    @property
+    def open_calls(self) -> int:
+        """Number of calls that wait for their answer."""
+        return len(self._calls)
+
+    def open_requests(self) -> Iterator[GroupRequest]:
+        """The calls that wait for their answer."""
+        return (message for _, message in self._calls.values())
+
+    def begin(self, epoch: int, features: frozenset[Feature]) -> None:
+        """The load has ended: the core finishes what the last owner had begun, by the enabled features."""
+        now = self._now()
+        self._epoch, self._features = epoch, features
+        if self._journal is not None:
+            self._journal.loaded(epoch, now)
+        self._turn(None, now)
+        if not self._may_answer(now.boot_ms):
+            self.suspend()
+
+    def end(self, last_event: Event) -> Failure | None:
+        """Plays the last event and drops the rest; appends of it would come too late and are not made.
+
+        Returns:
+            What the core raised, of which nothing is carried out: whoever waits is told to try again.
+        """
+        self.stop_time()
+        if self._watch is not None:
+            self._watch.over()
+        now = self._now()
+        failure: Failure | None = None
+        try:
+            effects = self.core.handle(last_event, now)
+        except Exception as error:
+            failure = self._failure(last_event, now, error, self.core.blamed)
+            effects = Effects()
+        for reply in effects.replies:
+            answered, _ = self._calls.pop(reply.call_id, (None, None))
+            if answered is not None:
+                answered(reply.message)
+        for push in effects.pushes:
+            self._out.push(push)
+        self._refuse_all(NOT_SURE)
+        return failure
+
+    def drop(self, text: str) -> None:
+        """Asks nothing of the core any more; whoever waits for an answer is told to try again.
+
+        Args:
+            text: why, for people.
+        """
+        self._failed = True
+        self.stop_time()
+        if self._watch is not None:
+            self._watch.over()
+        self._refuse_all(text)
+
+    def _refuse_all(self, text: str) -> None:
+        calls, self._calls = self._calls, {}
+        for answered, message in calls.values():
+            answered(self._out.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, text))
+
+    # --- events
+
+    def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
+        """Starts a call. The lease must be held.
+
+        Args:
+            message: the call, within the limits of the public API.
+            host: address of the caller.
+            answered: takes the answer, now or later, before the news of the same turn.
+
+        Returns:
+            What `abandon` takes; None: it was answered.
+        """
+        self._call_ids += 1
+        call_id = self._call_ids
+        self._calls[call_id] = (answered, message)
+        draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
+        self._turn(Request(call_id, message, host, draw), self._now())
+        return call_id if call_id in self._calls else None
+
+    def abandon(self, call_id: int) -> None:
+        """The caller of an open call went away: it is not answered any more."""
+        if self._calls.pop(call_id, None) is not None:
+            self.handle(Cancelled(call_id))
+
+    def handle(self, event: Event) -> None:
+        """Hands an event to the core."""
+        now = self._now()
+        self.sure(now.boot_ms)
+        self._turn(event, now)
+
+    def handle_of_stream(self, event: Event) -> ErrorCode:
+        """Hands an event of a session stream to the core.
+
+        Returns:
+            NONE; or why the core was not asked, or failed.
+        """
+        now = self._now()
+        if not self.sure(now.boot_ms) or not self._turn(event, now):
+            return error_code.COORDINATOR_NOT_AVAILABLE
+        return error_code.NONE
+
+    def appended(self, append_id: int, position: Position) -> None:
+        """The records of an append are on a majority."""
+        if self._watch is not None:
+            self._watch.stored(append_id)
+        self.handle(AppendDone(append_id, position))
+
+    # --- lease
+
+    def sure(self, now_ms: int) -> bool:
+        """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
+        if not self.suspended and not self._may_answer(now_ms):
+            self.suspend()
+        return not self.suspended and not self._failed
+
+    def suspend(self) -> None:
+        """Ends the parked calls and answers nobody; the state stays."""
+        if not self.suspended:
+            self.suspended = True
+            self._disarm()
+            self._turn(Suspend(), self._now())
+
+    def resume(self) -> bool:
+        """The claim stands: goes on if the lease is held, which is returned."""
+        now = self._now()
+        if not self.suspended or not self._may_answer(now.boot_ms):
+            return False
+        self.suspended = False
+        return self._turn(Resume(), now)
+
+    # --- turns
+
+    def _turn(self, event: Event | None, now: Now) -> bool:
+        """Plays an event, the end of the load if None, and carries out what follows; False: it raised."""
+        if self._failed:
+            return False
+        played = False
+        try:
+            if self._journal is not None and event is not None:
+                self._journal.note(event, now)
+            effects = self._played(event, now)
+            played = True
+            if self._journal is not None:
+                self._journal.appended(effects.appends)
+            self._apply(effects, now)
+        except Exception as error:
+            self._failed = True
+            self._out.failed(self._failure(event, now, error, "" if played else self.core.blamed))
+        return not self._failed
+
+    def _failure(self, event: Event | None, now: Now, error: Exception, group_id: str) -> Failure:
+        return of_turn(
+            self.core,
+            self._epoch,
+            event,
+            now,
+            error,
+            group_id=group_id,
+            journal=self._journal,
+            open_calls=((call_id, message) for call_id, (_, message) in self._calls.items()),
+        )
+
+    def _played(self, event: Event | None, now: Now) -> Effects:
+        if event is None:
+            return self.core.loaded(self._epoch, now, self._features)
+        return self.core.handle(event, now)
+
+    def _apply(self, effects: Effects, now: Now) -> None:
+        if effects.replies:
+            self._reply(effects, now)
+        for push in effects.pushes:
+            self._out.push(push)
+        for append in effects.appends:
+            if self._watch is not None:
+                self._watch.storing(append)
+            self._out.append(append.append_id, [record.SerializeToString() for record in append.records])
+        self._arm(effects.next_deadline_ms, now)
+
+    def _reply(self, effects: Effects, now: Now) -> None:
+        may_answer = not self.suspended and self._may_answer(now.boot_ms)
+        for reply in effects.replies:
+            answered, message = self._calls.pop(reply.call_id, (None, None))
+            if answered is None or message is None:
+                continue
+            if may_answer:
+                answered(reply.message)
+            else:
+                answered(self._out.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
+
+    # --- time
+
+    def stop_time(self) -> None:
+        """No deadline of the core comes any more: the shard is being given up."""
+        self._timeless = True
+        self._disarm()
+
+    def _arm(self, deadline_ms: int | None, now: Now) -> None:
+        if self.suspended or self._timeless or deadline_ms is None:
+            self._disarm()
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return  # it fires early and finds nothing due; cheaper than moving it with each heartbeat
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_s = max(0, deadline_ms - now.boot_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._timeless or self.suspended:
+            return
+        self.handle(Tick())

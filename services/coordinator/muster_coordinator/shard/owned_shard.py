@@ -1,0 +1,544 @@
+"""A shard that this process owns, or is about to: how it is taken, served and given up."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import structlog
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import (
+    Attach,
+    Beat,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Suspend,
+    TopicsChanged,
+    Unload,
+)
+from muster_core.fault import Journal
+from muster_core.position import Position
+from muster_core.protocol.responses import refusal
+from muster_core.shard import Shard
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.logs import alarm
+
+from muster_coordinator.failstop.failures import Failure
+from muster_coordinator.failstop.faults import Fault, Verdict
+from muster_coordinator.log.kept_snapshots import KeptSnapshots
+from muster_coordinator.log.log_image import LoadFailed, LogImage
+from muster_coordinator.log.shard_log import LogStopped, ShardLog
+from muster_coordinator.shard.core_driver import CoreDriver, Outlets, Sink
+from muster_coordinator.shard.phase import NOT_SURE, Phase
+from muster_coordinator.shard.surroundings import Surroundings
+
+log = structlog.get_logger()
+
+_RELOADING = "the coordinator loads the group's shard again; try again"
+_NOT_QUARANTINED = "the group is not in quarantine"
+_SUSPEND = Suspend()
+_NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
+
+
+class OwnedShard:
+    """One shard: in which phase it is here and, while it is loaded, its core and its log.
+
+    Args:
+        number: the shard.
+        surroundings: what all shards share.
+        phase: ELSEWHERE while another owner still serves it, CLAIMING if there is none.
+        known_epoch: highest epoch that was heard of.
+
+    Attributes:
+        reloads: whether it is gone because its state was dropped, to be claimed and loaded here again.
+        load_ms: how long its load took, once it is served.
+        loaded_records: how many records the load replayed.
+    """
+
+    def __init__(self, number: int, surroundings: Surroundings, phase: Phase, known_epoch: int = 0) -> None:
+        self.number = number
+        self.phase = phase
+        self.epoch = known_epoch
+        self.successor: common_pb2.Coordinator | None = None
+        self.reloads = False
+        self.load_ms = 0
+        self.loaded_records = 0
+        self._around = surroundings
+        self._driver: CoreDriver | None = None
+        self._log: ShardLog | None = None
+        self._kept: KeptSnapshots | None = None
+        self._phase_ended: asyncio.Event = asyncio.Event()
+        self._own_appends: dict[int, asyncio.Future[metadata_pb2.LogEnd | None]] = {}
+        self._resuming: asyncio.Task[None] | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Whether it is loaded here."""
+        return self.phase in (Phase.SERVING, Phase.HANDING_OVER)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether calls belong to another owner still, or again."""
+        return self.phase in (Phase.ELSEWHERE, Phase.GONE)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is loaded and answers nobody, because the lease is not held."""
+        return self._driver is not None and self._driver.suspended
+
+    @property
+    def core(self) -> Shard | None:
+        """Its state, to be read only; None: it is not loaded."""
+        return None if self._driver is None else self._driver.core
+
+    @property
+    def kept(self) -> KeptSnapshots | None:
+        """Its log's snapshots; None: it is not served now."""
+        return self._kept if self.phase is Phase.SERVING else None
+
+    @property
+    def open_calls(self) -> int:
+        """Number of calls that wait for their answer."""
+        return 0 if self._driver is None else self._driver.open_calls
+
+    def open_requests(self) -> Iterator[GroupRequest]:
+        """The calls that wait for their answer."""
+        return iter(()) if self._driver is None else self._driver.open_requests()
+
+    # --- taking it
+
+    async def claim(self, above_epoch: int, image: LogImage) -> None:
+        """Claims the shard, reads what its image lacks, and serves.
+
+        Raises:
+            LogStopped: somebody else claimed it with a higher epoch, or its log is gone or cut.
+            LoadFailed: its log must not be served; the shard stays here as FAILED and says so.
+        """
+        around = self._around
+        self._become(Phase.CLAIMING)
+        # What is deleted from now on may not have been carried out by the owner before.
+        heard = around.catalog()
+        known = 0 if heard is None else heard.offset
+        nonce = around.nonces.next()
+        who = around.claimant
+        step = metadata_pb2.ClaimStep(
+            node_id=who.node_id,
+            session=who.session,
+            version=who.version,
+            nonce=nonce,
+            above_epoch=above_epoch,
+        )
+        try:
+            result = await around.log.submit(self.number, step)
+            self.epoch = _claimed(result)
+            self._become(Phase.LOADING)
+            began_ms = around.now().boot_ms
+            await around.loader.load(image, result.epoch, nonce, result.end)
+        except LogStopped as error:
+            if not error.fenced:
+                self._fail(str(error))
+            raise
+        except LoadFailed as error:
+            if error.failure is not None:
+                self._core_failed(error.failure)
+            else:
+                self._fail(str(error))
+            raise
+        self._serve(image, nonce, result.end, began_ms, known)
+
+    def _serve(
+        self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int, catalog_offset: int
+    ) -> None:
+        around = self._around
+        watch = around.watch(image.core)
+        shard_log = self._log = ShardLog(
+            self.number,
+            self.epoch,
+            nonce,
+            end,
+            around.log,
+            around.nonces,
+            self._appended,
+            self._log_stopped,
+            watch,
+        )
+        outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse, self._core_failed)
+        self._kept = KeptSnapshots(shard_log, image)
+        image.core.ask_for_room(around.room)
+        suspects = around.faults.suspects(self.number)
+        self._driver = CoreDriver(
+            self.number,
+            image.core,
+            outlets,
+            around.now,
+            around.may_answer,
+            watch,
+            Journal(image.core, suspects, around.faults.folder.max_events_bytes) if suspects else None,
+        )
+        self._become(Phase.SERVING)
+        self._driver.begin(self.epoch, around.features())
+        if not self.serving:
+            return  # its core failed at once
+        catalog = around.catalog()
+        if catalog is not None:
+            self.tell(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
+        self.loaded_records = image.records
+        self.load_ms = around.now().boot_ms - began_ms
+        log.info(
+            "shard_loaded",
+            shard=self.number,
+            epoch=self.epoch,
+            records=image.records,
+            snapshot=image.base.upto.stream_id,
+            load_ms=self.load_ms,
+        )
+        around.changed(self)
+
+    # --- calls
+
+    async def call(self, message: GroupRequest, host: str) -> GroupResponse:
+        """Answers a call, now or when the group protocol says so. Cancel it when its caller goes away."""
+        await self._settled()
+        refused = self._refused(message)
+        if refused is not None:
+            return refused
+        if isinstance(message, pb.ReleaseGroupRequest):
+            return self._release(message.group_id)
+        if isinstance(message, pb.OffsetFetchRequest) and not await self._barrier():
+            return self._refused(message) or self.refuse(
+                message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
+            )
+        return await self._ask(message, host)
+
+    async def reach(self, *, barrier: bool) -> Callable[[GroupRequest, str], GroupResponse]:
+        """Waits until it can answer what is only read, or is known not to.
+
+        Args:
+            barrier: whether a majority must have confirmed that it is owned here.
+
+        Returns:
+            What answers such calls from now on, at once.
+        """
+        await self._settled()
+        confirmed = not barrier or (self._may_answer and await self._barrier())
+        return partial(self._read, confirmed=confirmed)
+
+    def _read(self, message: GroupRequest, host: str, *, confirmed: bool) -> GroupResponse:
+        refused = self._refused(message)
+        if refused is None and not confirmed:
+            refused = self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER)
+        if refused is not None:
+            return refused
+        answers: list[GroupResponse] = []
+        self.start(message, host, answers.append)
+        return answers[0]
+
+    async def _settled(self) -> None:
+        """Waits for the end of a load or a hand-over, but not for long."""
+        if self.phase in (Phase.CLAIMING, Phase.LOADING):
+            await self._wait_phase(self._around.load_wait_ms)
+        if self.phase is Phase.HANDING_OVER:
+            await self._wait_phase(self._around.handoff_wait_ms)
+
+    def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
+        """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
+
+        Args:
+            message: the call, within the limits of the public API.
+            host: address of the caller.
+            answered: takes the answer, now or later, before the news of the same turn.
+
+        Returns:
+            What `abandon` takes; None: it was answered.
+        """
+        driver = self._driver
+        if driver is None or self.phase is not Phase.SERVING or not driver.sure(self._around.now().boot_ms):
+            refused = self._refused(message)
+            answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
+            return None
+        return driver.start(message, host, answered)
+
+    def abandon(self, call_id: int) -> None:
+        """The caller of an open call went away: it is not answered any more."""
+        if self._driver is not None:
+            self._driver.abandon(call_id)
+
+    def refuse(self, message: GroupRequest, code: ErrorCode, text: str) -> GroupResponse:
+        """The answer that says no, with the epoch known here."""
+        return refusal(message, code, self.epoch, text, self.successor)
+
+    @property
+    def _may_answer(self) -> bool:
+        held = not self.suspended and self._around.may_answer(self._around.now().boot_ms)
+        return self.phase is Phase.SERVING and held
+
+    def _refused(self, message: GroupRequest) -> GroupResponse | None:
+        """The answer to a call that the core must not see."""
+        if self._may_answer:
+            return None
+        known = self.successor is not None
+        return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))
+
+    async def _barrier(self) -> bool:
+        """Whether a majority confirmed that the claim still stands."""
+        assert self._log is not None
+        try:
+            await asyncio.wait_for(self._log.barrier(), self._around.barrier_wait_ms / 1000)
+        except (TimeoutError, LogStopped):
+            return False
+        except asyncio.CancelledError:
+            if self.phase is Phase.SERVING:
+                raise
+            return False
+        return True
+
+    async def _ask(self, message: GroupRequest, host: str) -> GroupResponse:
+        future: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
+        call_id = self.start(message, host, partial(_settle, future))
+        if call_id is None:
+            return future.result()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.abandon(call_id)
+            raise
+
+    async def _wait_phase(self, limit_ms: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_ms / 1000):
+                while self.phase.passes:
+                    await self._phase_ended.wait()
+
+    # --- events
+
+    def attach(self, event: Attach) -> ErrorCode:
+        """Puts a member on a stream; the core pushes the answer.
+
+        Returns:
+            NONE; or why the core was not asked.
+        """
+        if self.phase in (Phase.CLAIMING, Phase.LOADING):
+            return error_code.COORDINATOR_LOAD_IN_PROGRESS
+        return self._stream_event(event)
+
+    def beat(self, event: Beat) -> ErrorCode:
+        """Prolongs the sessions of a stream's members.
+
+        Returns:
+            NONE; or why nobody's was prolonged.
+        """
+        return self._stream_event(event)
+
+    def _stream_event(self, event: Event) -> ErrorCode:
+        if self._driver is not None:
+            return self._driver.handle_of_stream(event)
+        moved = self.phase is Phase.GONE and self.successor is not None
+        return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
+
+    def tell(self, event: Event) -> None:
+        """Hands an event from outside to the core; a shard that is not loaded has none."""
+        if self._driver is not None:
+            self._driver.handle(event)
+
+    def _appended(self, append_id: int, position: Position) -> None:
+        own = self._own_appends.pop(append_id, None)
+        if own is not None and self._log is not None:
+            own.set_result(self._log.end)
+        elif self._driver is not None:
+            self._driver.appended(append_id, position)
+
+    def _log_stopped(self, reason: LogStopped) -> None:
+        if reason.fenced:
+            log.warning("shard_fenced", shard=self.number, epoch=self.epoch, promised_epoch=reason.epoch)
+            self.epoch = max(self.epoch, reason.epoch)
+            self.unload(self.successor)
+        else:
+            self._fail(str(reason))
+
+    # --- lease
+
+    def suspend(self) -> None:
+        """Ends the parked calls and answers nobody; the state stays."""
+        if self._resuming is not None:
+            # What it hears may have been true before this lapse only.
+            self._resuming.cancel()
+            self._resuming = None
+        if self._driver is not None:
+            self._driver.suspend()
+
+    def resume(self) -> None:
+        """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
+        if (
+            self.suspended
+            and self.phase is Phase.SERVING
+            and (self._resuming is None or self._resuming.done())
+        ):
+            self._resuming = asyncio.get_running_loop().create_task(self._resume())
+
+    async def verify(self) -> bool:
+        """Asks a majority whether the claim still stands; if it does not, the shard is unloaded."""
+        return self._log is not None and await self._barrier()
+
+    async def _resume(self) -> None:
+        assert self._log is not None
+        try:
+            await self._log.barrier()
+        except LogStopped:
+            return
+        if self.phase is Phase.SERVING and self._driver is not None and self._driver.resume():
+            log.info("shard_resumed", shard=self.number, epoch=self.epoch)
+
+    # --- giving it up
+
+    async def hand_over(self, successor: common_pb2.Coordinator | None) -> None:
+        """Finishes appends, stores the Handoff record, and sends the callers to the successor.
+
+        Args:
+            successor: who claims it next; None: anybody.
+        """
+        if self.phase is not Phase.SERVING or self._log is None:
+            self.unload(successor)
+            return
+        self._become(Phase.HANDING_OVER)
+        self.successor = successor
+        if self._driver is not None:
+            self._driver.stop_time()
+        try:
+            async with asyncio.timeout(self._around.handoff_wait_ms / 1000):
+                await self._log.until_idle()
+                await self._store_handoff()
+        except TimeoutError:
+            # Not needed for safety: the successor's claim fences whatever is still on its way.
+            log.warning("handoff_not_stored", shard=self.number, epoch=self.epoch)
+        finally:
+            self.unload(successor)
+
+    async def _store_handoff(self) -> None:
+        handoff = records_pb2.Handoff(
+            node_id=self._around.claimant.node_id,
+            successor=self.successor.node_id if self.successor is not None else "",
+        )
+        record = records_pb2.Record(written_at_ms=self._around.now().wall_ms, handoff=handoff)
+        await self._store(record, ends_log=True)
+
+    async def store_marker(self, snapshot: records_pb2.Snapshot) -> metadata_pb2.LogEnd | None:
+        """Stores a Snapshot record; gives its place and hash, or None if the shard is given up meanwhile."""
+        if self.phase is not Phase.SERVING:
+            return None
+        return await self._store(
+            records_pb2.Record(written_at_ms=self._around.now().wall_ms, snapshot=snapshot)
+        )
+
+    async def _store(
+        self, record: records_pb2.Record, *, ends_log: bool = False
+    ) -> metadata_pb2.LogEnd | None:
+        """Stores a record that the core does not know of."""
+        if self._log is None:
+            return None  # fenced meanwhile
+        append_id = min(self._own_appends, default=0) - 1
+        stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
+        self._own_appends[append_id] = stored
+        self._log.append(append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log)
+        return await asyncio.shield(stored)
+
+    def unload(self, successor: common_pb2.Coordinator | None) -> None:
+        """Gives the shard up: parked calls are answered NOT_COORDINATOR, all else is dropped."""
+        if self.phase is Phase.GONE:
+            return
+        self.successor = successor
+        self._become(Phase.GONE)
+        self._drop(Unload(successor))
+        self._around.changed(self)
+
+    def _core_failed(self, failure: Failure) -> None:
+        """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
+        around = self._around
+        verdict, fault = around.faults.judge(self.number, failure, around.now().boot_ms)
+        told = self._tell_failure(failure, fault, verdict)
+        match verdict:
+            case Verdict.RELOAD:
+                self._reload()
+            case Verdict.QUARANTINE:
+                alarm("group_quarantined", **told)
+                self._reload()
+            case Verdict.FAIL:
+                self._fail(f"its core failed three times within a minute: {failure.error}", None)
+
+    def _tell_failure(self, failure: Failure, fault: Fault, verdict: Verdict) -> dict[str, object]:
+        told: dict[str, object] = {
+            "shard": self.number,
+            "epoch": self.epoch,
+            "group_id": failure.group_id,
+            "core_event": failure.event,
+            "error": failure.error,
+            "file": fault.file,
+        }
+        log.error("core_failed", **told, verdict=verdict.value, traceback=failure.kept.traceback)
+        return told
+
+    def _reload(self) -> None:
+        """Drops the state without a word to the core; the shard is claimed and loaded again, here."""
+        if self.phase is Phase.GONE:
+            return
+        # One that is being handed over is loaded by its successor.
+        self.reloads = self.phase is not Phase.HANDING_OVER
+        self._become(Phase.GONE)
+        self._drop(None)
+        self._around.changed(self)
+
+    def _release(self, group_id: str) -> pb.ReleaseGroupResponse:
+        """Takes a group out of quarantine; what was left out of it is loaded."""
+        if not self._around.faults.release(self.number, group_id):
+            code = error_code.GROUP_ID_NOT_FOUND
+            return pb.ReleaseGroupResponse(
+                error_code=code, shard_epoch=self.epoch, error_message=_NOT_QUARANTINED
+            )
+        log.warning("group_released", shard=self.number, group_id=group_id)
+        self._reload()
+        return pb.ReleaseGroupResponse(error_code=error_code.NONE, shard_epoch=self.epoch)
+
+    def _fail(self, reason: str, last_event: Event | None = _SUSPEND) -> None:
+        alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
+        self._drop(last_event)
+        self._become(Phase.FAILED)
+        self._around.changed(self)
+
+    def _drop(self, last_event: Event | None) -> None:
+        """Ends core and log; the core is told an event, or nothing where it must not be asked any more."""
+        driver, self._driver = self._driver, None
+        shard_log, self._log = self._log, None
+        if self._resuming is not None:
+            self._resuming.cancel()
+        if driver is not None:
+            if last_event is None:
+                driver.drop(_RELOADING)
+            elif failure := driver.end(last_event):
+                fault = self._around.faults.note(self.number, failure)
+                self._tell_failure(failure, fault, Verdict.GIVEN_UP)
+        if shard_log is not None:
+            shard_log.close()
+        for stored in self._own_appends.values():
+            stored.set_result(None)
+        self._own_appends.clear()
+
+    def _become(self, phase: Phase) -> None:
+        self.phase = phase
+        self._phase_ended.set()
+        self._phase_ended = asyncio.Event()
+
+
+def _settle(future: asyncio.Future[GroupResponse], response: GroupResponse) -> None:
+    if not future.done():
+        future.set_result(response)
+
+
+def _claimed(result: metadata_pb2.LogResult) -> int:
+    """The epoch of a claim that was won."""
+    if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
+        raise LogStopped(result.outcome, result.message, result.epoch)
+    return result.epoch

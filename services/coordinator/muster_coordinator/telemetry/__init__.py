@@ -1,0 +1,1 @@
+"""What a coordinator counts and traces. It watches; nothing that is served depends on it."""

@@ -1,0 +1,286 @@
+"""What a coordinator counts, and what it computes when it is asked."""
+
+import asyncio
+import time
+from collections import Counter as Count
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from muster_core import error_code
+from muster_core.clock import Now
+from muster_core.events import GroupRequest, GroupResponse
+from muster_core.shard import Shard
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
+from muster_runtime.telemetry import Counter, Histogram, Metric, Sample
+
+from muster_coordinator.log.log_client import Log, LogClient, Step
+from muster_coordinator.log.watch import Watch, Watches
+from muster_coordinator.ownership.lease import LeaseKeeper
+from muster_coordinator.ownership.ownership import Ownership
+from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.phase import Phase
+from muster_coordinator.telemetry import metrics
+from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
+
+if TYPE_CHECKING:
+    from muster_coordinator.session.sessions import Sessions
+    from muster_coordinator.telemetry.traces import CoordinatorTraces
+
+GROUPS_AT_ONCE = 500
+"""Groups that are looked at before other work of the loop gets its turn."""
+
+_STEP_NAMES = {
+    pb.ClaimStep: "claim",
+    pb.AppendStep: "append",
+    pb.CheckStep: "check",
+    pb.SnapshotStep: "snapshot",
+    pb.TrimStep: "trim",
+}
+_RUNNING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+
+
+_WHERE_CODES_ARE: dict[type[Any], tuple[str, ...]] = {
+    coordinator_pb2.OffsetCommitResponse: ("topics", "partitions"),
+    coordinator_pb2.OffsetFetchResponse: ("groups",),
+    coordinator_pb2.DescribeGroupsResponse: ("groups",),
+    coordinator_pb2.DeleteGroupsResponse: ("results",),
+}
+"""Answers without a code of their own: the code of the first of what they are about counts."""
+
+
+def _code_within(response: Any) -> int:
+    for name in _WHERE_CODES_ARE[type(response)]:
+        parts = getattr(response, name)
+        if not parts:
+            return error_code.NONE
+        response = parts[0]
+    code: int = response.error_code
+    return code
+
+
+class CallTally:
+    """Answers of the group protocol, counted: this is on the way of every heartbeat."""
+
+    def __init__(self) -> None:
+        self._codes: defaultdict[tuple[type[Any], int], int] = defaultdict(int)
+        self._durations = Histogram(metrics.CALL_DURATION)
+        self._beats = 0
+        self._heartbeats: defaultdict[int, int] = defaultdict(int)
+        self._labels = {answer: (name,) for answer, name in metrics.CALL_NAMES.items()}
+
+    def answered(self, response: GroupResponse, began: float | None) -> None:
+        """See `session_calls.Tally`."""
+        kind = type(response)
+        if kind is coordinator_pb2.HeartbeatResponse:
+            self._heartbeats[response.error_code] += 1  # type: ignore[union-attr]
+            return
+        code = _code_within(response) if kind in _WHERE_CODES_ARE else response.error_code  # type: ignore[union-attr]
+        self._codes[kind, code] += 1
+        if began is not None:
+            self._durations.observe(time.perf_counter() - began, self._labels[kind])
+
+    def beat(self) -> None:
+        """A beat of a stream came."""
+        self._beats += 1
+
+    def timed(
+        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
+    ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
+        """What answers unary calls, with its answers counted."""
+
+        async def answer_timed(request: GroupRequest, host: str) -> GroupResponse:
+            began = time.perf_counter()
+            response = await answer(request, host)
+            self.answered(response, began)
+            return response
+
+        return answer_timed
+
+    def samples(self) -> list[Sample]:
+        """All of it."""
+        codes = Counter(metrics.CALLS)
+        for (kind, code), count in self._codes.items():
+            codes.add((metrics.CALL_NAMES[kind], metrics.code_name(code)), count)
+        for code, count in self._heartbeats.items():
+            codes.add((metrics.HEARTBEAT, metrics.code_name(code)), count)
+        return [*codes.samples(), *self._durations.samples(), Sample(metrics.BEATS, self._beats)]
+
+
+class MeasuredLog:
+    """A log client whose steps are timed.
+
+    Args:
+        log: what carries them out.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._durations = Histogram(metrics.LOG_STEP_DURATION)
+        self._records = Counter(metrics.LOG_RECORDS)
+        self._bytes = Counter(metrics.LOG_BYTES)
+
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+        """See `Log`."""
+        future = self._log.submit(shard, step)
+        future.add_done_callback(partial(self._done, step, time.perf_counter()))
+        return future
+
+    def _done(self, step: Step, began: float, future: "asyncio.Future[pb.LogResult]") -> None:
+        if future.cancelled():
+            return
+        self._durations.observe(time.perf_counter() - began, (_STEP_NAMES[type(step)],))
+        if isinstance(step, pb.AppendStep) and future.result().outcome == pb.LOG_OUTCOME_OK:
+            self._records.add((), len(step.records))
+            self._bytes.add((), step.ByteSize())
+
+    def samples(self) -> list[Sample]:
+        """All of it."""
+        return [*self._durations.samples(), *self._records.samples(), *self._bytes.samples()]
+
+
+class CoordinatorMeasures:
+    """The numbers of one coordinator.
+
+    Args:
+        log_client: carries out steps on logs.
+        now: both clocks.
+        traces: makes spans; nobody does if absent.
+
+    Attributes:
+        calls: counts answers.
+        log: the log client, with its steps timed.
+    """
+
+    metrics: Sequence[Metric] = metrics.ALL
+
+    def __init__(
+        self, log_client: LogClient, now: Callable[[], Now], traces: "CoordinatorTraces | None" = None
+    ) -> None:
+        self.traces = traces
+        self.calls = CallTally()
+        self.log = MeasuredLog(log_client)
+        self._now = now
+        self._log_client = log_client
+        self._groups = GroupTally()
+        self._loads = Histogram(metrics.SHARD_LOAD_DURATION)
+        self._loaded = Counter(metrics.SHARD_RECORDS_LOADED)
+        self._ownership: Ownership | None = None
+        self._lease: LeaseKeeper | None = None
+        self._sessions: Sessions | None = None
+
+    def attach(self, ownership: Ownership, lease: LeaseKeeper, sessions: "Sessions") -> None:
+        """What is to be looked at when the numbers are read."""
+        self._ownership, self._lease, self._sessions = ownership, lease, sessions
+
+    def watch(self, core: Shard) -> Watch:
+        """What is told of the records of a shard's groups."""
+        watches: list[Watch] = [GroupWatch(core, self._groups, lambda: self._now().wall_ms)]
+        if self.traces is not None:
+            watches.append(self.traces.watch(core))
+        return Watches(watches)
+
+    def answering(
+        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
+    ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
+        """What answers unary calls, with its answers counted and its joins known to their rebalance."""
+        return self.calls.timed(answer if self.traces is None else self.traces.noting(answer))
+
+    def also(self, changed: Callable[[OwnedShard], None]) -> Callable[[OwnedShard], None]:
+        """What is told that a shard began or ceased to be served, with loads counted."""
+
+        def counted(shard: OwnedShard) -> None:
+            if shard.phase is Phase.SERVING:
+                self._loads.observe(shard.load_ms / 1000)
+                self._loaded.add((), shard.loaded_records)
+            changed(shard)
+
+        return counted
+
+    async def read(self) -> Sequence[Sample]:
+        """See `Source`."""
+        samples = [
+            *self.calls.samples(),
+            *self.log.samples(),
+            *self._groups.samples(),
+            *self._loads.samples(),
+            *self._loaded.samples(),
+            Sample(metrics.LOG_REPEATS, self._log_client.repeats),
+            Sample(metrics.LOG_STREAMS_LOST, self._log_client.streams_lost),
+        ]
+        if self._ownership is not None and self._lease is not None and self._sessions is not None:
+            shards = tuple(self._ownership.shards.values())
+            samples += self._of_lease(self._lease)
+            samples += _of_shards(shards)
+            samples += await _of_groups(shards, self._now)
+            samples.append(Sample(metrics.CORE_FAILURES, self._ownership.core_failures))
+            samples.append(Sample(metrics.SESSION_STREAMS, len(self._sessions)))
+            samples.append(Sample(metrics.SESSION_MEMBERS, self._sessions.members))
+            samples.append(Sample(metrics.SESSION_UNREAD, self._sessions.queued_bytes))
+        return samples
+
+    def _of_lease(self, lease: LeaseKeeper) -> list[Sample]:
+        return [
+            Sample(metrics.LEASE_MARGIN, lease.margin_ms(self._now().boot_ms) / 1000),
+            Sample(metrics.LEASE_LAPSES, lease.lapses),
+            Sample(metrics.LEASE_FAILURES, lease.failed_renewals),
+        ]
+
+
+def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
+    phases = Count(
+        metrics.SUSPENDED if shard.suspended else metrics.PHASES[shard.phase]
+        for shard in shards
+        if shard.phase in metrics.PHASES
+    )
+    quarantined = sum(len(shard.core.quarantine.groups) for shard in shards if shard.core is not None)
+    calls = Count(type(request).__name__ for shard in shards for request in shard.open_requests())
+    cores = [shard.core for shard in shards if shard.core is not None]
+    return [
+        Sample(metrics.GROUPS_OF_A_SHARD, max((len(core.groups) for core in cores), default=0)),
+        Sample(metrics.SESSION_STREAMS_OF_A_SHARD, max((core.streams for core in cores), default=0)),
+        Sample(metrics.GROUPS_QUARANTINED, quarantined),
+        *(
+            Sample(metrics.SHARDS, phases[name], (name,))
+            for name in (*metrics.PHASES.values(), metrics.SUSPENDED)
+        ),
+        *(
+            Sample(metrics.CALLS_PARKED, calls[f"{name}Request"], (name,))
+            for name in metrics.CALL_NAMES.values()
+        ),
+    ]
+
+
+async def _of_groups(shards: Sequence[OwnedShard], now: Callable[[], Now]) -> list[Sample]:
+    """Looks at all groups, some hundred at a time, so that a scrape delays no heartbeat."""
+    states: Count[GroupState] = Count()
+    static = members = pending = assigned = committed = 0
+    oldest_ms: int | None = None
+    for shard in shards:
+        groups: Sequence[Group] = () if shard.core is None else tuple(shard.core.groups.values())
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            for group in groups[first : first + GROUPS_AT_ONCE]:
+                states[group.state] += 1
+                members += len(group.members)
+                static += len(group.static_members)
+                pending += len(group.pending_members)
+                assigned += len(group.owners)
+                committed += len(group.offsets)
+                if group.state in _RUNNING:
+                    since_ms = group.state_since_ms
+                    oldest_ms = since_ms if oldest_ms is None else min(oldest_ms, since_ms)
+            await asyncio.sleep(0)
+    age_ms = 0 if oldest_ms is None else max(now().wall_ms - oldest_ms, 0)
+    return [
+        *(Sample(metrics.GROUPS, states[state], (state.value,)) for state in GroupState),
+        Sample(metrics.MEMBERS, members - static, ("dynamic",)),
+        Sample(metrics.MEMBERS, static, ("static",)),
+        Sample(metrics.MEMBERS_PENDING, pending),
+        Sample(metrics.PARTITIONS_ASSIGNED, assigned),
+        Sample(metrics.PARTITIONS_COMMITTED, committed),
+        Sample(metrics.REBALANCE_OLDEST, age_ms / 1000),
+    ]

@@ -1,0 +1,101 @@
+"""One pass over the catalog's log: every check of a log, its own replay, and the snapshots against that."""
+
+from google.protobuf.message import DecodeError
+from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.audit.log_audit import LogAudit, Snapshots, read_back
+from muster_core.audit.nonces import NonceBook
+from muster_core.log.record_run import FollowRun, RecordRun
+from muster_core.log.replay import Entry
+from muster_core.log.snapshot import SnapshotReader, parts
+from muster_core.log.topics import Topics
+from muster_core.position import GENESIS, Position
+
+
+class CatalogAudit(LogAudit):
+    """Checks the catalog's log and plays it back, from a snapshot where it was trimmed.
+
+    Args:
+        shard: number of the log.
+        cluster: what a Genesis of the cluster must say; None: not known.
+        limit: violations kept per invariant; all are counted.
+        nonces: remembers nonces; absent: in memory.
+        snapshots: those that are stored.
+        watch: told of the records that could be decoded.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        *,
+        cluster: records_pb2.Genesis | None = None,
+        limit: int = 20,
+        nonces: NonceBook | None = None,
+        snapshots: Snapshots | None = None,
+        watch: FollowRun | None = None,
+    ) -> None:
+        super().__init__(
+            shard,
+            cluster=cluster,
+            limit=limit,
+            nonces=nonces,
+            replay=False,
+            snapshots=snapshots,
+            watch=self._play,
+        )
+        self._told = watch
+        self._topics: Topics | None = None
+
+    @property
+    def topics(self) -> Topics | None:
+        """The catalog that the replay has made so far; None: there is none."""
+        return self._topics
+
+    def finish(self, acknowledged: Position) -> Findings:
+        """Checks what can only be known at the end; see `LogAudit.finish`."""
+        findings = super().finish(acknowledged)
+        if self._topics is not None:
+            findings.expect("G12", True, GENESIS, "")
+        return findings
+
+    def _play(self, run: RecordRun) -> None:
+        if self._told is not None:
+            self._told(run)
+        for index, record in run.others.items():
+            position = run.position(index)
+            if position == GENESIS and record.HasField("genesis"):
+                self._topics = Topics(strict=False)
+            if self._topics is not None:
+                # Hashes are the checker's business.
+                self._topics.apply(Entry(position, run.datas[index], b"", b""))
+
+    def _meet_snapshot(self, position: Position) -> None:
+        stored = self._snapshots[position]()
+        if stored is None:
+            return
+        states: list[snapshot_pb2.CatalogState] = []
+        reader = SnapshotReader(self.checker.shard, {}, 0, catalog=states.append)
+        problem = read_back(reader, stored, position)
+        try:
+            topics = Topics.of_states(states, position, b"", strict=False)
+        except DecodeError:
+            problem = problem or "a record that the snapshot keeps cannot be decoded"
+        if problem or reader.covered is None:
+            self.findings.expect("G12", False, position, problem)
+            return
+        self.findings.expect(
+            "L9",
+            reader.covered.hash == self.checker.end_hash,
+            position,
+            "the snapshot says that another entry stands there",
+        )
+        if self._topics is None:
+            self._topics = topics
+            return
+        same = list(parts((), reader.covered, catalog=topics.to_states())) == list(
+            parts((), reader.covered, catalog=self._topics.to_states())
+        )
+        self.findings.expect(
+            "G12", same, position, "the snapshot holds another catalog than the records make"
+        )

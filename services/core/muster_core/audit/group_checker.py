@@ -1,0 +1,470 @@
+"""Checks the records of groups against the promises about groups."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.config import GroupConfig
+from muster_core.log.commits import CommitRow
+from muster_core.log.record_run import COMMIT, RecordRun
+from muster_core.position import NOWHERE, Position
+from muster_core.protocol import causes
+from muster_core.record_bounds import RECORD_MAX_BYTES
+from muster_core.state.group import CONSUMER, Group
+from muster_core.state.published import TopicPartition, partitions_in, read_subscription
+
+_TOLERANCE_MS = 100  # between two times of one writer
+_BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
+
+
+@dataclass(slots=True)
+class _Member:
+    """What the records so far say of one member; `heard_ms`: when it was last heard of, None: not known."""
+
+    record: records_pb2.Member
+    heard_ms: int | None = None
+    commit_seq: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the records so far say of one group."""
+
+    generation: int = 0
+    assignment: records_pb2.AssignmentCommitted | None = None
+    protocol_type: str = ""
+    protocol_name: str = ""
+    leader: str = ""
+    server_assignor: str = ""
+    members: dict[str, _Member] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    seqs_of_strangers: dict[str, int] = field(default_factory=dict)
+    given: dict[TopicPartition, tuple[str, Position]] = field(default_factory=dict)
+    born_behind: Position = NOWHERE
+    met_in_the_middle: bool = False
+
+
+class GroupChecker:
+    """Follows the groups of one log through their records, in order.
+
+    Args:
+        findings: where the results go.
+        trimmed: the beginning of the log is missing, so a group may be met in the middle of its life.
+        limits: what a group may be.
+    """
+
+    def __init__(self, findings: Findings, *, trimmed: bool, limits: GroupConfig | None = None) -> None:
+        self.trimmed = trimmed
+        self._findings = findings
+        self._limits = GroupConfig() if limits is None else limits
+        self._groups: dict[str, _Group] = {}
+        self._deleted: dict[str, Position] = {}
+        self._now_ms = 0
+        self._longest_bytes = 0  # of the records of the run
+        self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
+            "generation_started": self._generation_started,
+            "assignment_committed": self._assignment_committed,
+            "member_left": self._member_left,
+            "member_replaced": self._member_replaced,
+            "group_tombstone": self._group_tombstone,
+            "offset_tombstone": self._offset_tombstone,
+        }
+
+    def add_run(self, run: RecordRun) -> None:
+        """Takes the next records; those that do not concern groups pass."""
+        checked, started = self._findings.checked, run.kinds.count("generation_started")
+        self._longest_bytes = longest_bytes = run.longest_bytes
+        if started:
+            for invariant in _BY_GENERATION:
+                checked[invariant] += started
+        for index, part in run.in_order():
+            if isinstance(part, list):
+                self._commits(run, index, part)
+            elif (check := self._checks.get(run.kinds[index])) is not None:
+                self._now_ms = part.written_at_ms
+                check(run.position(index), part)
+        if longest_bytes > self._limits.offset_metadata_max_bytes:
+            self._check_metadata(run)
+
+    def claimed(self) -> None:
+        """A new owner has come: its clock does not compare with the last one's."""
+        for group in self._groups.values():
+            for member in group.members.values():
+                member.heard_ms = None
+
+    def begin_with(self, groups: Iterable[Group]) -> None:
+        """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
+        self.trimmed = False
+        for known in groups:
+            group = self._groups[known.group_id] = _Group(
+                generation=known.generation,
+                protocol_type=known.protocol_type,
+                protocol_name=known.protocol_name,
+                leader=known.leader,
+                members={
+                    member.member_id: _Member(member.to_record(), commit_seq=member.commit_seq)
+                    for member in known.members.values()
+                },
+                given=dict(known.owners),
+            )
+            if known.assigned_generation == known.generation and known.generation:
+                group.assignment = records_pb2.AssignmentCommitted(generation=known.generation)
+
+    def _group(self, group_id: str) -> _Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            born_behind = self._deleted.get(group_id, NOWHERE)
+            group = self._groups[group_id] = _Group(
+                born_behind=born_behind, met_in_the_middle=self.trimmed and born_behind == NOWHERE
+            )
+        return group
+
+    def _broken(self, invariant: str, position: Position, detail: str) -> None:
+        self._findings.expect(invariant, False, position, detail)
+
+    # -- generations --------------------------------------------------------------------------------
+
+    def _generation_started(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.generation_started
+        rows, generation = message.members[:], message.generation
+        group = self._group(message.group_id)
+        unknown = group.met_in_the_middle and group.generation == 0
+        if generation != group.generation + 1 and not (unknown and generation > 0):
+            self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
+        if group.born_behind != NOWHERE and group.generation == 0:
+            self._findings.expect(
+                "G13",
+                generation == 1,
+                position,
+                f"{_name(message)} of a group that was removed at {group.born_behind.stream_id}",
+            )
+        members = self._members_of(group, rows)
+        self._check_members(position, message, rows, members)
+        if not group.gone.isdisjoint(members):
+            back = sorted(group.gone.intersection(members))
+            self._wrong("M4", position, f"{_name(message)}: {back} left before")
+        group.generation = generation
+        group.assignment = None
+        group.protocol_type = message.protocol_type
+        group.protocol_name = message.protocol_name
+        group.leader = message.leader
+        group.server_assignor = message.server_assignor
+        group.members = members
+
+    def _members_of(self, group: _Group, rows: Sequence[records_pb2.Member]) -> dict[str, _Member]:
+        """The members of a new generation; what is known of those that stay is kept, the rest forgotten."""
+        members: dict[str, _Member] = {}
+        before, strangers, now_ms = group.members, group.seqs_of_strangers, self._now_ms
+        for row in rows:
+            member_id = row.member_id
+            member = before.get(member_id)
+            if member is None:
+                members[member_id] = _Member(row, now_ms, strangers.get(member_id, 0))
+            else:
+                member.record, member.heard_ms = row, now_ms
+                members[member_id] = member
+        strangers.clear()
+        return members
+
+    def _check_members(
+        self,
+        position: Position,
+        message: records_pb2.GenerationStarted,
+        rows: Sequence[records_pb2.Member],
+        members: dict[str, _Member],
+    ) -> None:
+        leader, chosen = message.leader, message.protocol_name
+        if "" in members:
+            self._wrong("M5", position, f"{_name(message)}: a member without an id")
+        one_each = len(members) == len(rows)
+        if not one_each or (leader not in members if members else bool(leader)):
+            self._wrong("G5", position, f"{_name(message)}: leader {leader!r} of members {list(members)}")
+        without = [
+            row.member_id for row in rows if chosen not in [protocol.name for protocol in row.protocols[:]]
+        ]
+        if without:
+            self._wrong("G6", position, f"{_name(message)}: {without} do not support {chosen!r}")
+        static = [instance for row in rows if (instance := row.group_instance_id)]
+        if len(set(static)) != len(static):
+            self._wrong(
+                "G10", position, f"{_name(message)}: a static id stands for two members among {static}"
+            )
+        too_long = self._longest_bytes > RECORD_MAX_BYTES and message.ByteSize() > RECORD_MAX_BYTES
+        if len(rows) > self._limits.max_size or too_long:
+            self._wrong(
+                "G11",
+                position,
+                f"{_name(message)}: {len(rows)} members of at most {self._limits.max_size}, "
+                f"{message.ByteSize()} bytes of at most {RECORD_MAX_BYTES}",
+            )
+
+    def _wrong(self, invariant: str, position: Position, detail: str) -> None:
+        """Notes a break of a promise whose look was counted already."""
+        self._findings.broke(invariant, position, detail)
+
+    # -- assignments --------------------------------------------------------------------------------
+
+    def _assignment_committed(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.assignment_committed
+        group = self._group(message.group_id)
+        expect = self._findings.expect
+        name = f"group {message.group_id!r}, assignment of generation {message.generation}"
+        if group.met_in_the_middle and group.generation == 0:
+            return
+        self._check_alive(position, group, "an assignment")
+        current = message.generation == group.generation
+        first = group.assignment is None
+        expect(
+            "G2",
+            current and first,
+            position,
+            f"{name}: the second one"
+            if current
+            else f"{name}: the group is in generation {group.generation}",
+        )
+        if not current:
+            return
+        if not first and group.assignment is not None and group.assignment.members:
+            same = {row.member_id: row.assignment for row in group.assignment.members} == {
+                row.member_id: row.assignment for row in message.members
+            }
+            expect("G4", same, position, f"{name}: other bytes than the ones that were stored first")
+        else:
+            self._findings.checked["G4"] += 1
+        strangers = sorted({row.member_id for row in message.members} - group.members.keys())
+        expect("G3", not strangers, position, f"{name}: {strangers} are no members of it")
+        expect(
+            "G5",
+            message.leader == ("" if group.server_assignor else group.leader),
+            position,
+            f"{name}: by {message.leader!r}, the leader is {group.leader!r}",
+        )
+        expect("G7", bool(group.members), position, f"{name}: the group has no members")
+        self._check_partitions(position, message, group, name)
+        group.assignment = message
+
+    def _check_partitions(
+        self, position: Position, message: records_pb2.AssignmentCommitted, group: _Group, name: str
+    ) -> None:
+        before, group.given = group.given, {}
+        checked = self._findings.checked
+        for row in message.members:
+            kept = {
+                (token.topic, token.partition): Position.from_proto(token.position)
+                for token in row.kept_tokens
+            }
+            for partition, since in kept.items():
+                had = before.get(partition)
+                checked["G13"] += 1
+                if since >= position or since < group.born_behind:
+                    what = "not before it" if since >= position else "from before the group was removed"
+                    self._wrong("G13", position, f"{_keeps(name, row.member_id, partition, since)}: {what}")
+                elif had is not None and had != (row.member_id, since):
+                    what = _keeps(name, row.member_id, partition, since)
+                    self._wrong("G13", position, f"{what}, which {had[0]} had since {had[1].stream_id}")
+            for partition in partitions_in(row.assignment):
+                checked["G9"] += 1
+                if partition in group.given:
+                    topic, number = partition
+                    self._wrong(
+                        "G9",
+                        position,
+                        f"{name}: {topic}/{number} is given a second time, to {row.member_id}",
+                    )
+                group.given[partition] = (row.member_id, kept.get(partition, position))
+
+    # -- members ------------------------------------------------------------------------------------
+
+    def _member_left(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.member_left
+        group = self._group(message.group_id)
+        if group.met_in_the_middle and group.generation == 0:
+            group.gone.add(message.member_id)
+            return
+        self._check_alive(position, group, "a departure")
+        member = group.members.pop(message.member_id, None)
+        self._findings.expect(
+            "G7",
+            member is not None and message.generation == group.generation,
+            position,
+            f"group {message.group_id!r}: {message.member_id} left generation {message.generation}; "
+            f"the group is in {group.generation} and it is {'a' if member is not None else 'no'} member",
+        )
+        if member is not None and member.heard_ms is not None:
+            self._check_silence(position, message, member.heard_ms)
+        group.seqs_of_strangers.pop(message.member_id, None)
+        group.gone.add(message.member_id)
+
+    def _check_silence(self, position: Position, message: records_pb2.MemberLeft, heard_ms: int) -> None:
+        allowed_ms = causes.silence_ms(message.cause)
+        if allowed_ms is None:
+            return
+        silent_ms = self._now_ms - heard_ms
+        self._findings.expect(
+            "M3",
+            silent_ms < 0 or silent_ms >= allowed_ms - _TOLERANCE_MS,  # below 0: the clock was set back
+            position,
+            f"group {message.group_id!r}: {message.member_id} was removed {silent_ms} ms after it was heard "
+            f"of; its time-out is {allowed_ms} ms",
+        )
+
+    def _member_replaced(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.member_replaced
+        group = self._group(message.group_id)
+        new, static = message.member.member_id, message.member.group_instance_id
+        if group.met_in_the_middle and group.generation == 0:
+            return
+        self._check_alive(position, group, "a replacement")
+        old = group.members.pop(message.old_member_id, None)
+        self._findings.expect(
+            "G10",
+            bool(static) and old is not None and old.record.group_instance_id == static,
+            position,
+            f"group {message.group_id!r}: {new} takes {static!r} over from "
+            f"{message.old_member_id}, which does not hold it",
+        )
+        self._findings.expect(
+            "M5", bool(new), position, f"group {message.group_id!r}: a member without an id"
+        )
+        self._findings.expect(
+            "M4",
+            new not in group.gone,
+            position,
+            f"group {message.group_id!r}: {new}, which takes {static!r} over, left before",
+        )
+        group.seqs_of_strangers.pop(message.old_member_id, None)
+        group.gone.add(message.old_member_id)
+        group.members[new] = _Member(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
+        for partition, (owner, _) in list(group.given.items()):
+            if owner == message.old_member_id:
+                group.given[partition] = (new, position)
+        if group.leader == message.old_member_id:
+            group.leader = new
+
+    def _check_alive(self, position: Position, group: _Group, what: str) -> None:
+        """A removed group comes back only with a first generation, or with a commit from outside."""
+        if group.born_behind != NOWHERE and group.generation == 0:
+            text = f"{what} of a group that was removed at {group.born_behind.stream_id}"
+            self._broken("G13", position, text)
+
+    def _group_tombstone(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.group_tombstone
+        group = self._groups.pop(message.group_id, None) or _Group(met_in_the_middle=self.trimmed)
+        self._deleted[message.group_id] = position
+        name = f"group {message.group_id!r} is removed"
+        self._findings.expect(
+            "G7", not group.members, position, f"{name} while {sorted(group.members)} are members"
+        )
+        self._findings.expect(
+            "G13",
+            message.last_generation == group.generation or group.met_in_the_middle,
+            position,
+            f"{name} in generation {message.last_generation}; it is in {group.generation}",
+        )
+
+    # -- offsets ------------------------------------------------------------------------------------
+
+    def _commits(self, run: RecordRun, begin: int, rows: Sequence[CommitRow]) -> None:
+        """Takes commits that follow each other; a log consists of little else."""
+        checked = self._findings.checked
+        checked["O3"] += len(rows)
+        groups, numbered = self._groups, 0
+        for index, row in enumerate(rows, begin):
+            group_id, member_id, generation, seq, written_at_ms = row
+            group = groups.get(group_id) or self._group(group_id)
+            member = group.members.get(member_id)
+            if member is None or generation != group.generation:
+                self._odd_commit(run.position(index), row, group, member)
+                continue
+            member.heard_ms = written_at_ms
+            if seq:
+                numbered += 1
+                if seq <= member.commit_seq:
+                    self._numbered_again(run.position(index), row, member.commit_seq)
+                member.commit_seq = seq
+        checked["O4"] += numbered
+
+    def _odd_commit(
+        self, position: Position, commit: CommitRow, group: _Group, member: _Member | None
+    ) -> None:
+        """Takes a commit that is not of a member of the present generation."""
+        group_id, member_id, generation, seq, _ = commit
+        if not member_id and generation < 0:
+            if group.members:
+                text = f"group {group_id!r}: a commit from outside while it has members"
+                self._wrong("O3", position, text)
+            return
+        if group.met_in_the_middle and group.generation == 0:
+            return
+        self._check_alive(position, group, "a commit")
+        self._wrong(
+            "O3",
+            position,
+            f"group {group_id!r}: a commit of {member_id} in generation {generation}; the group "
+            f"is in {group.generation}, of which it is {'no' if member is None else 'a'} member",
+        )
+        if seq:
+            self._findings.checked["O4"] += 1
+            last = group.seqs_of_strangers.get(member_id, 0) if member is None else member.commit_seq
+            if seq <= last:
+                self._numbered_again(position, commit, last)
+            if member is None:
+                group.seqs_of_strangers[member_id] = seq
+            else:
+                member.commit_seq = seq
+
+    def _numbered_again(self, position: Position, commit: CommitRow, last: int) -> None:
+        group_id, member_id, _, seq, _ = commit
+        text = f"group {group_id!r}: a commit of {member_id}: number {seq} after number {last}"
+        self._wrong("O4", position, text)
+
+    def _check_metadata(self, run: RecordRun) -> None:
+        limit = self._limits.offset_metadata_max_bytes
+        for index, data in enumerate(run.datas):
+            if len(data) <= limit or run.kinds[index] != COMMIT:
+                continue
+            commit = records_pb2.Record.FromString(data).offset_committed
+            for entry in commit.offsets:
+                if len(entry.metadata.encode()) > limit:
+                    text = f"group {commit.group_id!r}: a commit with more than {limit} bytes of metadata"
+                    self._broken("G11", run.position(index), text)
+
+    def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
+        message = record.offset_tombstone
+        group = self._group(message.group_id)
+        if message.reason != "expired" or (group.met_in_the_middle and group.generation == 0):
+            return
+        wanted = [entry.topic for entry in message.topics if self._wants(group, entry.topic)]
+        self._findings.expect(
+            "O6",
+            not wanted,
+            position,
+            f"group {message.group_id!r}: offsets of {wanted} expire while members are subscribed to them",
+        )
+
+    @staticmethod
+    def _wants(group: _Group, topic: str) -> bool:
+        """Whether a member may be using a topic's offsets."""
+        if not group.members:
+            return False
+        if group.protocol_type != CONSUMER or group.assignment is None:
+            return True
+        for member in group.members.values():
+            metadata = next(
+                (row.metadata for row in member.record.protocols if row.name == group.protocol_name), b""
+            )
+            subscription: common_pb2.Subscription | None = read_subscription(metadata)
+            if subscription is None or topic in subscription.topics:
+                return True
+        return False
+
+
+def _name(message: records_pb2.GenerationStarted) -> str:
+    return f"group {message.group_id!r}, generation {message.generation}"
+
+
+def _keeps(name: str, member_id: str, partition: TopicPartition, since: Position) -> str:
+    return f"{name}: {member_id} keeps {partition[0]}/{partition[1]} since {since.stream_id}"

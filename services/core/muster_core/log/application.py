@@ -1,0 +1,296 @@
+"""What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
+
+from collections.abc import Callable, Iterable
+from heapq import nsmallest
+from typing import Any
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+
+from muster_core.config import GroupConfig
+from muster_core.log.commits import CommittedRow
+from muster_core.log.record_run import RecordRun
+from muster_core.position import Position
+from muster_core.record_bounds import PART_BYTES, utf8_bytes
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.history import GenerationEntry, Participant
+from muster_core.state.member import Member
+from muster_core.state.published import TopicPartition, partitions_in
+
+_OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
+
+
+class UnknownCriticalRecord(Exception):
+    """A record of a kind that this version does not know and must not skip."""
+
+
+class Application:
+    """Applies records to groups.
+
+    Args:
+        groups: the groups by id; changed in place.
+        config: limits of the history.
+        on_gone: told of each member just before a record removes it, so that what it waits for ends.
+
+    Attributes:
+        skipped: number of records of an unknown kind that were passed over.
+        frozen: ids of groups of which only offsets are taken over: their other records made this program
+            fail.
+        failed: the record that raised last, with its position; None: none did.
+        catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
+        held: groups beside those of the shard of which offsets are removed, and nothing else changes.
+    """
+
+    def __init__(
+        self, groups: dict[str, Group], config: GroupConfig, on_gone: Callable[[Group, Member], None]
+    ) -> None:
+        self._groups = groups
+        self._config = config
+        self._on_gone = on_gone
+        self.skipped = 0
+        self.frozen: frozenset[str] = frozenset()
+        self.failed: tuple[Position, log.Record] | None = None
+        self.catalog_offset = 0
+        self.incarnations: dict[str, int] = {}
+        self.held: dict[str, Group] = {}
+        self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
+            "generation_started": self._generation_started,
+            "assignment_committed": self._assignment_committed,
+            "member_left": self._member_left,
+            "member_replaced": self._member_replaced,
+            "group_tombstone": self._group_tombstone,
+            "offset_committed": self._offset_committed,
+            "offset_tombstone": self._offset_tombstone,
+            "topics_seen": self._topics_seen,
+        }
+
+    def apply(self, position: Position, record: log.Record) -> None:
+        """Carries out one record.
+
+        Raises:
+            UnknownCriticalRecord: its kind is unknown and it is marked critical.
+            IllegalTransition, KeyError: it contradicts the records before it.
+        """
+        self.apply_as(record.WhichOneof("kind") or "", position, record)
+
+    def apply_as(self, kind: str, position: Position, record: log.Record) -> None:
+        """The same where it is known of what kind the record is; empty: unknown.
+
+        Raises:
+            UnknownCriticalRecord, IllegalTransition, KeyError: as `apply`.
+        """
+        if not kind:
+            if record.critical:
+                raise UnknownCriticalRecord(f"record {position.stream_id} is of an unknown, critical kind")
+            self.skipped += 1
+        elif (applier := self._appliers.get(kind)) is not None:
+            if self.frozen and kind not in _OF_OFFSETS and group_of(record) in self.frozen:
+                return
+            try:
+                applier(position, record.written_at_ms, getattr(record, kind))
+            except Exception:
+                self.failed = position, record
+                raise
+
+    def apply_run(self, run: RecordRun) -> None:
+        """Carries out the records of one epoch, one after the other, as `apply` does each.
+
+        Raises:
+            UnknownCriticalRecord: its kind is unknown and it is marked critical.
+            IllegalTransition, KeyError: it contradicts the records before it.
+        """
+        for index, part in run.in_order_by_partition():
+            if isinstance(part, list):
+                self.apply_commits(part)
+            else:
+                self.apply_as(run.kinds[index], run.position(index), part)
+
+    def group(self, group_id: str, wall_ms: int) -> Group:
+        """The group of that id, made when it is not there."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, wall_ms, self._config.history_length)
+        return group
+
+    def _generation_started(self, position: Position, wall_ms: int, record: log.GenerationStarted) -> None:
+        group = self.group(record.group_id, wall_ms)
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
+        group.stored = True
+        staying = {entry.member_id: entry for entry in record.members[:]}
+        if not group.members.keys() <= staying.keys():
+            for member_id in [member_id for member_id in group.members if member_id not in staying]:
+                self._remove(group, member_id)
+        known = {one.member_id: one for one in group.history[-1].members} if group.history else {}
+        participants = []
+        for member_id, entry in staying.items():
+            member = self._adopt(group, member_id, entry)
+            one = Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
+            before = known.get(member_id, one)
+            participants.append(before if before == one else one)  # one for all generations of the history
+            if group.assigned_generation != group.generation:
+                member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
+        group.generation = record.generation
+        group.protocol_type = record.protocol_type
+        group.protocol_name = record.protocol_name
+        group.leader = record.leader
+        cause = common_pb2.RebalanceCause()
+        cause.CopyFrom(record.cause)  # a part of the record would keep all of it alive in the history
+        group.cause = cause
+        group.unfinished = None
+        group.new_member_added = False
+        if staying:
+            group.recompute_subscribed_topics()
+            group.become(GroupState.COMPLETING_REBALANCE, wall_ms)
+        else:
+            group.owners = {}
+            group.renewed_topics = frozenset()
+            group.subscribed_topics = frozenset()
+            group.become(GroupState.EMPTY, wall_ms)
+        group.history.append(
+            GenerationEntry(
+                generation=record.generation,
+                cause=cause,
+                started_at_ms=wall_ms,
+                leader=record.leader,
+                protocol_name=record.protocol_name,
+                members=tuple(participants),
+                position=position,
+            )
+        )
+
+    def _assignment_committed(
+        self, position: Position, wall_ms: int, record: log.AssignmentCommitted
+    ) -> None:
+        group = self._groups[record.group_id]
+        owners: dict[TopicPartition, tuple[str, Position]] = {}
+        for entry in record.members:
+            member = group.members[entry.member_id]
+            member.assignment = entry.assignment
+            member.token = position
+            member.kept_tokens = tuple(entry.kept_tokens)
+            owners.update(dict.fromkeys(partitions_in(entry.assignment), (entry.member_id, position)))
+            for kept in entry.kept_tokens:
+                partition = kept.topic, kept.partition
+                if owners.get(partition, ("",))[0] == entry.member_id:
+                    owners[partition] = (entry.member_id, Position.from_proto(kept.position))
+        if group.history:
+            self._note_moves(group.history[-1], wall_ms, group.owners, owners)
+        group.owners = owners
+        group.renewed_topics = frozenset()
+        group.assigned_generation = record.generation
+        group.become(GroupState.STABLE, wall_ms)
+
+    def _note_moves(
+        self,
+        entry: GenerationEntry,
+        wall_ms: int,
+        before: dict[TopicPartition, tuple[str, Position]],
+        after: dict[TopicPartition, tuple[str, Position]],
+    ) -> None:
+        entry.assigned_at_ms = wall_ms
+        nobody = ("", None)
+        size_bytes = 0
+        moved = (
+            partition
+            for partition in before.keys() | after.keys()
+            if before.get(partition, nobody)[0] != after.get(partition, nobody)[0]
+        )
+        for partition in nsmallest(self._config.history_moves + 1, moved):
+            old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
+            size_bytes += sum(map(utf8_bytes, (partition[0], old, new)))
+            if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
+                entry.moves_truncated = True
+                return
+            entry.moves.append(
+                coordinator_pb2.GroupHistoryResponse.Move(
+                    topic=partition[0], partition=partition[1], from_member_id=old, to_member_id=new
+                )
+            )
+
+    def _member_left(self, _: Position, __: int, record: log.MemberLeft) -> None:
+        group = self._groups[record.group_id]
+        group.unfinished = record.cause
+        self._remove(group, record.member_id)
+
+    def _member_replaced(self, position: Position, _: int, record: log.MemberReplaced) -> None:
+        group = self._groups[record.group_id]
+        member = group.replace(record.old_member_id, record.member.member_id)
+        group.set_protocols(member, lambda: member.adopt(record.member))
+        member.token = position
+        member.kept_tokens = ()
+        member.commit_seq = member.accepted_commit_seq = 0
+        for partition, (owner, __) in group.owners.items():
+            if owner == record.old_member_id:
+                group.owners[partition] = (member.member_id, position)
+        if record.HasField("cause"):
+            group.unfinished = record.cause
+        elif group.state is GroupState.STABLE:
+            group.recompute_subscribed_topics()
+
+    def _group_tombstone(self, _: Position, wall_ms: int, record: log.GroupTombstone) -> None:
+        group = self._groups.pop(record.group_id, None)
+        if group is not None:
+            group.become(GroupState.DEAD, wall_ms)
+
+    def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
+        """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
+        groups = self._groups
+        for group_id, member_id, seq, partition, committed in rows:
+            group = groups.get(group_id) or self.group(group_id, committed.committed_at_ms)
+            group.offsets.table[partition] = committed
+            member = group.members.get(member_id)
+            if member is not None and seq > member.commit_seq:
+                member.commit_seq = seq
+
+    def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
+        group = self.group(record.group_id, wall_ms)
+        group.stored = True
+        group.offsets.store(record, wall_ms)
+        member = group.members.get(record.member_id)
+        if member is not None and record.member_seq > member.commit_seq:
+            member.commit_seq = record.member_seq
+
+    def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
+        group = self._groups.get(record.group_id) or self.held.get(record.group_id)
+        if group is not None:
+            group.offsets.remove(
+                (entry.topic, number) for entry in record.topics for number in entry.partitions
+            )
+
+    def _topics_seen(self, _: Position, __: int, record: log.TopicsSeen) -> None:
+        self.catalog_offset = max(self.catalog_offset, record.catalog_offset)
+        topics = frozenset(record.topics)
+        for topic in topics:
+            self.incarnations.pop(topic, None)
+        for one in record.incarnations:
+            self.incarnations[one.name] = one.incarnation
+        if topics:
+            for group in self._groups.values():
+                group.renew(topics)
+
+    @staticmethod
+    def _adopt(group: Group, member_id: str, entry: log.Member) -> Member:
+        member = group.members.get(member_id)
+        if member is None:
+            member = Member(member_id)
+            member.adopt(entry)
+            group.add(member)
+        elif not member.is_as(entry):
+            group.set_protocols(member, lambda: member.adopt(entry))
+        member.keep(entry)
+        return member
+
+    def _remove(self, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is not None:
+            self._on_gone(group, member)
+            group.remove(member_id)
+
+
+def group_of(record: log.Record) -> str:
+    """The group that a record is about; empty: none."""
+    kind = record.WhichOneof("kind")
+    return "" if kind is None else str(getattr(getattr(record, kind), "group_id", ""))

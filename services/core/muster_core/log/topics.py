@@ -1,0 +1,343 @@
+"""The topics that the records of the catalog's log make, and what a change of them makes."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
+
+from muster_core.features import FEATURE_NAMES, lacking
+from muster_core.log.replay import Entry
+from muster_core.position import NOWHERE, Position
+
+MAX_TOPICS = 10_000
+MAX_DELETIONS = 2_000
+"""Names whose last removal is remembered."""
+MAX_CHANGES = 4_096
+"""Changes whose ids are remembered: a repeat that comes after more others is taken for a new change."""
+
+CHANGE_ID_BYTES = 16
+
+_LOG_KINDS = frozenset({"claim", "genesis", "handoff"})
+"""What a log says of itself, beside its snapshots."""
+_ROWS_PER_ITEM = 500
+
+_Row = TypeVar("_Row")
+
+
+class NotUnderstood(Exception):
+    """The catalog says what this version does not know: it must not serve the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic.
+
+    Attributes:
+        partitions: their number.
+        incarnation: offset of the record that created it.
+    """
+
+    partitions: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was carried out.
+
+    Attributes:
+        name: of the topic.
+        topic: as it was stored; None: it was removed.
+        position: of its record.
+    """
+
+    name: str
+    topic: StoredTopic | None
+    position: Position
+
+    @property
+    def answer(self) -> pb.ChangeTopicResponse:
+        """What its caller is told, each time that it asks."""
+        stored = None if self.topic is None else _topic(self.name, self.topic)
+        return pb.ChangeTopicResponse(topic=stored, version=self.position.to_proto())
+
+    def is_of(self, request: pb.ChangeTopicRequest) -> bool:
+        """Whether this can be what was asked for."""
+        return self.name == name_of(request) and (self.topic is None) == request.HasField("delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record that is neither of a topic nor of the log itself, as it stands in the log."""
+
+    position: Position
+    record: bytes
+
+
+class Topics:
+    """The catalog as the records up to a place make it.
+
+    Args:
+        strict: whether what this version does not know stops it, as it must stop a server; who only looks
+            goes on.
+
+    Attributes:
+        by_name: the topics.
+        deletions: the newest removals, oldest first: of each name the offset of its last tombstone.
+        deletions_since: every removal after this offset is in `deletions`.
+        kept: replacements of nodes, features, and what this version does not know, in order.
+        features: names of what is enabled.
+        version: place of the last record.
+        end_hash: chain hash of it.
+        snapshot_upto: place up to which the newest snapshot reaches whose marker stands in the log.
+    """
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.by_name: dict[str, StoredTopic] = {}
+        self.deletions: dict[str, int] = {}
+        self.deletions_since = 0
+        self.kept: list[Kept] = []
+        self.features: set[str] = set()
+        self.version = NOWHERE
+        self.end_hash = b""
+        self.snapshot_upto = NOWHERE
+        self._strict = strict
+        self._changes: dict[bytes, Change] = {}
+
+    @property
+    def records_since(self) -> int:
+        """Number of records after the newest snapshot: what a load replays."""
+        return int(self.version.offset - self.snapshot_upto.offset)
+
+    def copy(self) -> "Topics":
+        """The same, to go on from."""
+        copy = Topics(strict=self._strict)
+        copy.by_name = dict(self.by_name)
+        copy.deletions = dict(self.deletions)
+        copy.deletions_since = self.deletions_since
+        copy.kept = list(self.kept)
+        copy.features = set(self.features)
+        copy.version, copy.end_hash = self.version, self.end_hash
+        copy.snapshot_upto = self.snapshot_upto
+        copy._changes = dict(self._changes)
+        return copy
+
+    def apply(self, entry: Entry) -> None:
+        """Takes in the next record.
+
+        Raises:
+            NotUnderstood: it is critical, and this version does not know its kind or the feature it enables.
+        """
+        record = records_pb2.Record.FromString(entry.record)
+        kind = record.WhichOneof("kind")
+        if kind == "topic_stored":
+            self._stored(record.topic_stored, entry.position)
+        elif kind == "topic_tombstone":
+            self._removed(record.topic_tombstone, entry.position)
+        elif kind == "snapshot":
+            self.snapshot_upto = max(self.snapshot_upto, Position.from_proto(record.snapshot.upto))
+        elif kind not in _LOG_KINDS:
+            self._keep(Kept(entry.position, entry.record), record)
+        self.version, self.end_hash = entry.position, entry.hash
+
+    def _keep(self, kept: Kept, record: records_pb2.Record) -> None:
+        """Keeps a record as it is, and notes the feature that it enables."""
+        if self._strict and record.critical and record.WhichOneof("kind") is None:
+            raise NotUnderstood("the catalog has a critical record of a kind that this version does not know")
+        if record.HasField("feature_enabled"):
+            name = record.feature_enabled.name
+            if self._strict and lacking((name,), FEATURE_NAMES):
+                raise NotUnderstood(f"the cluster has enabled {name}, which this version does not know")
+            if name in self.features:
+                return  # repeated beside each snapshot's marker
+            self.features.add(name)
+        self.kept.append(kept)
+
+    def _stored(self, record: records_pb2.TopicStored, position: Position) -> None:
+        before = self.by_name.get(record.name)
+        incarnation = position.offset if before is None else before.incarnation
+        topic = self.by_name[record.name] = StoredTopic(record.partitions, incarnation)
+        self._note(record.change_id, Change(record.name, topic, position))
+
+    def _removed(self, record: records_pb2.TopicTombstone, position: Position) -> None:
+        self.by_name.pop(record.name, None)
+        self.deletions.pop(record.name, None)
+        self.deletions[record.name] = position.offset
+        if len(self.deletions) > MAX_DELETIONS:
+            oldest = next(iter(self.deletions))
+            self.deletions_since = self.deletions.pop(oldest)
+        self._note(record.change_id, Change(record.name, None, position))
+
+    def _note(self, change_id: bytes, change: Change) -> None:
+        if change_id:
+            self._changes[change_id] = change
+            if len(self._changes) > MAX_CHANGES:
+                del self._changes[next(iter(self._changes))]
+
+    def done(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse | None:
+        """The answer to a change that was carried out before; None: it was not."""
+        change = self._changes.get(request.change_id) if request.change_id else None
+        if change is None:
+            return None
+        if not change.is_of(request):
+            return _refused(
+                common_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"the id of this change is that of another one, of topic {change.name!r}",
+                None,
+            )
+        return change.answer
+
+    def stored(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
+        """The answer to a change whose record is the last one."""
+        name = name_of(request)
+        return Change(name, self.by_name.get(name), self.version).answer
+
+    def decide(self, request: pb.ChangeTopicRequest) -> records_pb2.Record | pb.ChangeTopicResponse:
+        """The record that makes a change, or the answer if there is nothing to store."""
+        name = name_of(request)
+        kind = request.WhichOneof("change")
+        known = self.by_name.get(name)
+        if kind == "create":
+            return self._create(request, known)
+        if known is None:
+            return _refused(
+                common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of this name", None
+            )
+        if kind == "delete":
+            return records_pb2.Record(
+                topic_tombstone=records_pb2.TopicTombstone(name=name, change_id=request.change_id)
+            )
+        wanted, present = request.alter.partitions, _topic(name, known)
+        if wanted < known.partitions:
+            return _refused(
+                common_pb2.ERROR_CODE_INVALID_PARTITIONS,
+                f"the topic has {known.partitions} partitions and cannot have fewer",
+                present,
+            )
+        if wanted == known.partitions:
+            return pb.ChangeTopicResponse(topic=present, version=self.version.to_proto())
+        return _stored(request.alter, request.change_id)
+
+    def _create(
+        self, request: pb.ChangeTopicRequest, known: StoredTopic | None
+    ) -> records_pb2.Record | pb.ChangeTopicResponse:
+        if known is not None:
+            return _refused(
+                common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
+                f"there is a topic of this name already, with {known.partitions} partitions",
+                _topic(request.create.name, known),
+            )
+        if len(self.by_name) >= MAX_TOPICS:
+            return _refused(
+                common_pb2.ERROR_CODE_INVALID_PARTITIONS,
+                f"the catalog holds at most {MAX_TOPICS} topics",
+                None,
+            )
+        return _stored(request.create, request.change_id)
+
+    def to_proto(self) -> pb.TopicCatalog:
+        """All topics, by name, and what was removed."""
+        return pb.TopicCatalog(
+            topics=[_topic(name, topic) for name, topic in sorted(self.by_name.items())],
+            version=self.version.to_proto(),
+            deletions=[pb.TopicDeletion(name=name, offset=offset) for name, offset in self.deletions.items()],
+            deletions_since=self.deletions_since,
+            features=sorted(self.features),
+        )
+
+    # --- snapshots
+
+    def to_states(self) -> Iterator[snapshot_pb2.CatalogState]:
+        """All of it, in pieces."""
+        state = snapshot_pb2.CatalogState
+        yield state(deletions_since=self.deletions_since)
+        for some in _chunks(sorted(self.by_name.items())):
+            yield state(
+                topics=[
+                    state.Topic(name=name, partitions=topic.partitions, incarnation=topic.incarnation)
+                    for name, topic in some
+                ]
+            )
+        for removed in _chunks(self.deletions.items()):
+            yield state(deletions=[state.Deletion(name=name, offset=offset) for name, offset in removed])
+        for changed in _chunks(self._changes.items()):
+            yield state(changes=[_change(change_id, change) for change_id, change in changed])
+        for kept in self.kept:
+            yield state(kept=[state.Kept(position=kept.position.to_proto(), record=kept.record)])
+
+    @classmethod
+    def of_states(
+        cls,
+        states: Iterable[snapshot_pb2.CatalogState],
+        upto: Position,
+        end_hash: bytes,
+        *,
+        strict: bool = True,
+    ) -> "Topics":
+        """What `to_states` gave, up to a place and its chain hash.
+
+        Raises:
+            NotUnderstood: it has a critical record of a kind, or a feature, that this version does not know.
+        """
+        topics = cls(strict=strict)
+        for state in states:
+            topics.deletions_since = max(topics.deletions_since, state.deletions_since)
+            for row in state.topics:
+                topics.by_name[row.name] = StoredTopic(row.partitions, row.incarnation)
+            for deletion in state.deletions:
+                topics.deletions[deletion.name] = deletion.offset
+            for change in state.changes:
+                stored = StoredTopic(change.partitions, change.incarnation) if change.partitions else None
+                topics._changes[change.change_id] = Change(
+                    change.name, stored, Position.from_proto(change.position)
+                )
+            for kept in state.kept:
+                record = records_pb2.Record.FromString(kept.record)
+                topics._keep(Kept(Position.from_proto(kept.position), kept.record), record)
+        topics.version, topics.end_hash, topics.snapshot_upto = upto, end_hash, upto
+        return topics
+
+
+def name_of(request: pb.ChangeTopicRequest) -> str:
+    """The topic that a change is about."""
+    kind = request.WhichOneof("change")
+    if kind == "delete":
+        return request.delete
+    return request.alter.name if kind == "alter" else request.create.name
+
+
+def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
+    return discovery_pb2.Topic(name=name, partitions=topic.partitions, incarnation=topic.incarnation)
+
+
+def _stored(topic: discovery_pb2.Topic, change_id: bytes) -> records_pb2.Record:
+    return records_pb2.Record(
+        topic_stored=records_pb2.TopicStored(
+            name=topic.name, partitions=topic.partitions, change_id=change_id
+        )
+    )
+
+
+def _refused(
+    code: "common_pb2.ErrorCode.ValueType", message: str, topic: discovery_pb2.Topic | None
+) -> pb.ChangeTopicResponse:
+    return pb.ChangeTopicResponse(error_code=code, error_message=message, topic=topic)
+
+
+def _change(change_id: bytes, change: Change) -> snapshot_pb2.CatalogState.Change:
+    return snapshot_pb2.CatalogState.Change(
+        change_id=change_id,
+        position=change.position.to_proto(),
+        name=change.name,
+        partitions=change.topic.partitions if change.topic is not None else 0,
+        incarnation=change.topic.incarnation if change.topic is not None else 0,
+    )
+
+
+def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    some = list(rows)
+    for start in range(0, len(some), _ROWS_PER_ITEM):
+        yield some[start : start + _ROWS_PER_ITEM]

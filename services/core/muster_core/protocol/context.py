@@ -1,0 +1,382 @@
+"""What the parts of a shard share: groups, open calls, open appends, the purgatory and the present turn."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Protocol
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+
+from muster_core import error_code
+from muster_core.catalog import NOTHING_KNOWN
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.error_code import ErrorCode
+from muster_core.events import Append, Effects, GroupResponse, Push, Reply, Request
+from muster_core.features import NO_FEATURES
+from muster_core.log.application import Application, group_of
+from muster_core.position import Position
+from muster_core.protocol.responses import Owner, refusal
+from muster_core.record_bounds import in_appends
+from muster_core.state.group import Group, Step
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.quarantine import NOBODY
+from muster_core.waiting.purgatory import DelayedOperation, Purgatory
+
+LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
+IN_QUARANTINE = (
+    "the group is in quarantine: serving it made the coordinator fail twice, see its log; an operator "
+    "releases it with `muster groups release`, or the next version of the servers does"
+)
+_TEXTS: dict[ErrorCode, str] = {
+    error_code.UNKNOWN_MEMBER_ID: "the group has no such member; join with an empty member id",
+    error_code.ILLEGAL_GENERATION: "the group is in another generation; join again",
+    error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
+    error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
+}
+"""What people are told where a refusal says nothing of its own."""
+_REMOVED = "the member was removed from the group"
+
+
+class OfAGroup(Protocol):
+    """Something that belongs to one group."""
+
+    @property
+    def group_id(self) -> str:
+        """The group; empty: none after all."""
+
+
+class ShardContext:
+    """The shard's memory and the effects of the turn that is being played.
+
+    Attributes:
+        config: limits and times.
+        groups: groups by id.
+        application: what records do to them.
+        purgatory: everything that waits for time.
+        epoch: epoch of the ownership; 0 before the load has ended.
+        features: what the cluster has enabled: nothing of another one may be written. Only grows; empty
+            before the load has ended.
+        now: time of the turn.
+        effects: effects of the turn.
+        calls: open calls by id.
+        streams: session streams by id → members on them, with their groups.
+        quarantine: the groups that no turn may touch.
+        held: those of them that the log knows: nothing of them changes but that a deleted topic's offsets go,
+            and their offsets are read.
+        room: whether the process may take another group.
+        working_on: what of a group is being worked on where the event does not say it; None: nothing.
+        catalog: the topics as last heard.
+        deletions: of topics, oldest first: what the log is about to say that was carried out.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.groups: dict[str, Group] = {}
+        self.purgatory = Purgatory(0)
+        self.application = Application(self.groups, config, self.release)
+        self.epoch = 0
+        self.features = NO_FEATURES
+        self.now = Now(0, 0)
+        self.effects = Effects()
+        self.calls: dict[int, Request] = {}
+        self.streams: dict[int, dict[Member, Group]] = {}
+        self.quarantine = NOBODY
+        self.held = self.application.held
+        self._unstored: dict[str, Group] = {}
+        self.room: Callable[[], bool] = lambda: True
+        self.working_on: OfAGroup | None = None
+        self.catalog = NOTHING_KNOWN
+        self.deletions: deque[frozenset[str]] = deque()
+        self._appends: dict[int, _OpenAppend] = {}
+        self._last_append_id = 0
+        self._route: Callable[[Request], None] = _not_routed
+
+    def route_with(self, route: Callable[[Request], None]) -> None:
+        """Sets what plays a call that has waited in line."""
+        self._route = route
+
+    # --- calls
+
+    def reply(self, call_id: int, message: GroupResponse) -> None:
+        """Answers a call, unless it was answered already or its caller went away."""
+        if self.calls.pop(call_id, None) is not None:
+            self.effects.replies.append(Reply(call_id, message))
+
+    def refuse(self, call_id: int, code: ErrorCode, message: str = "", owner: Owner = None) -> None:
+        """Answers a call with an error."""
+        call = self.calls.get(call_id)
+        if call is not None:
+            text = message or _TEXTS.get(code, "")
+            self.reply(call_id, refusal(call.message, code, self.epoch, text, owner))
+
+    # --- the log
+
+    def record(self) -> log.Record:
+        """A new record, stamped with the wall clock."""
+        return log.Record(written_at_ms=self.now.wall_ms)
+
+    def append(
+        self,
+        records: Iterable[log.Record],
+        done: Callable[[], None],
+        *,
+        holds: Group | None = None,
+        calls: Iterable[int] = (),
+        overdue: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
+
+        What is more than the log takes at a time is stored in several steps; a crash between them leaves the
+        first ones.
+
+        Args:
+            records: what to store, in this order; all or nothing where the log takes it at a time.
+            done: what follows.
+            holds: the group whose further events wait in line until then (docs/safety.md, "Groups").
+            calls: calls that wait for it; they are refused when it takes longer than the limit.
+            overdue: runs when it takes longer than the limit, and each time that the limit passes again.
+        """
+        whole = tuple(records)
+        *first, last = [whole] if len(whole) == 1 else in_appends(whole)
+        for part in first:
+            self._send(_OpenAppend(self, part, _nothing, None, (), None))
+        if holds is not None:
+            holds.in_flight = True
+        self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))
+
+    def _send(self, append: "_OpenAppend") -> None:
+        self._last_append_id += 1
+        self._appends[self._last_append_id] = append
+        self.effects.appends.append(Append(self._last_append_id, append.records))
+        self.purgatory.try_complete_else_watch(append, ())
+
+    def on_their_way(self) -> Iterator[log.Record]:
+        """The records that were sent to the log and are not acknowledged yet, in order."""
+        for append in self._appends.values():
+            yield from append.records
+
+    def append_done(self, append_id: int, position: Position) -> None:
+        """Applies the records of an append and lets go on what waited for it."""
+        append = self._appends.pop(append_id)
+        self.working_on = append
+        self.purgatory.wheel.cancel(append)
+        for index, record in enumerate(append.records):
+            self.application.apply(position.after(index), record)
+        group = append.holds
+        if group is not None:
+            group.in_flight = False
+        append.done()
+        if group is not None:
+            self._move_up(group)
+
+    # --- groups
+
+    def too_many_groups(self) -> str:
+        """Why no group can be added, for people; empty: one can."""
+        limit = self.config.max_groups_per_shard
+        if len(self.groups) + len(self.held) >= limit:
+            return (
+                f"the shard has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS_PER_SHARD); try again"
+            )
+        if not self.room():
+            limit = self.config.max_groups
+            return f"the coordinator has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS); try again"
+        return ""
+
+    def too_many_new_groups(self) -> str:
+        """Why no group can be added whose first member joins, for people; empty: one can.
+
+        Makes room if it must: of the groups that the log does not know the oldest goes in which nobody is. An
+        id that it has given out is refused as unknown then, and its owner joins anew.
+        """
+        limit = self.config.max_new_groups_per_shard
+        if len(self._unstored) >= limit and not self._make_room():
+            return (
+                f"the shard has its limit of {limit:,} groups that gather their first members "
+                "(MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD); try again"
+            )
+        return self.too_many_groups()
+
+    def _make_room(self) -> bool:
+        for group_id, group in self._unstored.items():
+            if group.stored or self.groups.get(group_id) is not group:
+                del self._unstored[group_id]
+                return True
+            if self._is_idle(group):
+                self.forget(group)
+                return True
+        return False
+
+    def add_unstored(self, group: Group) -> None:
+        """Takes a group in that the log does not know yet."""
+        group.stored = False
+        self.groups[group.group_id] = self._unstored[group.group_id] = group
+
+    def forget_unstored(self, group: Group) -> bool:
+        """Drops a group of which the log knows nothing if nobody is in it, and no id of it is given out."""
+        forgotten = not group.stored and not group.pending_members and self._is_idle(group)
+        if forgotten:
+            self.forget(group)
+        return forgotten
+
+    def forget(self, group: Group) -> None:
+        """Drops a group of which the log knows nothing, with the ids that it has given out."""
+        for timer in group.pending_members.values():
+            self.purgatory.wheel.cancel(timer)
+        group.pending_members.clear()
+        del self.groups[group.group_id]
+        self._unstored.pop(group.group_id, None)
+        group.become(GroupState.DEAD, self.now.wall_ms)
+
+    @staticmethod
+    def _is_idle(group: Group) -> bool:
+        return group.state is GroupState.EMPTY and not (group.members or group.in_flight or group.line)
+
+    # --- what waits in line
+
+    def in_line(
+        self, group: Group, step: Callable[[], None], *, deadline: bool = False, call_id: int | None = None
+    ) -> None:
+        """Runs a step on the group now, or after the group record that is in flight.
+
+        Args:
+            group: the group.
+            step: what to do.
+            deadline: whether it is due because members said nothing; it is dropped at a suspension.
+            call_id: the call that wants it, which is refused when the log is too slow; None: none does.
+        """
+        if group.in_flight:
+            group.line.append(Step(step, call_id, deadline))
+        else:
+            step()
+
+    def call_in_line(self, group: Group, call: Request) -> bool:
+        """Puts a call in line if a group record is in flight; returns whether it had to."""
+        if group.in_flight:
+            group.line.append(Step(partial(self._replay_call, call.call_id), call_id=call.call_id))
+        return group.in_flight
+
+    def _replay_call(self, call_id: int) -> None:
+        call = self.calls.get(call_id)
+        if call is not None:
+            self._route(call)
+
+    def _move_up(self, group: Group) -> None:
+        while group.line and not group.in_flight:
+            group.line.popleft().run()
+
+    def refuse_line(self, group: Group) -> None:
+        """Refuses the calls in line: the log is too slow. What is no call stays."""
+        line, group.line = group.line, deque()
+        for step in line:
+            if step.call_id is not None:
+                self.refuse(step.call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+            else:
+                group.line.append(step)
+
+    # --- members
+
+    def refuse_join(
+        self, group: Group, member: Member, code: ErrorCode, message: str, owner: Owner = None
+    ) -> bool:
+        """Answers the parked JoinGroup of a member with an error and its own id."""
+        call_id = group.unpark_join(member)
+        call = None if call_id is None else self.calls.get(call_id)
+        if call_id is not None and call is not None:
+            answer = refusal(call.message, code, self.epoch, message, owner)
+            if isinstance(answer, coordinator_pb2.JoinGroupResponse):
+                answer.member_id = member.member_id
+            self.reply(call_id, answer)
+        return call_id is not None
+
+    def detach(self, member: Member) -> None:
+        """Takes a member off its session stream."""
+        if member.stream_id is not None:
+            members = self.streams.get(member.stream_id, {})
+            members.pop(member, None)
+            if not members:  # a stream without members here leaves nothing here
+                self.streams.pop(member.stream_id, None)
+            member.stream_id = None
+
+    def fence(self, group: Group, member: Member, code: ErrorCode) -> None:
+        """Tells a member on a stream that its membership is gone, and takes it off."""
+        if member.stream_id is not None:
+            news = session_pb2.Fenced(
+                group_id=group.group_id, member_id=member.member_id, error_code=code, shard_epoch=self.epoch
+            )
+            if group.unfinished is not None and group.unfinished.member_id == member.member_id:
+                news.cause.CopyFrom(group.unfinished)
+            self.effects.pushes.append(Push(member.stream_id, news))
+            self.detach(member)
+
+    def release(self, group: Group, member: Member) -> None:
+        """Ends what a member waits for, because it is about to be removed (conformance LG-18, LG-19)."""
+        if member.heartbeat is not None:
+            self.purgatory.wheel.cancel(member.heartbeat)
+        self.fence(group, member, error_code.UNKNOWN_MEMBER_ID)
+        call_id = group.unpark_join(member)
+        if call_id is not None and call_id in self.calls:
+            answer = coordinator_pb2.JoinGroupResponse(
+                error_code=error_code.UNKNOWN_MEMBER_ID,
+                generation=-1,
+                shard_epoch=self.epoch,
+                error_message=_REMOVED,
+            )
+            self.reply(call_id, answer)
+        if member.sync_call is not None:
+            self.refuse(member.sync_call, error_code.UNKNOWN_MEMBER_ID, _REMOVED)
+            member.sync_call = None
+
+
+class _OpenAppend(DelayedOperation):
+    """Records on their way to the log, and what waits for them; its deadline is the callers' patience."""
+
+    __slots__ = ("_calls", "_context", "_overdue", "done", "holds", "records")
+
+    def __init__(
+        self,
+        context: ShardContext,
+        records: tuple[log.Record, ...],
+        done: Callable[[], None],
+        holds: Group | None,
+        calls: tuple[int, ...],
+        overdue: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(context.config.append_timeout_ms)
+        self._context = context
+        self.records = records
+        self.done = done
+        self.holds = holds
+        self._calls = calls
+        self._overdue = overdue
+
+    @property
+    def group_id(self) -> str:
+        """The group that the records are about."""
+        return group_of(self.records[0])
+
+    def can_complete(self) -> bool:
+        """Never by itself: the acknowledgement takes it out."""
+        return False
+
+    def on_complete(self) -> None:
+        """Refuses what waits; the records may still land, then their effects are carried out."""
+        for call_id in self._calls:
+            self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+        if self._overdue is not None:
+            self._overdue()
+        if self.holds is not None:
+            self._context.refuse_line(self.holds)
+        # calls that come now, in line or as retries, must not wait for ever either
+        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
+
+
+def _nothing() -> None:
+    """What follows a part of the records."""
+
+
+def _not_routed(call: Request) -> None:
+    raise AssertionError("route_with was not called")

@@ -1,0 +1,113 @@
+"""The four things that wait in the purgatory: join phases (two kinds), syncs and heartbeats."""
+
+from typing import TYPE_CHECKING
+
+from muster_core.state.group import Group
+from muster_core.state.member import Member
+from muster_core.waiting.purgatory import DelayedOperation
+from muster_core.waiting.timing_wheel import Timer
+
+if TYPE_CHECKING:
+    from muster_core.protocol.rebalance import Rebalancer
+
+
+class DelayedJoin(DelayedOperation):
+    """A join phase: ends when all members are back, or at the longest rebalance time-out (KIP-62)."""
+
+    __slots__ = ("_rebalancer", "group")
+
+    def __init__(self, rebalancer: "Rebalancer", group: Group, delay_ms: int) -> None:
+        super().__init__(delay_ms)
+        self._rebalancer = rebalancer
+        self.group = group
+
+    @property
+    def group_id(self) -> str:
+        """The group that rebalances."""
+        return self.group.group_id
+
+    def can_complete(self) -> bool:
+        """Whether everybody has joined."""
+        return self.group.all_joined
+
+    def on_complete(self) -> None:
+        """Ends the join phase."""
+        self._rebalancer.complete_join(self.group)
+
+
+class InitialDelayedJoin(DelayedJoin):
+    """The join phase of an empty group: gathers members for a while (KIP-134, conformance ID-04).
+
+    Whoever joins while it waits extends it by the initial delay, but never beyond the longest
+    rebalance time-out that was known when it began.
+    """
+
+    __slots__ = ("_budget_ms",)
+
+    def __init__(self, rebalancer: "Rebalancer", group: Group, delay_ms: int, budget_ms: int) -> None:
+        super().__init__(rebalancer, group, delay_ms)
+        self._budget_ms = budget_ms
+
+    def can_complete(self) -> bool:
+        """Never early: nobody knows who else is on the way (conformance ID-05)."""
+        return False
+
+    def on_complete(self) -> None:
+        """Waits on if somebody joined meanwhile and there is time left; else ends the join phase."""
+        if self.group.new_member_added and self._budget_ms > 0:
+            self.group.new_member_added = False
+            delay_ms = min(self._rebalancer.initial_delay_ms, self._budget_ms)
+            self._rebalancer.watch_join(
+                InitialDelayedJoin(self._rebalancer, self.group, delay_ms, self._budget_ms - delay_ms)
+            )
+        else:
+            super().on_complete()
+
+
+class DelayedSync(DelayedOperation):
+    """The wait until every member has fetched its assignment (KAFKA-12890)."""
+
+    __slots__ = ("_generation", "_group", "_rebalancer")
+
+    def __init__(self, rebalancer: "Rebalancer", group: Group, generation: int, delay_ms: int) -> None:
+        super().__init__(delay_ms)
+        self._rebalancer = rebalancer
+        self._group = group
+        self._generation = generation
+
+    @property
+    def group_id(self) -> str:
+        """The group whose members sync."""
+        return self._group.group_id
+
+    def can_complete(self) -> bool:
+        """Whether all have synced."""
+        return not self._group.pending_sync
+
+    def on_complete(self) -> None:
+        """Nothing: those who synced were answered."""
+
+    def on_expiration(self) -> None:
+        """Removes those who did not."""
+        self._rebalancer.sync_expired(self._group, self._generation)
+
+
+class DelayedHeartbeat(Timer):
+    """A member's session. Each heartbeat moves the deadline: O(1), and nothing is allocated."""
+
+    __slots__ = ("_group", "_member", "_rebalancer")
+
+    def __init__(self, rebalancer: "Rebalancer", group: Group, member: Member) -> None:
+        super().__init__()
+        self._rebalancer = rebalancer
+        self._group = group
+        self._member = member
+
+    @property
+    def group_id(self) -> str:
+        """The member's group."""
+        return self._group.group_id
+
+    def fire(self) -> None:
+        """The member was silent for its session time-out."""
+        self._rebalancer.session_ended(self._group, self._member, self)

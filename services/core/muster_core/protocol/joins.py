@@ -1,0 +1,413 @@
+"""JoinGroup: who may enter, under which id, and whether that starts a rebalance."""
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from uuid import UUID
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2
+from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.protocol import causes
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.record_bounds import cut_to_bytes, utf8_bytes
+from muster_core.state.group import Group, join_of
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.protocols import Protocols, protocols_of
+from muster_core.waiting.timing_wheel import Timer
+
+STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
+"""What only a client can do wrong, and Kafka answers with UNKNOWN_SERVER_ERROR."""
+
+_SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
+
+_ANSWERED = "the join was answered with a generation that is over; join again with a higher member_seq"
+
+_NAME_MAX_BYTES = 255 - 1 - 36
+"""What a member id, which has at most 255 bytes, has before its UUID."""
+
+_ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
+
+
+class _Join:
+    """A JoinGroup that is played: what is looked at often is read from the wire once."""
+
+    __slots__ = ("call", "group_instance_id", "member_id", "protocols", "request")
+
+    def __init__(self, call: Request, request: JoinGroupRequest) -> None:
+        self.call = call
+        self.request = request
+        self.member_id: str = request.member_id
+        self.group_instance_id: str = request.group_instance_id
+        self.protocols: Protocols = protocols_of(request.protocols)
+
+
+class Joins:
+    """Handles JoinGroup.
+
+    Args:
+        context: the shard.
+        rebalancer: starts and ends join phases.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        # Rows "join, known id" of the table event × state (conformance, section 3.2), with the same metadata
+        # and with new: Empty has no members, so 25 comes before | park; update and park | the generation;
+        # update and Preparing | the generation to a follower, Preparing for the leader; update and Preparing.
+        self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
+            GroupState.PREPARING_REBALANCE: self._rejoin,
+            GroupState.COMPLETING_REBALANCE: self._known_while_completing,
+            GroupState.STABLE: self._known_while_stable,
+        }
+
+    def handle(self, call: Request, request: JoinGroupRequest) -> None:
+        """Answers the call now, or parks it."""
+        config = self._context.config
+        if not request.group_id:
+            self._refuse(call, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+            limits = f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}"
+            self._refuse(call, error_code.INVALID_SESSION_TIMEOUT, f"session_timeout_ms must be {limits}")
+            return
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            self._first_of_all(call, request)
+        elif not self._context.call_in_line(group, call):
+            self._join(group, _Join(call, request))
+
+    def _first_of_all(self, call: Request, request: JoinGroupRequest) -> None:
+        """A join to a group that does not exist: it is made only when the join is accepted."""
+        if request.member_id:
+            self._refuse_id(call)
+        elif not request.protocol_type or not request.protocols:
+            self._refuse_protocols(call)
+        elif full := self._context.too_many_new_groups():
+            self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        else:
+            history_length = self._context.config.history_length
+            group = Group(request.group_id, self._context.now.wall_ms, history_length)
+            join = _Join(call, request)
+            if not self._has_bytes(group, "", join):
+                self._refuse_bytes(call)
+                return
+            self._context.add_unstored(group)
+            self._join(group, join)
+
+    def _join(self, group: Group, join: _Join) -> None:
+        call, member_id, instance_id = join.call, join.member_id, join.group_instance_id
+        if not member_id and instance_id:
+            present = group.static_members.get(instance_id, "")
+            if join_of(present) == join_of(_made_id(instance_id, group, join)):
+                member_id = present  # the answer to this very join was lost
+        if not self._has_room(group, member_id):
+            self._refuse_full(group, call, member_id)
+        elif not group.accepts_protocols(join.request.protocol_type, join.protocols):
+            self._refuse_protocols(call)
+        elif not self._has_bytes(group, member_id, join):
+            self._refuse_bytes(call)
+        elif member_id:
+            self._join_by_id(group, member_id, join)
+        elif instance_id:
+            self._join_static(group, join)
+        else:
+            self._give_id(group, join)
+
+    # --- the limit (KIP-389)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """Whether the group may take the member (conformance MX-08)."""
+        limit = self._context.config.max_size
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return len(group.members) < limit or member_id in group.members
+        if group.parked_joins < limit:
+            return True
+        member = group.members.get(member_id)
+        return member is not None and member.join_call is not None
+
+    def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
+        """Whether the record of the group's next generation can take what the member brings."""
+        instance_id = join.group_instance_id
+        known = group.member_of(member_id, instance_id)
+        ids = _ID_BYTES + 2 * utf8_bytes(instance_id) + 2 * utf8_bytes(join.request.client_id)
+        brings = ids + join.protocols.size_bytes
+        size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
+        return size_bytes <= self._context.config.max_group_bytes
+
+    def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
+        """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""
+        answer = JoinGroupResponse(
+            error_code=error_code.GROUP_MAX_SIZE_REACHED,
+            generation=-1,
+            shard_epoch=self._context.epoch,
+            error_message=f"the group has its limit of {self._context.config.max_size} members",
+        )
+        timer = group.take_back(member_id)
+        if timer is not None:
+            self._context.purgatory.wheel.cancel(timer)
+        member = group.members.get(member_id)
+        if member is None:
+            self._context.reply(call.call_id, answer)
+            self._rebalancer.check_join(group)
+            return
+        cause = causes.by_member(causes.OVER_CAPACITY, member, self._context.now.wall_ms)
+        reply = partial(self._context.reply, call.call_id, answer)
+        self._rebalancer.remove_members(group, [member], cause, [call.call_id], reply)
+
+    # --- new members
+
+    def _give_id(self, group: Group, join: _Join) -> None:
+        """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
+        call, request = join.call, join.request
+        new_id = _made_id(request.client_id or "client", group, join)
+        member_id = group.id_made_for(join_of(new_id)) or new_id
+        if member_id not in group.members:
+            if member_id not in group.pending_members:
+                if len(group.pending_members) >= self._context.config.max_pending_members:
+                    text = f"{len(group.pending_members)} member ids wait to be used; try again later"
+                    self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, text)
+                    return
+                group.give_out(member_id, _PendingMember(self, group, member_id))
+            self._context.purgatory.wheel.arm(
+                group.pending_members[member_id], self._context.now.boot_ms + request.session_timeout_ms
+            )
+        self._context.reply(
+            call.call_id,
+            JoinGroupResponse(
+                error_code=error_code.MEMBER_ID_REQUIRED,
+                generation=-1,
+                member_id=member_id,
+                shard_epoch=self._context.epoch,
+                error_message="join again with this member id",
+            ),
+        )
+
+    def pending_expired(self, group: Group, member_id: str) -> None:
+        """An id was not used in time; a join phase that waited for it may end (PM-02, PM-05)."""
+        if group.take_back(member_id) is not None:
+            self._context.in_line(group, partial(self._rebalancer.check_join, group))
+
+    def _join_static(self, group: Group, join: _Join) -> None:
+        """A static member without an id: new, or another process that takes its place (KIP-345)."""
+        new_id = _made_id(join.group_instance_id, group, join)
+        old_id = group.static_members.get(join.group_instance_id)
+        if old_id is None:
+            self._add(group, new_id, join)
+        else:
+            self._take_over(group, group.members[old_id], new_id, join)
+
+    def _add(self, group: Group, member_id: str, join: _Join) -> None:
+        call, request = join.call, join.request
+        timer = group.take_back(member_id)
+        if timer is not None:
+            self._context.purgatory.wheel.cancel(timer)
+        member = Member(member_id, join.group_instance_id)
+        member.update_from(request, join.protocols, call.host)
+        member.is_new = True
+        if not group.members:
+            group.protocol_type = request.protocol_type
+        group.add(member)
+        group.new_member_added = True
+        group.park_join(member, call.call_id)
+        self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
+        self._prepare(group, causes.JOINED, member, request)
+
+    # --- known members
+
+    def _join_by_id(self, group: Group, member_id: str, join: _Join) -> None:
+        call, request = join.call, join.request
+        if member_id in group.pending_members:
+            if join.group_instance_id:
+                self._refuse(call, error_code.UNKNOWN_SERVER_ERROR, STATIC_WITH_A_NEW_ID)
+            else:
+                self._add(group, member_id, join)
+            return
+        fault = group.identity_fault(member_id, join.group_instance_id)
+        if fault is not None:
+            self._refuse(call, fault, "")
+            return
+        member = group.members[member_id]
+        if request.member_seq and request.member_seq < member.join_seq:
+            self._refuse(call, error_code.INVALID_REQUEST, _SUPERSEDED)
+            return
+        if group.state is GroupState.PREPARING_REBALANCE and _is_retry(member, join):
+            self._refuse(call, error_code.REBALANCE_IN_PROGRESS, _ANSWERED)
+            return
+        self._known[group.state](group, member, join)
+
+    def _known_while_completing(self, group: Group, member: Member, join: _Join) -> None:
+        if _is_retry(member, join) or member.protocols == join.protocols:
+            self._answer_present(group, member, join.call)  # JG-27: its answer was lost
+        else:
+            self._rejoin(group, member, join, causes.METADATA_CHANGED)
+
+    def _known_while_stable(self, group: Group, member: Member, join: _Join) -> None:
+        if _is_retry(member, join):
+            self._answer_present(group, member, join.call)
+        elif group.leader == member.member_id:
+            self._rejoin(group, member, join, causes.LEADER_REJOINED)  # JG-25
+        elif member.protocols != join.protocols:
+            self._rejoin(group, member, join, causes.METADATA_CHANGED)  # JG-26
+        else:
+            self._answer_present(group, member, join.call)  # JG-24
+
+    def _rejoin(
+        self, group: Group, member: Member, join: _Join, kind: causes.Kind = causes.METADATA_CHANGED
+    ) -> None:
+        """Takes over what the join says and parks it for the next generation."""
+        call, request = join.call, join.request
+        text = "the member has joined again; this call was replaced"
+        self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
+        group.set_protocols(member, lambda: member.update_from(request, join.protocols, call.host))
+        group.park_join(member, call.call_id)
+        self._prepare(group, kind, member, request)
+
+    def _answer_present(self, group: Group, member: Member, call: Request) -> None:
+        """Tells a member the present generation; as in Kafka 4.1, only heartbeats prolong its session."""
+        member.confirmed = True
+        skip = group.state is GroupState.STABLE
+        self._context.reply(call.call_id, self._rebalancer.join_answer(group, member, skip_assignment=skip))
+
+    # --- take-over of a static member
+
+    def _take_over(self, group: Group, old: Member, new_id: str, join: _Join) -> None:
+        """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
+        call, request = join.call, join.request
+        new = Member(new_id, join.group_instance_id)
+        new.update_from(request, join.protocols, call.host)
+        cause = self._cause(causes.STATIC_REPLACED, new, request)
+        keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
+        if not old.recorded:
+            self._replace(group, old, new_id)
+            self._rejoin(group, old, join)
+            return
+        record = self._context.record()
+        record.member_replaced.CopyFrom(
+            log.MemberReplaced(
+                group_id=group.group_id,
+                generation=group.generation,
+                old_member_id=old.member_id,
+                member=new.to_record(),
+                cause=None if keeps_assignment else cause,
+            )
+        )
+        self._fence(group, old)
+        follow_up = partial(self._taken_over, group, old, call, cause, keeps_assignment)
+        self._context.append([record], follow_up, holds=group, calls=[call.call_id])
+
+    def _taken_over(
+        self,
+        group: Group,
+        member: Member,
+        call: Request,
+        cause: common_pb2.RebalanceCause,
+        keeps_assignment: bool,
+    ) -> None:
+        self._rebalancer.touch(group, member)
+        if keeps_assignment:
+            self._answer_present(group, member, call)
+            return
+        if call.call_id in self._context.calls:
+            group.park_join(member, call.call_id)
+        self._rebalancer.prepare(group, cause)
+
+    def _replace(self, group: Group, old: Member, new_id: str) -> None:
+        """Replaces a member that the log does not know yet."""
+        self._fence(group, old)
+        group.replace(old.member_id, new_id)
+        self._rebalancer.touch(group, old, self._context.config.new_member_join_timeout_ms)
+
+    def _fence(self, group: Group, member: Member) -> None:
+        text = f"instance {member.group_instance_id} was taken over by another process"
+        self._context.fence(group, member, error_code.FENCED_INSTANCE_ID)
+        self._context.refuse_join(group, member, error_code.FENCED_INSTANCE_ID, text)
+        if member.sync_call is not None:
+            self._context.refuse(member.sync_call, error_code.FENCED_INSTANCE_ID, text)
+            member.sync_call = None
+
+    @staticmethod
+    def _selection_stands(group: Group, old: Member, new: Member) -> bool:
+        members = [new if member is old else member for member in group.members.values()]
+        return group.select_protocol(members) == group.protocol_name
+
+    def _prepare(self, group: Group, kind: causes.Kind, member: Member, request: JoinGroupRequest) -> None:
+        """Starts a join phase; one that runs already keeps its cause, so none is made."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._rebalancer.check_join(group)
+        else:
+            self._rebalancer.prepare(group, self._cause(kind, member, request))
+
+    # --- words
+
+    def _cause(
+        self, kind: causes.Kind, member: Member, request: JoinGroupRequest
+    ) -> common_pb2.RebalanceCause:
+        return causes.by_member(kind, member, self._context.now.wall_ms, request.reason)
+
+    def _refuse(self, call: Request, code: ErrorCode, message: str) -> None:
+        self._context.refuse(call.call_id, code, message)
+
+    def _refuse_id(self, call: Request) -> None:
+        self._refuse(
+            call, error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join with an empty member id"
+        )
+
+    def _refuse_bytes(self, call: Request) -> None:
+        text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
+        self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
+
+    def _refuse_protocols(self, call: Request) -> None:
+        text = "protocol_type or protocols do not fit those of the group's members"
+        self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+
+
+class _PendingMember(Timer):
+    """An id that was given out; gone when it is not used in time."""
+
+    __slots__ = ("_group", "_joins", "_member_id")
+
+    def __init__(self, joins: Joins, group: Group, member_id: str) -> None:
+        super().__init__()
+        self._joins = joins
+        self._group = group
+        self._member_id = member_id
+
+    @property
+    def group_id(self) -> str:
+        """The group that gave it out."""
+        return self._group.group_id
+
+    def fire(self) -> None:
+        """Forgets the id."""
+        self._joins.pending_expired(self._group, self._member_id)
+
+
+def _is_retry(member: Member, join: _Join) -> bool:
+    """Whether the log already has the outcome of this very join."""
+    member_seq = join.request.member_seq
+    return member_seq != 0 and member_seq == member.recorded_join_seq
+
+
+def _made_id(name: str, group: Group, join: _Join) -> str:
+    """A member id that begins with a name, or with as much of it as an id has room for."""
+    return f"{cut_to_bytes(name, _NAME_MAX_BYTES)}-{_uuid(group, join)}"
+
+
+def _uuid(group: Group, join: _Join) -> UUID:
+    """A UUID of two halves: made from the join's own id, by which a retry is known; and drawn.
+
+    So an id is never made a second time, also not for a retry that comes when the member is gone.
+    """
+    own = join.request.request_id or join.call.draw
+    halves = (f"{group.group_id}\0{own}", f"{group.group_id}\0{own}\0{join.call.draw}")
+    return UUID(bytes=b"".join(sha256(half.encode()).digest()[:8] for half in halves), version=4)

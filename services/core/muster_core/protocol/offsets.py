@@ -1,0 +1,386 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1.coordinator_pb2 import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.tombstones import offset_tombstones
+from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.record_bounds import APPEND_MAX_BYTES, PART_BYTES, RECORD_MAX_BYTES, in_appends
+from muster_core.state.group import CONSUMER, Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.offset_store import CommittedOffset, OffsetStore
+from muster_core.state.published import TopicPartition
+
+_NO_GROUP = "there is no such group"
+_NOTHING = OffsetStore()
+
+PAGE_BYTES = 1 << 18
+"""A page of offsets ends when their metadata strings have so many characters."""
+_OTHER_COMMIT = (
+    "a commit with this member_seq was stored without some partitions: commit these under a new one"
+)
+_SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
+
+
+_SURELY_SMALL = 100
+"""A commit of so many partitions fits into a record, whatever their names and metadata."""
+
+_RetryKey = tuple[str, str, int]
+"""Group, member and number of a commit."""
+
+
+class Offsets:
+    """Handles what concerns progress.
+
+    Args:
+        context: the shard.
+        rebalancer: prolongs sessions.
+        deletions: of topics.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deletions: TopicDeletions) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        self._deletions = deletions
+        self._in_flight: dict[_RetryKey, list[int]] = {}
+        self._open_commits: Counter[str] = Counter()
+
+    # --- OffsetCommit
+
+    def commit(self, call: Request, request: OffsetCommitRequest) -> None:
+        """Answers when the log has the commit."""
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            if request.generation >= 0:
+                self._context.refuse(call.call_id, error_code.ILLEGAL_GENERATION, _NO_GROUP)
+                return
+            full = self._context.too_many_groups()
+            if full:
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
+            self._store(call, request, None)
+            return
+        if self._context.call_in_line(group, call):
+            return
+        fault = self._fault(group, request)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault)
+            return
+        member = group.members.get(request.member_id)
+        if member is None:
+            self._store(call, request, None)
+            return
+        self._rebalancer.touch(group, member)
+        if not request.member_seq or not self._is_known(call, request, member):
+            self._store(call, request, member)
+
+    def _is_known(self, call: Request, request: OffsetCommitRequest, member: Member) -> bool:
+        """Answers a commit whose number is not above all that the member's commits had; False: it is."""
+        in_flight = self._in_flight.get(_retry_key(request))
+        if in_flight is not None:
+            in_flight.append(call.call_id)  # a retry of a commit that is on its way: answered with it
+        elif request.member_seq == member.commit_seq:
+            self._context.reply(call.call_id, self._answer_to_retry(request))
+        elif request.member_seq < max(member.commit_seq, member.accepted_commit_seq):
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, _SUPERSEDED)
+        else:
+            return False
+        return True
+
+    @staticmethod
+    def _fault(group: Group, request: OffsetCommitRequest) -> ErrorCode | None:
+        """Why the commit is not accepted (conformance OC-03 to OC-13); None: it is."""
+        if request.generation < 0 and group.state is GroupState.EMPTY:
+            return None  # an operator or a simple consumer
+        if request.generation >= 0 or request.member_id or request.group_instance_id:
+            fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+            if fault is not None:
+                return fault
+            if not group.members[request.member_id].recorded:
+                return error_code.ILLEGAL_GENERATION  # in its first join phase: it is in no generation yet
+        elif group.state is not GroupState.EMPTY:
+            return error_code.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return error_code.REBALANCE_IN_PROGRESS
+        return None
+
+    def _store(self, call: Request, request: OffsetCommitRequest, member: Member | None) -> None:
+        record = self._context.record()
+        commit = record.offset_committed
+        commit.group_id = request.group_id
+        commit.generation = request.generation
+        known = member is not None  # ids that come from outside were not checked (OC-04) and say nothing
+        commit.member_id = request.member_id if known else ""
+        commit.member_seq = request.member_seq if known else 0
+        if request.retention_ms > 0:
+            commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
+        # Decided now: the catalog may be another one when the commit is stored.
+        response = self._answer(request)
+        for topic, outcomes in zip(request.topics, response.topics, strict=True):
+            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                if not outcome.error_code:
+                    commit.offsets.add(
+                        topic=topic.name,
+                        partition=entry.partition,
+                        offset=entry.offset,
+                        leader_epoch=entry.leader_epoch,
+                        metadata=entry.metadata,
+                    )
+        if not commit.offsets:
+            self._context.reply(call.call_id, response)
+            return
+        records = _in_parts(record)
+        if len(records) > 1 and len(list(in_appends(records))) > 1:
+            text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
+            self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+            return
+        retry_key = _retry_key(request)
+        if member is not None and request.member_seq:
+            member.accepted_commit_seq = request.member_seq
+            self._in_flight[retry_key] = [call.call_id]
+        answer = partial(self._stored, call, request, retry_key, response)
+        self._open_commits[request.group_id] += 1
+        self._deletions.note_before({topic.name for topic in request.topics})
+        self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
+
+    def _stored(
+        self,
+        call: Request,
+        request: OffsetCommitRequest,
+        retry_key: _RetryKey,
+        answer: OffsetCommitResponse,
+    ) -> None:
+        self._open_commits[request.group_id] -= 1
+        if not self._open_commits[request.group_id]:
+            del self._open_commits[request.group_id]
+        for call_id in self._in_flight.pop(retry_key, [call.call_id]):
+            self._context.reply(call_id, answer)
+
+    def _overdue(self, retry_key: _RetryKey) -> None:
+        waiting = self._in_flight.get(retry_key, [])
+        for call_id in waiting:
+            self._context.refuse(
+                call_id, error_code.COORDINATOR_NOT_AVAILABLE, "the log is slow; the commit may land"
+            )
+        waiting.clear()
+
+    def _answer(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        response = OffsetCommitResponse(shard_epoch=self._context.epoch)
+        group = self._context.groups.get(request.group_id)
+        renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
+        for topic in request.topics:
+            outcome = response.topics.add(name=topic.name)
+            count = self._context.catalog.partitions.get(topic.name)
+            gone = topic.name in renewed  # what its members work at is of the topic that was deleted
+            for entry in topic.partitions:
+                code = error_code.NONE
+                if self._too_large(entry.metadata):
+                    code = error_code.OFFSET_METADATA_TOO_LARGE
+                elif gone or (count is not None and entry.partition >= count):
+                    code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    # Whoever was given a partition may know of it before this coordinator does.
+                    if not gone and group is not None and (topic.name, entry.partition) in group.owners:
+                        code = error_code.NONE
+                outcome.partitions.add(partition=entry.partition, error_code=code)
+        return response
+
+    def _answer_to_retry(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """What became of a commit whose number is stored: no partition is well that was refused then."""
+        response = self._answer(request)
+        offsets = self._context.groups[request.group_id].offsets
+        for topic, outcomes in zip(request.topics, response.topics, strict=True):
+            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                found = offsets.get((topic.name, entry.partition))
+                if found is not None and found[:3] == (entry.offset, entry.leader_epoch, entry.metadata):
+                    outcome.error_code = error_code.NONE
+                elif not outcome.error_code:
+                    outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
+                    response.error_message = _OTHER_COMMIT
+        return response
+
+    def _too_large(self, metadata: str) -> bool:
+        return len(metadata.encode()) > self._context.config.offset_metadata_max_bytes
+
+    # --- OffsetFetch
+
+    def fetch(self, call: Request, request: OffsetFetchRequest) -> None:
+        """Answers from what is acknowledged; the driver has passed the barrier."""
+        response = OffsetFetchResponse()
+        for asked in request.groups:
+            answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
+            group = self._context.groups.get(asked.group_id) or self._context.held.get(asked.group_id)
+            self._context.working_on = group
+            if asked.group_id in self._context.quarantine.unreadable:
+                answer.error_code, answer.error_message = error_code.GROUP_QUARANTINED, IN_QUARANTINE
+                continue
+            if asked.topics:
+                offsets = _NOTHING if group is None else group.offsets
+                named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
+                for partition in named:
+                    _add_offset(answer, partition, offsets.get(partition))
+            elif group is not None:
+                self._fetch_all(group.offsets, asked, answer)
+        self._context.reply(call.call_id, response)
+
+    @staticmethod
+    def _fetch_all(
+        offsets: OffsetStore, asked: OffsetFetchRequest.Group, answer: OffsetFetchResponse.Group
+    ) -> None:
+        """Everything in order, or as much of it as a page has."""
+        left = asked.limit or len(offsets)
+        room_bytes = PAGE_BYTES
+        begin = (asked.after_topic, asked.after_partition) if asked.limit and asked.after_topic else None
+        for partition in offsets.after(begin):
+            if not left or room_bytes <= 0:
+                answer.more = True
+                return
+            found = offsets.get(partition)
+            _add_offset(answer, partition, found)
+            left -= 1
+            if asked.limit and found is not None:
+                room_bytes -= len(found.metadata)
+
+    # --- OffsetDelete (KIP-496)
+
+    def delete(self, call: Request, request: OffsetDeleteRequest) -> None:
+        """Removes offsets of topics that nobody subscribes to."""
+        if not request.group_id:
+            self._context.refuse(call.call_id, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            self._context.refuse(call.call_id, error_code.GROUP_ID_NOT_FOUND, _NO_GROUP)
+            return
+        if self._context.call_in_line(group, call):
+            return
+        if group.members and group.protocol_type != CONSUMER:
+            self._context.refuse(call.call_id, error_code.NON_EMPTY_GROUP, "the group has members")
+            return
+        response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
+        removed: list[TopicPartition] = []
+        for entry in request.topics:
+            subscribed = bool(group.members) and group.is_subscribed_to(entry.topic)
+            code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
+            outcome = response.topics.add(name=entry.topic)
+            for number in entry.partitions:
+                outcome.partitions.add(partition=number, error_code=code)
+                if not subscribed and group.offsets.get((entry.topic, number)) is not None:
+                    removed.append((entry.topic, number))
+        answer = partial(self._context.reply, call.call_id, response)
+        if removed:
+            records = self.tombstones(group, removed, "deleted")
+            self._context.append(records, answer, holds=group, calls=[call.call_id])
+        else:
+            answer()
+
+    def tombstones(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> list[log.Record]:
+        """The records that remove offsets; none without any."""
+        return offset_tombstones(self._context, group.group_id, partitions, reason)
+
+    # --- expiry (KIP-211)
+
+    def expire(self) -> None:
+        """Removes what is older than the retention, then groups that have nothing left (EX-01 to EX-15)."""
+        for group in tuple(self._context.groups.values()):
+            self._context.working_on = group
+            self._context.in_line(group, partial(self._expire_group, group))
+
+    def on_their_way(self, group: Group) -> bool:
+        """Whether the log is about to know commits of the group."""
+        return self._open_commits[group.group_id] > 0
+
+    def _expire_group(self, group: Group) -> None:
+        if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
+            return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
+        if self._context.forget_unstored(group):
+            return
+        expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
+        records = self.tombstones(group, expired, "expired")
+        if (
+            group.state is GroupState.EMPTY
+            and not group.pending_members
+            and len(expired) == len(group.offsets)
+        ):
+            records.append(self.group_tombstone(group, "expired" if expired else "empty"))
+        if records:
+            self._context.append(records, lambda: None, holds=group)
+
+    def _is_expired(self, group: Group, partition: TopicPartition) -> bool:
+        found = group.offsets.get(partition)
+        if found is None:
+            return False
+        now_ms, retention_ms = self._context.now.wall_ms, self._context.config.offsets_retention_ms
+        if group.state is GroupState.EMPTY:
+            since_ms = found.committed_at_ms if group.is_simple else group.state_since_ms
+        elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
+            if group.is_subscribed_to(partition[0]):
+                return False
+            since_ms = found.committed_at_ms
+        else:
+            return False
+        if found.expire_at_ms:
+            return now_ms >= found.expire_at_ms
+        return now_ms - since_ms >= retention_ms
+
+    def group_tombstone(self, group: Group, reason: str) -> log.Record:
+        """The record that removes a group."""
+        record = self._context.record()
+        record.group_tombstone.CopyFrom(
+            log.GroupTombstone(group_id=group.group_id, last_generation=group.generation, reason=reason)
+        )
+        return record
+
+
+def _in_parts(record: log.Record) -> list[log.Record]:
+    """A commit as the records that hold it; its number stands in the last one, so that it is there once."""
+    if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
+        return [record]
+    empty, parts = log.Record(), list[log.Record]()
+    empty.CopyFrom(record)
+    empty.offset_committed.ClearField("offsets")
+    empty.offset_committed.member_seq = 0
+    size_bytes = PART_BYTES
+    for entry in record.offset_committed.offsets:
+        if size_bytes >= PART_BYTES:
+            part, size_bytes = log.Record(), 0
+            part.CopyFrom(empty)
+            parts.append(part)
+        parts[-1].offset_committed.offsets.append(entry)
+        size_bytes += entry.ByteSize()
+    parts[-1].offset_committed.member_seq = record.offset_committed.member_seq
+    return parts
+
+
+def _retry_key(request: OffsetCommitRequest) -> _RetryKey:
+    return (request.group_id, request.member_id, request.member_seq)
+
+
+def _add_offset(
+    answer: OffsetFetchResponse.Group, partition: TopicPartition, found: CommittedOffset | None
+) -> None:
+    name, number = partition
+    if not answer.topics or answer.topics[-1].name != name:
+        answer.topics.add(name=name)
+    answer.topics[-1].partitions.add(
+        partition=number,
+        offset=found.offset if found else -1,
+        leader_epoch=found.leader_epoch if found else -1,
+        metadata=found.metadata if found else "",
+    )

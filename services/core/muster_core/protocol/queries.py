@@ -1,0 +1,215 @@
+"""DescribeGroups, ListGroups, GroupHistory and DeleteGroups: what operators ask and do."""
+
+import heapq
+from functools import partial
+from itertools import islice
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1.coordinator_pb2 import (
+    GROUP_STATE_DEAD,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    GroupHistoryRequest,
+    GroupHistoryResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.events import Request
+from muster_core.position import NOWHERE
+from muster_core.protocol.context import IN_QUARANTINE, ShardContext
+from muster_core.protocol.offsets import Offsets
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.published import read_assignment
+
+_DEFAULT_GENERATIONS = 20
+_CLASSIC = "classic"
+_QUARANTINED = "quarantined"
+
+HISTORY_MAX_BYTES = 4 << 20
+"""Generations that would make a history larger are left out; its newest one never is."""
+
+
+class Queries:
+    """Handles what concerns whole groups.
+
+    Args:
+        context: the shard.
+        offsets: makes tombstones.
+    """
+
+    def __init__(self, context: ShardContext, offsets: Offsets) -> None:
+        self._context = context
+        self._offsets = offsets
+
+    # --- DescribeGroups
+
+    def describe(self, call: Request, request: DescribeGroupsRequest) -> None:
+        """Answers from what is acknowledged; an unknown group is Dead (conformance DG-03)."""
+        response = DescribeGroupsResponse()
+        for group_id in request.group_ids:
+            group = self._context.working_on = self._context.groups.get(group_id)
+            answer = response.groups.add(group_id=group_id, shard_epoch=self._context.epoch)
+            if group_id in self._context.quarantine.groups:
+                answer.error_code = error_code.GROUP_QUARANTINED
+                answer.error_message = IN_QUARANTINE
+            elif group is None:
+                answer.state = GROUP_STATE_DEAD
+            else:
+                self._describe(group, answer)
+        self._context.reply(call.call_id, response)
+
+    def _describe(self, group: Group, answer: DescribeGroupsResponse.Group) -> None:
+        is_stable = group.state is GroupState.STABLE
+        answer.state = group.state.proto
+        answer.protocol_type = group.protocol_type
+        answer.protocol_name = group.protocol_name if is_stable else ""
+        answer.generation = group.generation
+        answer.leader = group.leader
+        answer.state_since_ms = group.state_since_ms
+        if group.cause is not None:
+            answer.cause.CopyFrom(group.cause)
+        for _, member in sorted(group.members.items()):
+            answer.members.add(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.host,
+                metadata=member.metadata_for(group.protocol_name) if is_stable else b"",
+                assignment=member.assignment,
+                token="" if member.token == NOWHERE else member.token.token,
+                session_remaining_ms=self._remaining_ms(member),
+                confirmed=member.confirmed,
+            )
+
+    def _remaining_ms(self, member: Member) -> int:
+        if member.is_waiting or member.heartbeat is None or not member.heartbeat.armed:
+            return -1
+        return max(member.heartbeat.deadline_ms - self._context.now.boot_ms, 0)
+
+    # --- ListGroups
+
+    def list(self, call: Request, request: ListGroupsRequest) -> None:
+        """Lists the groups that pass the filters (KIP-518); a page's token is its last group id."""
+        states = {name.lower() for name in request.states}
+        types = {name.lower() for name in request.types}
+        response = ListGroupsResponse()
+        if not types or _CLASSIC in types:
+            held = self._context.quarantine.groups
+            passing = (
+                group_id
+                for group_id in {*self._context.groups, *held}
+                if group_id > request.page_token and (not states or self._state_of(group_id) in states)
+            )
+            listed = heapq.nsmallest(request.limit + 1, passing) if request.limit else sorted(passing)
+            if request.limit and len(listed) > request.limit:
+                listed.pop()
+                response.next_page_token = listed[-1]
+            for group_id in listed:
+                group = self._context.working_on = self._context.groups.get(group_id)
+                if group is None or group_id in held:
+                    response.groups.add(group_id=group_id, type=_CLASSIC, quarantined=True)
+                    continue
+                self._list(group, response)
+        self._context.reply(call.call_id, response)
+
+    def _list(self, group: Group, response: ListGroupsResponse) -> None:
+        response.groups.add(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            state=group.state.proto,
+            type=_CLASSIC,
+        )
+
+    def _state_of(self, group_id: str) -> str:
+        """The state of a group as filters name it."""
+        group = self._context.working_on = self._context.groups.get(group_id)
+        if group is None or group_id in self._context.quarantine.groups:
+            return _QUARANTINED
+        return group.state.value.lower()
+
+    # --- GroupHistory
+
+    def history(self, call: Request, request: GroupHistoryRequest) -> None:
+        """The last generations, oldest first, as many as fit."""
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            code = error_code.GROUP_ID_NOT_FOUND if request.group_id else error_code.INVALID_GROUP_ID
+            self._context.refuse(call.call_id, code, "there is no such group")
+            return
+        count = request.limit or _DEFAULT_GENERATIONS
+        generations: list[GroupHistoryResponse.Generation] = []
+        # of generations gone by the bytes are not kept; a group's members do not change their language
+        given = {member.assignment for member in group.members.values() if member.assignment}
+        foreign = any(read_assignment(one) is None for one in given)
+        room_bytes = HISTORY_MAX_BYTES
+        for entry in islice(reversed(group.history), count):
+            generation = entry.to_proto()
+            generation.moves_unknown = foreign and not entry.moves and entry.assigned_at_ms > 0
+            room_bytes -= generation.ByteSize()
+            if generations and room_bytes < 0:
+                break
+            generations.append(generation)
+        generations.reverse()
+        self._context.reply(
+            call.call_id, GroupHistoryResponse(generations=generations, shard_epoch=self._context.epoch)
+        )
+
+    # --- DeleteGroups (KIP-229)
+
+    def delete(self, call: Request, request: DeleteGroupsRequest) -> None:
+        """Removes empty groups; each id is handled once and has its own result (DL-08, DL-09)."""
+        deletion = _Deletion(self._context, call, list(dict.fromkeys(request.group_ids)))
+        for group_id in deletion.open_ids():
+            group = self._context.working_on = self._context.groups.get(group_id)
+            if group_id in self._context.quarantine.groups:
+                deletion.settle(group_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
+            elif group is None:
+                deletion.settle(group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
+            else:
+                self._context.in_line(group, partial(self._delete, group, deletion), call_id=call.call_id)
+
+    def _delete(self, group: Group, deletion: "_Deletion") -> None:
+        if deletion.call_id not in self._context.calls:
+            return  # it was refused while it waited in line, or its caller is gone
+        if self._context.groups.get(group.group_id) is not group:
+            deletion.settle(group.group_id, error_code.GROUP_ID_NOT_FOUND, "there is no such group")
+        elif group.state is not GroupState.EMPTY:
+            deletion.settle(group.group_id, error_code.NON_EMPTY_GROUP, "the group has members")
+        elif not group.stored and not self._offsets.on_their_way(group):
+            self._context.forget(group)
+            deletion.settle(group.group_id, error_code.NONE)
+        else:
+            records: list[log.Record] = []
+            if len(group.offsets):
+                partitions = [partition for partition, _ in group.offsets]
+                records += self._offsets.tombstones(group, partitions, "group_deleted")
+            records.append(self._offsets.group_tombstone(group, "deleted"))
+            done = partial(deletion.settle, group.group_id, error_code.NONE)
+            self._context.append(records, done, holds=group, calls=[deletion.call_id])
+
+
+class _Deletion:
+    """Results of one DeleteGroups call, gathered until all are known."""
+
+    def __init__(self, context: ShardContext, call: Request, group_ids: list[str]) -> None:
+        self._context = context
+        self.call_id = call.call_id
+        self._results: dict[str, DeleteGroupsResponse.Result | None] = dict.fromkeys(group_ids)
+
+    def open_ids(self) -> list[str]:
+        return [group_id for group_id, result in self._results.items() if result is None]
+
+    def settle(self, group_id: str, code: ErrorCode, message: str = "") -> None:
+        self._results[group_id] = DeleteGroupsResponse.Result(
+            group_id=group_id, error_code=code, shard_epoch=self._context.epoch, error_message=message
+        )
+        if all(self._results.values()):
+            response = DeleteGroupsResponse(results=[result for result in self._results.values() if result])
+            self._context.reply(self.call_id, response)

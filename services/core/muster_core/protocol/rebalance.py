@@ -1,0 +1,317 @@
+"""How a group goes from one generation to the next: join phase, generation, wait for syncs, removals.
+
+Follows Kafka's coordinator; ids in parentheses are rows of the conformance list.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
+
+from muster_core import error_code
+from muster_core.events import Push
+from muster_core.protocol import causes
+from muster_core.protocol.context import LOG_SLOW, ShardContext
+from muster_core.protocol.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.waiting.timing_wheel import Timer
+
+Cause = common_pb2.RebalanceCause
+
+
+class Rebalancer:
+    """Moves groups through their states.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+
+    @property
+    def initial_delay_ms(self) -> int:
+        """How long an empty group gathers members at a time (KIP-134)."""
+        return self._context.config.initial_rebalance_delay_ms
+
+    # --- sessions
+
+    def touch(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+        """Starts the member's session again, now."""
+        if member.heartbeat is None:
+            member.heartbeat = DelayedHeartbeat(self, group, member)
+        member.confirmed = True
+        member.suspect = False
+        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
+
+    def session_ended(self, group: Group, member: Member, session: Timer) -> None:
+        """The member's session timer fired. In line, since the member may be in a record in flight."""
+        self._context.in_line(group, partial(self._expire, group, member, session), deadline=True)
+
+    def _expire(self, group: Group, member: Member, session: Timer) -> None:
+        if group.members.get(member.member_id) is not member or session.armed:
+            return  # gone, or heard of again while this waited in line
+        if member.is_waiting and not member.is_new:
+            return  # parked, so alive; its session starts when it is answered (SE-07)
+        kind = causes.DISCONNECTED if member.suspect else causes.SESSION_EXPIRED
+        cause = causes.by_member(kind, member, self._context.now.wall_ms)
+        self.remove_members(group, [member], cause)
+
+    # --- the join phase
+
+    def prepare(self, group: Group, cause: Cause) -> None:
+        """Starts a join phase if the state allows it; else lets a running one end if it can now."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.check_join(group)
+            return
+        if not group.can_rebalance:
+            return
+        for member in group.members.values():
+            self._refuse_sync(group, member)
+            self._announce(group, member, cause)
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                member.assignment = b""
+        self._stop_waiting_for_syncs(group)
+        was_empty = group.state is GroupState.EMPTY
+        group.cause = cause
+        group.become(GroupState.PREPARING_REBALANCE, self._context.now.wall_ms)
+        operation: DelayedJoin
+        if was_empty:
+            delay_ms = self.initial_delay_ms
+            group.new_member_added = False
+            operation = InitialDelayedJoin(self, group, delay_ms, group.rebalance_timeout_ms - delay_ms)
+        else:
+            operation = DelayedJoin(self, group, group.rebalance_timeout_ms)
+        self.watch_join(operation)
+
+    def _announce(self, group: Group, member: Member, cause: Cause) -> None:
+        """Tells a member on a stream at once what the others learn from their next heartbeat."""
+        if member.stream_id is not None and member.join_call is None:
+            news = session_pb2.RebalanceStarted(
+                group_id=group.group_id,
+                member_id=member.member_id,
+                generation=group.generation,
+                cause=cause,
+                shard_epoch=self._context.epoch,
+            )
+            self._context.effects.pushes.append(Push(member.stream_id, news))
+
+    def restart_waits(self, group: Group) -> None:
+        """Gives a running join phase, or wait for syncs, its full time again (after a suspension)."""
+        for key in (_join_key(group), _sync_key(group)):  # or it would come due while a record is on its way
+            self._context.purgatory.cancel_for_key(key)
+        self._context.in_line(group, partial(self._restart_waits, group))
+
+    def _restart_waits(self, group: Group) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._context.purgatory.cancel_for_key(_join_key(group))
+            self.watch_join(DelayedJoin(self, group, group.rebalance_timeout_ms))
+        elif group.pending_sync:
+            self._context.purgatory.cancel_for_key(_sync_key(group))
+            self.wait_for_syncs(group)
+
+    def check_join(self, group: Group) -> None:
+        """Lets a running join phase end if everybody is back."""
+        if group.all_joined:
+            self._context.purgatory.check_and_complete(_join_key(group))
+
+    def watch_join(self, operation: DelayedJoin) -> None:
+        """Lets a join phase end now, or wait."""
+        self._context.purgatory.try_complete_else_watch(operation, [_join_key(operation.group)])
+
+    def complete_join(self, group: Group) -> None:
+        """Ends the join phase: everybody is back, or the time is up (RT-01, RT-02, SM-31 to SM-35)."""
+        self._context.in_line(group, partial(self._complete_join, group), deadline=True)
+
+    def _complete_join(self, group: Group) -> None:
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        now_ms = self._context.now.boot_ms
+        absent = (member for member in group.members.values() if member.join_call is None)
+        extended_ms = max((member.extended_until_ms for member in absent), default=0)
+        if extended_ms > now_ms:
+            # Cut off since it heard `unsure`, a member works on, and nobody may have its partitions yet.
+            self.watch_join(DelayedJoin(self, group, extended_ms - now_ms))
+            return
+        staying = [
+            member for member in group.members.values() if member.join_call is not None or member.is_static
+        ]
+        joined = [member for member in staying if member.join_call is not None]
+        if staying and not joined:
+            self.watch_join(DelayedJoin(self, group, group.rebalance_timeout_ms))  # SM-33, RT-05
+            return
+        leader = group.members.get(group.leader)
+        if leader is None or leader.join_call is None:
+            leader = joined[0] if joined else None
+        record = self._context.record()
+        record.generation_started.CopyFrom(
+            log.GenerationStarted(
+                group_id=group.group_id,
+                generation=group.generation + 1,
+                protocol_type=group.protocol_type,
+                protocol_name=group.select_protocol(staying) if staying else "",
+                leader=leader.member_id if leader is not None else "",
+                cause=group.cause,
+            )
+        )
+        entries = record.generation_started.members
+        for member in staying:
+            member.write(entries.add())
+        self._context.append(
+            [record],
+            partial(self._generation_stored, group),
+            holds=group,
+            overdue=partial(self._refuse_joins, group),
+        )
+
+    def _generation_stored(self, group: Group) -> None:
+        if group.state is GroupState.EMPTY:
+            return
+        same_for_all = self._answer_to_all(group)
+        for member in group.members.values():
+            member.is_new = False
+            call_id = group.unpark_join(member)
+            if call_id is not None:
+                self._context.reply(call_id, self._answer_to(group, member, same_for_all))
+            else:  # a static member that did not come back: its generation is over (RT-02)
+                self._context.fence(group, member, error_code.ILLEGAL_GENERATION)
+            self.touch(group, member)
+        group.pending_sync = set(group.members)
+        self.wait_for_syncs(group)
+
+    def _refuse_joins(self, group: Group) -> None:
+        for member in group.members.values():
+            if self._context.refuse_join(group, member, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW):
+                self.touch(group, member)
+
+    def join_answer(
+        self, group: Group, member: Member, *, skip_assignment: bool
+    ) -> coordinator_pb2.JoinGroupResponse:
+        """The answer to a join that got the present generation (JG-23, JG-34)."""
+        answer = self._answer_to(group, member, self._answer_to_all(group))
+        answer.skip_assignment = skip_assignment and group.leader == member.member_id
+        return answer
+
+    def _answer_to_all(self, group: Group) -> coordinator_pb2.JoinGroupResponse:
+        """What the answers to all members of a generation have in common."""
+        return coordinator_pb2.JoinGroupResponse(
+            error_code=error_code.NONE,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=group.leader,
+            shard_epoch=self._context.epoch,
+            cause=group.cause,
+        )
+
+    def _answer_to(
+        self, group: Group, member: Member, same_for_all: coordinator_pb2.JoinGroupResponse
+    ) -> coordinator_pb2.JoinGroupResponse:
+        answer = coordinator_pb2.JoinGroupResponse()
+        answer.CopyFrom(same_for_all)
+        answer.member_id = member.member_id
+        if group.leader == member.member_id:
+            for one in group.members.values():
+                answer.members.add(
+                    member_id=one.member_id,
+                    group_instance_id=one.group_instance_id,
+                    metadata=one.metadata_for(group.protocol_name),
+                )
+        return answer
+
+    # --- the wait for syncs (KAFKA-12890)
+
+    def wait_for_syncs(self, group: Group) -> None:
+        """Gives the members a rebalance time-out to fetch their assignment (RT-07)."""
+        operation = DelayedSync(self, group, group.generation, group.rebalance_timeout_ms)
+        self._context.purgatory.try_complete_else_watch(operation, [_sync_key(group)])
+
+    def synced(self, group: Group, member: Member) -> None:
+        """The member has asked for its assignment."""
+        group.pending_sync.discard(member.member_id)
+        if not group.pending_sync:
+            self._context.purgatory.check_and_complete(_sync_key(group))
+
+    def _stop_waiting_for_syncs(self, group: Group) -> None:
+        group.pending_sync.clear()
+        self._context.purgatory.cancel_for_key(_sync_key(group))
+
+    def sync_expired(self, group: Group, generation: int) -> None:
+        """The time to sync is up (DS-01 to DS-06)."""
+        self._context.in_line(group, partial(self._sync_expired, group, generation), deadline=True)
+
+    def _sync_expired(self, group: Group, generation: int) -> None:
+        if generation != group.generation:
+            return  # it waited in line until a later one had begun
+        late = [member for member in group.members.values() if member.member_id in group.pending_sync]
+        if late:
+            cause = causes.by_member(
+                causes.REBALANCE_TIMEOUT, late[0], self._context.now.wall_ms, others=len(late) - 1
+            )
+            self.remove_members(group, late, cause)
+
+    def _refuse_sync(self, group: Group, member: Member) -> None:
+        if member.sync_call is not None:
+            self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, "the group rebalances")
+            member.sync_call = None
+            self.touch(group, member)
+
+    # --- removals
+
+    def remove_members(
+        self,
+        group: Group,
+        members: Sequence[Member],
+        cause: Cause,
+        calls: Iterable[int] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes members out and starts the rebalance that follows.
+
+        Those of a recorded generation go when the log has it; those in their first join phase at once.
+
+        Args:
+            group: the group; nothing of it is in flight.
+            members: who goes.
+            cause: why.
+            calls: calls that wait for it.
+            then: runs when they are gone, before the rebalance starts.
+        """
+        records = []
+        for member in members:
+            if member.recorded:
+                record = self._context.record()
+                record.member_left.CopyFrom(
+                    log.MemberLeft(
+                        group_id=group.group_id,
+                        generation=group.generation,
+                        member_id=member.member_id,
+                        cause=cause,
+                    )
+                )
+                records.append(record)
+
+        def gone() -> None:
+            for member in members:
+                if not member.recorded:  # the others went with their records
+                    self._context.release(group, member)
+                    group.remove(member.member_id)
+            then()
+            self.prepare(group, cause)
+
+        if records:
+            self._context.append(records, gone, holds=group, calls=calls)
+        else:
+            gone()
+
+
+def _join_key(group: Group) -> tuple[str, str]:
+    return ("join", group.group_id)
+
+
+def _sync_key(group: Group) -> tuple[str, str]:
+    return ("sync", group.group_id)

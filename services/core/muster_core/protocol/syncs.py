@@ -1,0 +1,232 @@
+"""SyncGroup and Heartbeat: what a member of a generation asks."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.v1.coordinator_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    PartitionToken,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from muster_core import error_code
+from muster_core.events import Request
+from muster_core.position import Position
+from muster_core.protocol.context import LOG_SLOW, ShardContext
+from muster_core.protocol.rebalance import Rebalancer
+from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
+from muster_core.state.group import Group
+from muster_core.state.group_state import GroupState
+from muster_core.state.member import Member
+from muster_core.state.plan import Plan
+from muster_core.state.published import (
+    TopicPartition,
+    partitions_of,
+    read_subscription,
+)
+
+_REBALANCES = "the group rebalances; join again"
+
+
+class Syncs:
+    """Handles SyncGroup and Heartbeat.
+
+    Args:
+        context: the shard.
+        rebalancer: knows sessions and waits for syncs.
+        deletions: of topics.
+    """
+
+    def __init__(self, context: ShardContext, rebalancer: Rebalancer, deletions: TopicDeletions) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        self._deletions = deletions
+        self._all_well = HeartbeatResponse()  # to every heartbeat of an epoch that has no news
+        # Rows "sync" of the table event × state (conformance, section 3.2): Empty has no members, so 25 comes
+        # before | 27 | park, the leader's is written and then answers all | the assignment.
+        self._by_state: dict[GroupState, Callable[[Group, Member, Request, SyncGroupRequest], None]] = {
+            GroupState.PREPARING_REBALANCE: self._sync_while_preparing,
+            GroupState.COMPLETING_REBALANCE: self._sync_while_completing,
+            GroupState.STABLE: self._sync_while_stable,
+        }
+
+    # --- SyncGroup
+
+    def handle(self, call: Request, request: SyncGroupRequest) -> None:
+        """Answers the call now, or parks it until the leader's assignment is stored."""
+        context = self._context
+        if not request.group_id:
+            context.refuse(call.call_id, error_code.INVALID_GROUP_ID, "group_id is empty")
+            return
+        group = context.groups.get(request.group_id)
+        if group is None:
+            context.refuse(call.call_id, error_code.UNKNOWN_MEMBER_ID, "there is no such group")
+            return
+        if context.call_in_line(group, call):
+            return
+        fault = group.fault_of(request.member_id, request.group_instance_id, request.generation)
+        if fault is not None:
+            context.refuse(call.call_id, fault)
+        elif _differs(request.protocol_type, group.protocol_type) or _differs(
+            request.protocol_name, group.protocol_name
+        ):
+            text = f"the group has protocol type {group.protocol_type!r} and protocol {group.protocol_name!r}"
+            context.refuse(call.call_id, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
+        else:
+            self._by_state[group.state](group, group.members[request.member_id], call, request)
+
+    def _sync_while_preparing(self, _: Group, __: Member, call: Request, ___: SyncGroupRequest) -> None:
+        self._context.refuse(call.call_id, error_code.REBALANCE_IN_PROGRESS, _REBALANCES)
+
+    def _sync_while_completing(
+        self, group: Group, member: Member, call: Request, request: SyncGroupRequest
+    ) -> None:
+        record: log.Record | None = None
+        plan: Plan | None = None
+        if group.leader == member.member_id:
+            plan, limit = Plan(request), self._context.config.max_partitions
+            if plan.partitions > limit:
+                text = f"assignments: {plan.partitions:,} partitions are given, at most {limit:,} may be"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
+            record = self._context.record()
+            if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan):
+                text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
+            if (twice := plan.given_twice(group.members)) is not None:
+                text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
+            if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
+                text = f"the assignment takes {size_bytes} bytes in the log, which takes {RECORD_MAX_BYTES}"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
+        if member.sync_call is not None:
+            text = "the member has synced again; this call was replaced"
+            self._context.refuse(member.sync_call, error_code.REBALANCE_IN_PROGRESS, text)
+        member.sync_call = call.call_id
+        self._rebalancer.synced(group, member)
+        if record is not None and plan is not None:
+            self._deletions.note_before(plan.topics(group.members))
+            self._context.append(
+                [record],
+                partial(self._assignment_stored, group),
+                holds=group,
+                overdue=partial(self._refuse_syncs, group),
+            )
+
+    def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
+        """Tells a member its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
+        self._rebalancer.synced(group, member)
+        member.confirmed = True
+        self._context.reply(call.call_id, self._answer(group, member))
+
+    def _assignment_stored(self, group: Group) -> None:
+        for topics in self._context.deletions:
+            group.renew(topics)  # it was made before them
+        for member in group.members.values():
+            if member.sync_call is not None:
+                call_id, member.sync_call = member.sync_call, None
+                self._context.reply(call_id, self._answer(group, member))
+                self._rebalancer.touch(group, member)
+
+    def _refuse_syncs(self, group: Group) -> None:
+        for member in group.members.values():
+            if member.sync_call is not None:
+                call_id, member.sync_call = member.sync_call, None
+                self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
+                self._rebalancer.touch(group, member)
+
+    def _fill_assignment(
+        self, record: log.AssignmentCommitted, group: Group, leader: str, plan: Plan
+    ) -> bool:
+        """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
+
+        A token names its topic, so tokens may be far larger than the assignment: they are counted while they
+        are written. False: they are too many for a record.
+        """
+        record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
+        left_bytes = RECORD_MAX_BYTES
+        for member in group.members.values():
+            assignment = plan.assignments.get(member.member_id, b"")
+            entry = record.members.add(member_id=member.member_id, assignment=assignment)
+            for (topic, number), position in self._kept(group, member, plan):
+                left_bytes -= utf8_bytes(topic)
+                if left_bytes < 0:
+                    return False
+                entry.kept_tokens.add(topic=topic, partition=number, position=position.to_proto())
+        return True
+
+    @staticmethod
+    def _kept(group: Group, member: Member, plan: Plan) -> Iterator[tuple[TopicPartition, Position]]:
+        """Partitions that it never gave up and keeps, with their tokens: writes in flight stay valid."""
+        given = plan.given(member.member_id)
+        if not given or not group.owners:
+            return
+        subscription = read_subscription(member.metadata_for(group.protocol_name))
+        if subscription is None or not subscription.keeps_owned:
+            return
+        held = set(partitions_of(subscription.owned_partitions))
+        for partition in partitions_of(given):
+            owner, position = group.owners.get(partition, ("", None))
+            if partition[0] in group.renewed_topics:
+                continue  # of a topic that was deleted: what is given now is another one's
+            if position is not None and owner == member.member_id and partition in held:
+                yield partition, position
+
+    def _answer(self, group: Group, member: Member) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            error_code=error_code.NONE,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            assignment=member.assignment,
+            token=member.token.token,
+            kept_tokens=[
+                PartitionToken(
+                    topic=kept.topic, partition=kept.partition, token=Position.from_proto(kept.position).token
+                )
+                for kept in member.kept_tokens
+            ],
+            shard_epoch=self._context.epoch,
+        )
+
+    # --- Heartbeat
+
+    def heartbeat(self, call: Request, request: HeartbeatRequest) -> None:
+        """Answers from what is acknowledged, also while a group record is in flight.
+
+        Row "heartbeat" of the table: 25 | 27 | 0 | 0, and the session starts again.
+        """
+        group = self._context.groups.get(request.group_id)
+        if group is None:
+            code = error_code.UNKNOWN_MEMBER_ID if request.group_id else error_code.INVALID_GROUP_ID
+            self._context.refuse(call.call_id, code, "there is no such group")
+            return
+        member_id = request.member_id
+        fault = group.fault_of(member_id, request.group_instance_id, request.generation)
+        if fault is not None:
+            self._context.refuse(call.call_id, fault)
+            return
+        member = group.members[member_id]
+        self._rebalancer.touch(group, member)
+        member.promised_until_ms = self._context.now.boot_ms + member.session_timeout_ms
+        response = self._all_well
+        if group.state is GroupState.PREPARING_REBALANCE:
+            response = HeartbeatResponse(
+                error_code=error_code.REBALANCE_IN_PROGRESS,
+                error_message=_REBALANCES,
+                cause=group.cause,
+                shard_epoch=self._context.epoch,
+            )
+        elif response.shard_epoch != self._context.epoch:
+            response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
+        self._context.reply(call.call_id, response)
+
+
+def _differs(asked: str, actual: str) -> bool:
+    return asked != "" and asked != actual

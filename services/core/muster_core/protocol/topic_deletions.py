@@ -1,0 +1,155 @@
+"""Deletions of topics, carried out in the groups of a shard."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+
+from muster_protos.muster.log.v1 import records_pb2 as log
+
+from muster_core.events import TopicsChanged
+from muster_core.features import Feature
+from muster_core.log.snapshot import Covered
+from muster_core.protocol.context import ShardContext
+from muster_core.protocol.tombstones import offset_tombstones
+from muster_core.state.published import TopicPartition, partitions_in
+
+
+class TopicDeletions:
+    """Carries deletions of topics out in the groups of a shard, each once (docs/safety.md, "Topics").
+
+    A deletion takes what stands in the log before it, commits that are on their way included, and nothing
+    that comes after. A record in the log says up to where in the catalog's log that was done, so that the
+    next owner neither does it again nor leaves one out.
+
+    Args:
+        context: the shard.
+    """
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._carried_out = 0
+        self._recorded = 0
+        self._named: dict[str, int] | None = None
+
+    def restore(self, covered: Covered) -> None:
+        """A snapshot was begun."""
+        self._context.application.catalog_offset = covered.catalog_offset
+        self._context.application.incarnations.update(covered.incarnations)
+
+    def carry_out(self, event: TopicsChanged) -> None:
+        """Takes in the catalog, and removes what is of topics that were deleted since."""
+        context, catalog = self._context, event.catalog
+        deleted = event.deleted
+        if catalog is not None:
+            self._recorded = max(self._recorded, context.application.catalog_offset)
+            since = max(self._carried_out, self._recorded) or event.carried_out or catalog.offset
+            deleted |= catalog.deleted_since(since)
+            if since < catalog.deletions_since:  # some of them are forgotten
+                deleted |= {
+                    name
+                    for name, incarnation in self._incarnations.items()
+                    if catalog.incarnations.get(name) != incarnation
+                }
+            self._carried_out = max(since, catalog.offset)
+            context.catalog = catalog
+        if not deleted:
+            return
+        records = list(self._tombstones(deleted))
+        # All groups are looked at, also those without an offset. What those in quarantine own is not known.
+        owned = [group.renew(deleted) for group in context.groups.values()] if self._records else []
+        if self._records and (
+            records
+            or any(owned)
+            or context.quarantine.groups
+            or self._is_about_to_be_owned(deleted)
+            or not deleted.isdisjoint(self._incarnations)
+        ):
+            records.append(self._seen(deleted))
+            context.deletions.append(deleted)
+            context.append(records, self._noted)
+        elif records:
+            context.append(records, _nothing)
+
+    def _noted(self) -> None:
+        """The log says what the oldest deletion did, behind every assignment that was made before it."""
+        self._context.deletions.popleft()
+
+    def _is_about_to_be_owned(self, topics: frozenset[str]) -> bool:
+        """Whether an assignment that is on its way to the log gives something of these topics."""
+        return any(
+            topic in topics
+            for record in self._context.on_their_way()
+            for member in record.assignment_committed.members
+            for topic, _ in partitions_in(member.assignment)
+        )
+
+    def note_before(self, topics: Collection[str]) -> None:
+        """Says in the log what must stand there before offsets or an assignment in these topics.
+
+        That is how far deletions were carried out, and which topics of these names are meant: so a later
+        owner finds out that one was deleted also when the catalog has forgotten the deletion.
+        """
+        if not self._records:
+            return
+        self._recorded = max(self._recorded, self._context.application.catalog_offset)
+        catalog, named = self._context.catalog, self._incarnations
+        if not self._recorded:
+            topics = {*topics, *self._topics()}  # what stands in the log without it
+        known = catalog.incarnations if catalog.offset >= self._carried_out else {}
+        new = {name: known[name] for name in topics if name in known and known[name] != named.get(name)}
+        if new or not self._recorded or self._recorded < catalog.last_deletion:
+            self._context.append([self._seen(frozenset(), new)], _nothing)
+
+    @property
+    def _incarnations(self) -> dict[str, int]:
+        """Of the topics that the log names, what is on its way there included."""
+        if self._named is None:
+            self._named = dict(self._context.application.incarnations)
+        return self._named
+
+    def _topics(self) -> Iterator[str]:
+        """Names in which groups have offsets or own partitions."""
+        for group in (*self._context.groups.values(), *self._context.held.values()):
+            yield from (partition[0] for partition, _ in group.offsets)
+            yield from (topic for topic, _ in group.owners)
+
+    @property
+    def _records(self) -> bool:
+        return Feature.TOPIC_INCARNATIONS in self._context.features and self._carried_out > 0
+
+    def _seen(self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})) -> log.Record:
+        self._recorded = self._carried_out
+        for name in deleted:
+            self._incarnations.pop(name, None)
+        self._incarnations.update(new)
+        record = self._context.record()
+        record.critical = True
+        seen = record.topics_seen
+        seen.catalog_offset = self._carried_out
+        seen.topics.extend(sorted(deleted))
+        for name, incarnation in sorted(new.items()):
+            seen.incarnations.add(name=name, incarnation=incarnation)
+        return record
+
+    def _tombstones(self, topics: frozenset[str]) -> Iterator[log.Record]:
+        """The records that remove all offsets in these topics, those on their way to the log included."""
+        found: dict[str, set[TopicPartition]] = defaultdict(set)
+        context = self._context
+        for group in (*context.groups.values(), *context.held.values()):
+            # Also of one that cannot be read: left out, it would have them again after its release.
+            context.working_on = group
+            gone = {partition for partition, _ in group.offsets if partition[0] in topics}
+            if gone:
+                found[group.group_id] |= gone
+        context.working_on = None
+        for record in context.on_their_way():
+            commit = record.offset_committed
+            for entry in commit.offsets:
+                if entry.topic in topics:
+                    found[commit.group_id].add((entry.topic, entry.partition))
+        for group_id, partitions in found.items():
+            yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

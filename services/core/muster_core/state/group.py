@@ -1,0 +1,352 @@
+"""A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core import error_code
+from muster_core.error_code import ErrorCode
+from muster_core.position import Position
+from muster_core.record_bounds import utf8_bytes
+from muster_core.sharding import java_map_bucket
+from muster_core.state.group_state import GroupState, check_transition
+from muster_core.state.history import GenerationEntry
+from muster_core.state.member import Member
+from muster_core.state.offset_store import OffsetStore
+from muster_core.state.protocols import Protocols, Supporters
+from muster_core.state.published import TopicPartition, topics_in
+from muster_core.waiting.timing_wheel import Timer
+
+CONSUMER = "consumer"
+"""Protocol type of groups whose metadata are published subscriptions."""
+
+
+_DRAWN_CHARACTERS = 18
+"""The second half of a UUID as text, with the dash before it."""
+
+
+def join_of(member_id: str) -> str:
+    """The part of a member id that is made from its join; the rest was drawn (docs/safety.md, GRP-28)."""
+    return member_id[:-_DRAWN_CHARACTERS]
+
+
+class Step(NamedTuple):
+    """What waits in line behind a group record.
+
+    Attributes:
+        run: what to do.
+        call_id: the call that waits with it; None: no call.
+        deadline: whether it is due because members said nothing.
+    """
+
+    run: Callable[[], None]
+    call_id: int | None = None
+    deadline: bool = False
+
+
+class Group:
+    """One group.
+
+    What the log knows (generation, members of it, assignment, offsets) changes only when a record was
+    acknowledged; what is only in memory (parked calls, members in their first join phase, pending ids)
+    changes at once.
+
+    Attributes:
+        group_id: its id.
+        state: where it stands.
+        state_since_ms: since when, wall clock.
+        generation: its present generation; 0: none yet.
+        assigned_generation: the generation of its last stored assignment.
+        protocol_type: kind of the group; empty: simple.
+        protocol_name: protocol of the present generation; empty: none.
+        leader: leader of the present generation, or who will be; empty: none.
+        members: by id, in the order in which they came.
+        static_members: instance id → member id.
+        pending_members: ids given out and not yet used, with their timers (KIP-394).
+        pending_sync: members that got the generation and have not synced.
+        new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
+        cause: why the running rebalance, or the present generation, was started.
+        unfinished: why a rebalance has to follow what the log says, until the next generation.
+        owners: published assignments: partition → (member id, position that gave it).
+        renewed_topics: topics that were deleted since the last assignment: what it gave of them is of no
+            later
+            topic of these names.
+        subscribed_topics: topics of published subscriptions; None: not known.
+        offsets: committed offsets.
+        history: the last generations.
+        stored: whether a record of it is in the log; without one it is gone with its last member and id.
+        in_flight: whether a group record is on its way to the log.
+        line: what waits for it, in order.
+    """
+
+    def __init__(self, group_id: str, now_wall_ms: int, history_length: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_since_ms = now_wall_ms
+        self.generation = 0
+        self.assigned_generation = 0
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, Timer] = {}
+        self.pending_sync: set[str] = set()
+        self.new_member_added = False
+        self.cause: common_pb2.RebalanceCause | None = None
+        self.unfinished: common_pb2.RebalanceCause | None = None
+        self.owners: dict[TopicPartition, tuple[str, Position]] = {}
+        self.renewed_topics: frozenset[str] = frozenset()
+        self.subscribed_topics: frozenset[str] | None = frozenset()
+        self.offsets = OffsetStore()
+        self.history: deque[GenerationEntry] = deque(maxlen=history_length)
+        self.stored = True
+        self.in_flight = False
+        self.line: deque[Step] = deque()
+        self._supporters = Supporters()
+        self._made_for: dict[str, str] = {}
+        self._size_bytes = 0
+        self._parked_joins = 0
+
+    def renew(self, topics: frozenset[str]) -> bool:
+        """Topics were deleted; whether members own anything of them."""
+        owned = topics & {topic for topic, _ in self.owners}
+        self.renewed_topics |= owned
+        return bool(owned)
+
+    def drop_deadlines(self) -> None:
+        """Takes the deadlines out of the line: members could not be heard (docs/safety.md, OWN-12)."""
+        self.line = deque(step for step in self.line if not step.deadline)
+
+    # --- states
+
+    def become(self, state: GroupState, wall_ms: int) -> None:
+        """Moves to a state.
+
+        Raises:
+            IllegalTransition: the table does not have the move.
+        """
+        check_transition(self.group_id, self.state, state)
+        self.state = state
+        self.state_since_ms = wall_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may start (conformance ST-10)."""
+        return self.state in (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it only ever held offsets."""
+        return self.protocol_type == ""
+
+    # --- members
+
+    def add(self, member: Member) -> None:
+        """Takes a member in. The first one gives the group its kind and leads it (conformance JG-35).
+
+        Raises:
+            ValueError: its instance id is taken (conformance SM-36).
+        """
+        if member.is_static:
+            if member.group_instance_id in self.static_members:
+                raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
+            self.static_members[member.group_instance_id] = member.member_id
+        else:
+            self._made_for[join_of(member.member_id)] = member.member_id
+        self.members[member.member_id] = member
+        self._supporters.add(member.protocols)
+        self._size_bytes += member.size_bytes
+        if not self.leader:
+            self.leader = member.member_id
+
+    def member_of(self, member_id: str, group_instance_id: str) -> Member | None:
+        """The member that a caller is, by its id or, where it gives none, by its instance id."""
+        return self.members.get(member_id or self.static_members.get(group_instance_id, ""))
+
+    def remove(self, member_id: str) -> Member | None:
+        """Takes a member out; any other one leads if it did (conformance JG-37)."""
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._supporters.remove(member.protocols)
+        self._size_bytes -= member.size_bytes
+        self._forget_join(member_id)
+        if self.static_members.get(member.group_instance_id) == member_id:
+            del self.static_members[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        self.unpark_join(member)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), "")
+        return member
+
+    def replace(self, old_member_id: str, new_member_id: str) -> Member:
+        """Gives a static member a new id; leadership and place follow (conformance SM-38).
+
+        Raises:
+            KeyError: there is no such member (conformance SM-37).
+        """
+        member = self.members[old_member_id]
+        was_leader = self.leader == old_member_id
+        self.members = {
+            (new_member_id if key == old_member_id else key): value for key, value in self.members.items()
+        }
+        self._size_bytes += utf8_bytes(new_member_id) - utf8_bytes(old_member_id)
+        member.member_id = new_member_id
+        self.static_members[member.group_instance_id] = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
+        if was_leader:
+            self.leader = new_member_id
+        return member
+
+    def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
+        """Runs a change of a member's protocols and keeps the supporters right (ST-16)."""
+        before = member.protocols
+        self._size_bytes -= member.size_bytes
+        change()
+        self._size_bytes += member.size_bytes
+        if member.protocols.names != before.names:
+            self._supporters.remove(before)
+            self._supporters.add(member.protocols)
+
+    def park_join(self, member: Member, call_id: int) -> None:
+        """Notes that the member waits for the end of the join phase."""
+        if member.join_call is None:
+            self._parked_joins += 1
+        member.join_call = call_id
+
+    def unpark_join(self, member: Member) -> int | None:
+        """Notes that it does not any more; returns its call."""
+        call_id, member.join_call = member.join_call, None
+        if call_id is not None:
+            self._parked_joins -= 1
+        return call_id
+
+    @property
+    def parked_joins(self) -> int:
+        """Number of members that wait for the end of the join phase."""
+        return self._parked_joins
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether everybody is back, those with a pending id included (conformance PM-03)."""
+        return self._parked_joins == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks the others to wait (conformance RT-04)."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what its members take in the record of a generation."""
+        return self._size_bytes
+
+    # --- ids
+
+    def give_out(self, member_id: str, timer: Timer) -> None:
+        """Notes an id that a new dynamic member was given and has not used yet (KIP-394)."""
+        self.pending_members[member_id] = timer
+        self._made_for[join_of(member_id)] = member_id
+
+    def take_back(self, member_id: str) -> Timer | None:
+        """Forgets such an id, used or not; gives its timer, None: it was not given out."""
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            self._forget_join(member_id)
+        return timer
+
+    def id_made_for(self, join: str) -> str:
+        """The id of the dynamic member that this join made, also one not used yet; empty: none."""
+        return self._made_for.get(join, "")
+
+    def _forget_join(self, member_id: str) -> None:
+        join = join_of(member_id)
+        if self._made_for.get(join) == member_id:
+            del self._made_for[join]
+
+    # --- faults
+
+    def identity_fault(self, member_id: str, group_instance_id: str) -> ErrorCode | None:
+        """What is wrong with who the caller says it is (conformance SM-26 to SM-30); None: nothing."""
+        if group_instance_id:
+            mapped = self.static_members.get(group_instance_id)
+            if mapped is None:
+                return error_code.UNKNOWN_MEMBER_ID
+            if mapped != member_id:
+                return error_code.FENCED_INSTANCE_ID
+        return None if member_id in self.members else error_code.UNKNOWN_MEMBER_ID
+
+    def fault_of(self, member_id: str, group_instance_id: str, generation: int) -> ErrorCode | None:
+        """The same, and of its generation (conformance SG-06, HB-09); None: nothing."""
+        fault = self.identity_fault(member_id, group_instance_id)
+        if fault is None and generation != self.generation:
+            return error_code.ILLEGAL_GENERATION
+        return fault
+
+    # --- protocols
+
+    def accepts_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member of this kind with these protocols may join (conformance JG-42, JG-43).
+
+        Nobody may without a protocol, also where a join phase has lost all its members: there would be none
+        to choose for its generation.
+        """
+        if not protocol_type or not protocols:
+            return False
+        if self.state is GroupState.EMPTY:
+            return True
+        if protocol_type != self.protocol_type:
+            return False
+        return not self.members or not self._supporters.by_all.isdisjoint(protocols.names)
+
+    def select_protocol(self, members: Iterable[Member]) -> str:
+        """The protocol that most of these members prefer among those all support (JG-38).
+
+        With equal votes Kafka takes the first in the order of its hash map, and so does this (JG-39): any
+        fixed rule would do, but with this one a recorded broker can be the judge.
+
+        Raises:
+            ValueError: there are no members (conformance JG-40).
+        """
+        voters = list(members)
+        if not voters:
+            raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
+        alike = {member.protocols.names: member for member in voters}
+        counts = Counter([member.protocols.names for member in voters])
+        candidates = set.intersection(*(set(names) for names in alike))
+        votes: Counter[str] = Counter()
+        for names, member in alike.items():
+            votes[member.vote(candidates)] += counts[names]
+        return min(votes, key=lambda name: (-votes[name], java_map_bucket(name)))
+
+    # --- published subscriptions
+
+    def recompute_subscribed_topics(self) -> None:
+        """Reads the topics from the members' metadata; unknown if any is foreign (LD-17 to LD-19)."""
+        if self.protocol_type != CONSUMER:
+            self.subscribed_topics = None
+            return
+        found: list[frozenset[str]] = []
+        read: set[bytes] = set()
+        for member in self.members.values():
+            metadata = member.metadata_for(self.protocol_name)
+            if metadata in read:
+                continue  # members of a group are mostly alike
+            read.add(metadata)
+            wanted = topics_in(metadata)
+            if wanted is None:
+                self.subscribed_topics = None
+                return
+            found.append(wanted)
+        self.subscribed_topics = found[0] if len(found) == 1 else frozenset().union(*found)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics

@@ -1,0 +1,242 @@
+"""A member of a group."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2
+
+from muster_core.position import NOWHERE, Position
+from muster_core.record_bounds import utf8_bytes
+from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
+from muster_core.waiting.timing_wheel import Timer
+
+_RECORD_OVERHEAD_BYTES = 64
+
+
+class Member:
+    """What the coordinator knows of a member.
+
+    Attributes:
+        member_id: its id.
+        group_instance_id: its static id; empty: dynamic.
+        client_id: its client id.
+        host: its address.
+        session_timeout_ms: how long it may be silent.
+        rebalance_timeout_ms: how long the others wait for it.
+        disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
+        protocols: what it supports, preferred first.
+        join_seq: `member_seq` of its last join.
+        recorded_join_seq: the same, of the join that the log knows.
+        commit_seq: `member_seq` of its last acknowledged commit.
+        accepted_commit_seq: the highest `member_seq` of its commits that were sent to the log since the load.
+        assignment: what it was given; empty: nothing.
+        token: position of the record that gave it.
+        kept_tokens: partitions of it that have an older token, as in the record.
+        recorded: whether the log knows it as a member of the present generation.
+        is_new: in its first join phase.
+        confirmed: heard of since the shard was loaded.
+        join_call: its parked JoinGroup.
+        sync_call: its parked SyncGroup.
+        heartbeat: its session, as a timer.
+        promised_until_ms: boot time until which it may work by its last Heartbeat, which is a session away,
+            whatever becomes of a stream; 0: it made none.
+        stream_id: the session stream it is on; None: it is on none.
+        extended_until_ms: boot time until which it may work because it heard `unsure`; 0: it cannot have, or
+            a beat of it named a later acknowledgement.
+        sure_beat: number of the first beat on its stream that was acknowledged since; 0: none was.
+        suspect: whether its stream broke and it was not heard of since.
+    """
+
+    __slots__ = (
+        "_record",
+        "accepted_commit_seq",
+        "assignment",
+        "client_id",
+        "commit_seq",
+        "confirmed",
+        "disconnect_grace_ms",
+        "extended_until_ms",
+        "group_instance_id",
+        "heartbeat",
+        "host",
+        "is_new",
+        "join_call",
+        "join_seq",
+        "kept_tokens",
+        "member_id",
+        "promised_until_ms",
+        "protocols",
+        "rebalance_timeout_ms",
+        "recorded",
+        "recorded_join_seq",
+        "session_timeout_ms",
+        "stream_id",
+        "sure_beat",
+        "suspect",
+        "sync_call",
+        "token",
+    )
+
+    def __init__(self, member_id: str, group_instance_id: str = "") -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = ""
+        self.host = ""
+        self.session_timeout_ms = 0
+        self.rebalance_timeout_ms = 0
+        self.disconnect_grace_ms = 0
+        self.protocols = NO_PROTOCOLS
+        self._record: records_pb2.Member | None = None
+        self.join_seq = 0
+        self.recorded_join_seq = 0
+        self.commit_seq = 0
+        self.accepted_commit_seq = 0
+        self.assignment = b""
+        self.token: Position = NOWHERE
+        self.kept_tokens: Sequence[records_pb2.KeptToken] = ()
+        self.recorded = False
+        self.is_new = False
+        self.confirmed = True
+        self.join_call: int | None = None
+        self.sync_call: int | None = None
+        self.heartbeat: Timer | None = None
+        self.promised_until_ms = 0
+        self.stream_id: int | None = None
+        self.extended_until_ms = 0
+        self.sure_beat = 0
+        self.suspect = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it keeps its place over restarts (KIP-345)."""
+        return self.group_instance_id != ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one of its calls is parked: then it is alive by definition."""
+        return self.join_call is not None or self.sync_call is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in a record of its generation."""
+        ids = (self.member_id, self.group_instance_id, self.client_id, self.host)
+        return _RECORD_OVERHEAD_BYTES + sum(map(utf8_bytes, ids)) + self.protocols.size_bytes
+
+    def may_extend(self, now_ms: int) -> None:
+        """From now on it may hear `unsure`, or it may have heard it from an owner before.
+
+        It lives for its session then, from when its last acknowledged beat was sent, which was before. One
+        without a grace always does.
+        """
+        self.extended_until_ms = now_ms + self.session_timeout_ms if self.disconnect_grace_ms else 0
+        self.sure_beat = 0
+
+    def confirm(self, beat: int, acknowledged: int) -> None:
+        """A beat of it counts. If it names an acknowledgement that was sent since, it lives for its grace."""
+        if not self.sure_beat:
+            self.sure_beat = beat
+        elif acknowledged >= self.sure_beat:
+            self.extended_until_ms = 0
+
+    def metadata_for(self, protocol_name: str) -> bytes:
+        """Its metadata for a protocol.
+
+        Raises:
+            KeyError: it does not support it.
+        """
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        raise KeyError(f"member {self.member_id!r} does not support protocol {protocol_name!r}")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The candidate it prefers.
+
+        Raises:
+            KeyError: it supports none of them.
+        """
+        for name, _ in self.protocols:
+            if name in candidates:
+                return name
+        raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
+
+    def update_from(self, request: coordinator_pb2.JoinGroupRequest, protocols: Protocols, host: str) -> None:
+        """Takes over what a join says; `protocols` are those of the request."""
+        self._record = None
+        self.client_id = request.client_id
+        self.host = host
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
+        self.disconnect_grace_ms = request.disconnect_grace_ms
+        self.protocols = protocols
+        self.join_seq = request.member_seq
+
+    def adopt(self, recorded: records_pb2.Member) -> None:
+        """Takes over what a record says; nothing of the record is kept."""
+        self._record = None
+        self.group_instance_id = recorded.group_instance_id
+        self.client_id = recorded.client_id
+        self.host = recorded.host
+        self.session_timeout_ms = recorded.session_timeout_ms
+        self.rebalance_timeout_ms = recorded.rebalance_timeout_ms
+        self.disconnect_grace_ms = recorded.disconnect_grace_ms
+        self.protocols = protocols_of(recorded.protocols)
+        self.join_seq = recorded.member_seq
+        self._note_recorded()
+
+    def keep(self, recorded: records_pb2.Member) -> None:
+        """Notes the latest record that was made of the member as it is; the one before it can go."""
+        self._record = recorded
+        self._note_recorded()
+
+    def _note_recorded(self) -> None:
+        self.recorded = True
+        self.recorded_join_seq = self.join_seq
+
+    def is_as(self, recorded: records_pb2.Member) -> bool:
+        """Whether a record was made of the member as it is; False also when that is not known cheaply."""
+        own = self._record
+        return own is recorded or (own is not None and own == recorded)
+
+    def write(self, record: records_pb2.Member) -> None:
+        """Fills an empty message of a record in; it must not be changed after that."""
+        if self._record is not None and self._record.member_id == self.member_id:
+            record.CopyFrom(self._record)
+        else:
+            record.CopyFrom(
+                _alike_record(
+                    self.protocols,
+                    self.session_timeout_ms,
+                    self.rebalance_timeout_ms,
+                    self.disconnect_grace_ms,
+                )
+            )
+            record.member_id = self.member_id
+            record.client_id = self.client_id
+            record.host = self.host
+            record.member_seq = self.join_seq
+            if self.group_instance_id:
+                record.group_instance_id = self.group_instance_id
+        self._record = record  # the latest: the record before it can go
+
+    def to_record(self) -> records_pb2.Member:
+        """The member as a record knows it."""
+        record = records_pb2.Member()
+        self.write(record)
+        return record
+
+
+@lru_cache(maxsize=KINDS)
+def _alike_record(
+    protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int, disconnect_grace_ms: int
+) -> records_pb2.Member:
+    """What records of members with the same settings have in common."""
+    messages: Any = [{"name": name, "metadata": metadata} for name, metadata in protocols]
+    return records_pb2.Member(
+        protocols=messages,  # as mappings: a message for each would be made twice
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        disconnect_grace_ms=disconnect_grace_ms,
+    )

@@ -1,0 +1,384 @@
+"""The topic catalog: a log of its own, claimed by the instance that changes it."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Set
+from dataclasses import dataclass
+
+import structlog
+from muster_core.features import Feature
+from muster_core.log.topics import NotUnderstood, Topics
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+from muster_metadata.catalog.reading import CatalogReader
+from muster_metadata.log.logs import Logs
+from muster_metadata.log.repair import Held
+from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.nodes.entries import End, Entry
+
+log = structlog.get_logger()
+
+MAX_PARTITIONS = 100_000
+NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+_PAUSE_S = 0.05
+
+
+def name_problem(name: str) -> str:
+    """Why a topic cannot have this name; empty: it can."""
+    if NAME.fullmatch(name) and name not in (".", ".."):
+        return ""
+    return "a topic's name has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+
+
+_UNAVAILABLE = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="the catalog cannot be written now; the change may or may not have been stored",
+)
+_UNSETTLED = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="not every coordinator has heard yet that the topic was deleted; try again",
+    pending=True,
+)
+_NOT_WRITER = pb.ChangeTopicResponse(
+    error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+    error_message="another instance of metadata may hold the catalog's log",
+    not_writer=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A deletion that some coordinator has perhaps not carried out.
+
+    Attributes:
+        offset: of it in the catalog's log.
+        answer: what is answered then; None: the change goes on then.
+    """
+
+    offset: int
+    answer: pb.ChangeTopicResponse | None = None
+
+
+class Catalog:
+    """Changes the catalog and follows the changes of other instances.
+
+    One instance writes: the one that claimed the catalog's log last. It is asked as long as it answers, and
+    only when nobody holds the log another one takes it. A change has an id, which stands in its record:
+    whoever is asked to repeat it finds it in the log and answers as the first time.
+
+    Args:
+        logs: steps on the log.
+        reader: reads it from its newest snapshot on.
+        upkeep: stores the acknowledged position.
+        instance: name of this instance.
+        wall_ms: what records say when they were made.
+        changed: told of each new state.
+        not_understood: told why this version must not serve the cluster, when the catalog says so.
+        change_timeout_ms: after this a change is answered as not available.
+        carried_out: waits until every coordinator has carried out what stands up to an offset of the log;
+            absent: there are none yet.
+
+    Attributes:
+        on_written: called after each record that this instance wrote; nobody is if absent.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        reader: CatalogReader,
+        upkeep: Upkeep,
+        instance: str,
+        wall_ms: Callable[[], int],
+        changed: Callable[[pb.TopicCatalog], None],
+        not_understood: Callable[[str], None],
+        change_timeout_ms: int,
+        carried_out: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        self._logs = logs
+        self._reader = reader
+        self._upkeep = upkeep
+        self._instance = instance
+        self._wall_ms = wall_ms
+        self._changed = changed
+        self._not_understood = not_understood
+        self._timeout_s = change_timeout_ms / 1000
+        self._carried_out = carried_out
+        self._settled = 0
+        self._lock = asyncio.Lock()
+        self._seen = Topics()
+        self._shard = -1
+        self._held: Held | None = None
+        self._writing: Held | None = None
+        self._end: End | None = None
+        self._mine = Topics()
+        self.on_written: Callable[[], None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._was_read = asyncio.Event()
+
+    @property
+    def held(self) -> Held | None:
+        """The claim by which this instance writes, also while a write is on its way; None: it does not."""
+        return self._held or self._writing
+
+    @property
+    def written(self) -> Topics:
+        """The catalog as this instance wrote it; only to be read, and only while it holds the log."""
+        return self._mine
+
+    @property
+    def features(self) -> Set[str]:
+        """Names of the enabled features; empty before the catalog was read."""
+        return self._seen.features
+
+    async def wait_read(self) -> None:
+        """Waits until the catalog was read for the first time."""
+        await self._was_read.wait()
+
+    def known(self, shard: int) -> None:
+        """The catalog's log is addressed as this shard."""
+        self._shard = shard
+
+    async def stop(self) -> None:
+        """Ends the reading of changes."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def acknowledged(self, position: Position) -> None:
+        """The nodes say how far the log is acknowledged; what is new is read in the background."""
+        if position > self._seen.version and (self._following is None or self._following.done()):
+            self._following = asyncio.create_task(self._follow(), name="catalog-follow")
+
+    async def _follow(self) -> None:
+        try:
+            found = await self._reader.read_on(self._shard, self._seen)
+            if found is not None and found.version > self._seen.version:
+                self._show(found)
+        except NotUnderstood as error:
+            self._not_understood(str(error))
+        except Exception:
+            log.exception("catalog_not_followed")
+
+    async def change(
+        self, request: pb.ChangeTopicRequest, remaining_s: float | None = None
+    ) -> pb.ChangeTopicResponse:
+        """Carries out a change, once for each id; answers after a majority has it.
+
+        A deletion is answered, and a topic of the same name created, when every coordinator that may answer
+        has carried the deletion out.
+
+        Args:
+            request: the change.
+            remaining_s: time that the caller still waits; None: no limit.
+        """
+        limit_s = self._timeout_s if remaining_s is None else min(self._timeout_s, 0.8 * remaining_s)
+        unsettled = False
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    async with self._lock:
+                        if request.only_writer and self._held is None:
+                            return _NOT_WRITER
+                        answer = await self._attempt(request)
+                    if isinstance(answer, pb.ChangeTopicResponse):
+                        return answer
+                    unsettled = answer is not None
+                    if answer is None:
+                        await asyncio.sleep(_PAUSE_S)
+                    elif self._carried_out is not None:
+                        await self._carried_out(answer.offset)
+                        self._settled = max(self._settled, answer.offset)
+                        if answer.answer is not None:
+                            return answer.answer
+        except TimeoutError:
+            if not unsettled:
+                self._held = None  # perhaps it cannot write any more: another instance may
+        except NotUnderstood as error:
+            self._not_understood(str(error))
+        return _UNSETTLED if unsettled else _UNAVAILABLE
+
+    async def enable(self, feature: str, version: str) -> bool:
+        """Enables a feature for good; says whether it is, after a majority has it.
+
+        Args:
+            feature: its name.
+            version: of this software.
+        """
+        record = _enabling(feature, version, self._wall_ms()).SerializeToString()
+        try:
+            async with asyncio.timeout(self._timeout_s), self._lock:
+                while feature not in self._mine.features:
+                    held = self._held is not None or await self._claim()
+                    if held and feature not in self._mine.features:
+                        await self._store(record)
+                    elif not held:
+                        await asyncio.sleep(_PAUSE_S)
+        except TimeoutError:
+            pass
+        except NotUnderstood as error:
+            self._not_understood(str(error))
+        return feature in self._mine.features
+
+    async def store_marker(self, held: Held, snapshot: records_pb2.Snapshot, version: str) -> End | None:
+        """Stores the marker of a snapshot, if this instance still holds the log by that claim.
+
+        With it goes a record that a version which reads no snapshots stops at. Those that the cluster began
+        with may be trimmed, and it would take what is left for the whole catalog.
+
+        Args:
+            held: the claim under which the snapshot was stored.
+            snapshot: what the marker says.
+            version: of this software.
+
+        Returns:
+            Where the marker stands; None: it is not known to stand anywhere.
+        """
+        written_at_ms = self._wall_ms()
+        marker = records_pb2.Record(written_at_ms=written_at_ms, snapshot=snapshot)
+        async with self._lock:
+            for record in (_enabling(Feature.CATALOG_SNAPSHOTS, version, written_at_ms), marker):
+                if self._held != held or not await self._store(record.SerializeToString()):
+                    return None
+            return self._end
+
+    async def hold(self) -> None:
+        """Claims the log, so that nodes that lack it are rebuilt under the claim."""
+        try:
+            async with self._lock:
+                self._held = None
+                await self._claim()
+        except NotUnderstood as error:
+            self._not_understood(str(error))
+
+    async def _attempt(self, request: pb.ChangeTopicRequest) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        """One try; None: try again."""
+        if self._held is None and not await self._claim():
+            return None
+        assert self._held is not None
+        answer = self._mine.done(request)
+        if answer is not None:
+            return await self._after_deletion(request, answer)
+        decision = self._mine.decide(request)
+        if isinstance(decision, pb.ChangeTopicResponse):
+            # A refusal says what is stored: only true while nobody else changed it.
+            verdict, _ = await self._logs.check(
+                self._shard, pb.CheckStep(epoch=self._held.epoch, claim_nonce=self._held.nonce)
+            )
+            if verdict.outcome == pb.LOG_OUTCOME_OK:
+                return decision
+            self._held = None
+            return None
+        if request.HasField("create"):
+            # What is not remembered by name was removed by then at the latest, if ever.
+            removed = self._mine.deletions.get(request.create.name, self._mine.deletions_since)
+            if self._is_unsettled(removed):
+                return await self._unsettled(removed)
+        decision.written_at_ms = self._wall_ms()
+        if not await self._store(decision.SerializeToString()):
+            return None
+        return await self._after_deletion(request, self._mine.stored(request))
+
+    async def _after_deletion(
+        self, request: pb.ChangeTopicRequest, answer: pb.ChangeTopicResponse
+    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        """The answer to a change, unless it is a deletion that some coordinator has not carried out."""
+        removed = answer.version.offset if request.HasField("delete") else 0
+        return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
+
+    def _is_unsettled(self, removed: int) -> bool:
+        return self._carried_out is not None and removed > self._settled
+
+    async def _unsettled(
+        self, offset: int, answer: pb.ChangeTopicResponse | None = None
+    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        """A deletion that has to be waited for; before, a majority must say that it is acknowledged."""
+        held, end = self._held, self._end
+        if held is None or end is None or not await self._upkeep.acknowledge(held, end):
+            self._held = None
+            return None if answer is None else _UNAVAILABLE
+        return _Unsettled(offset, answer)
+
+    async def _store(self, record: bytes) -> bool:
+        """Appends a record, repeated unchanged while the outcome is unknown. False: it is not there."""
+        assert self._held is not None
+        assert self._end is not None
+        nonce = secrets.token_bytes(16)
+        # Until it is known how this ends nothing else may be written at its place, not even after a
+        # cancellation.
+        held, self._held = self._held, None
+        step = pb.AppendStep(
+            epoch=held.epoch,
+            claim_nonce=held.nonce,
+            end=self._end.to_proto(),
+            records=[pb.NewRecord(record=record, nonce=nonce)],
+        )
+        self._writing = held
+        try:
+            return await self._append(held, step, record, nonce)
+        finally:
+            self._writing = None
+
+    async def _append(self, held: Held, step: pb.AppendStep, record: bytes, nonce: bytes) -> bool:
+        while True:
+            verdict, end = await self._logs.append(self._shard, step)
+            if end is not None:
+                entry = Entry(end.position, record, nonce, end.hash)
+                self._held, self._end = held, end
+                self._mine.apply(entry)
+                self._show(self._mine)
+                await self._upkeep.acknowledge(held, end)
+                self._tell_written()
+                return True
+            if verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
+                log.info("catalog_claim_lost", outcome=pb.LogOutcome.Name(verdict.outcome))
+                return False
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _claim(self) -> bool:
+        """Takes the log and replays it."""
+        nonce = secrets.token_bytes(16)
+        verdict, held, end = await self._logs.claim(
+            self._shard,
+            # The nonce is new: the nodes need not look for it where this instance has read.
+            pb.ClaimStep(
+                node_id=self._instance,
+                session=self._instance,
+                nonce=nonce,
+                above_epoch=self._seen.version.epoch,
+            ),
+        )
+        if held is None or end is None:
+            log.info("catalog_not_claimed", outcome=pb.LogOutcome.Name(verdict.outcome))
+            return False
+        # What was acknowledged stands in every later log: only what came since is read.
+        topics = await self._reader.read_on(self._shard, self._seen, held.epoch, nonce)
+        if topics is None or (topics.version, topics.end_hash) != end:
+            return False
+        self._held, self._end, self._mine = held, end, topics
+        self._show(topics)
+        self._tell_written()
+        return True
+
+    def _tell_written(self) -> None:
+        if self.on_written is not None:
+            self.on_written()
+
+    def _show(self, topics: Topics) -> None:
+        """What a majority has, watchers are told at once."""
+        if topics.version > self._seen.version:
+            self._seen = topics.copy()
+            self._changed(topics.to_proto())
+            self._was_read.set()
+
+
+def _enabling(feature: str, version: str, written_at_ms: int) -> records_pb2.Record:
+    return records_pb2.Record(
+        written_at_ms=written_at_ms,
+        critical=True,
+        feature_enabled=records_pb2.FeatureEnabled(name=feature, version=version),
+    )

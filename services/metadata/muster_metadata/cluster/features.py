@@ -1,0 +1,80 @@
+"""Which features the cluster has enabled, and enabling one."""
+
+import structlog
+from muster_core.features import FEATURE_NAMES
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.cluster.leases import DEAD, LeaseObserver
+from muster_metadata.cluster.servers import Servers
+
+log = structlog.get_logger()
+
+_NO_MAJORITY = "no majority of the log's nodes answered; try again"
+
+
+class Features:
+    """Lists features, and enables one when every server that is alive knows it.
+
+    Args:
+        catalog: where what is enabled is stored.
+        servers: metadata instances and discoveries.
+        observer: coordinators.
+        version: of this software.
+    """
+
+    def __init__(self, catalog: Catalog, servers: Servers, observer: LeaseObserver, version: str) -> None:
+        self._catalog = catalog
+        self._servers = servers
+        self._observer = observer
+        self._version = version
+
+    async def alive(self) -> list[pb.Server] | None:
+        """Every server that may be alive, by role and name; None: no majority of the nodes says."""
+        rows = await self._servers.alive()
+        if rows is None:
+            return None
+        coordinators = [
+            pb.Server(role="coordinator", name=row.node_id, version=row.version, features=row.features)
+            for row, state in self._observer.rows()
+            if state != DEAD
+        ]
+        return [*coordinators, *(row.to_proto() for row in rows)]
+
+    async def list(self) -> pb.ListFeaturesResponse:
+        """What is enabled, what this instance knows, and who is alive."""
+        return pb.ListFeaturesResponse(
+            enabled=sorted(self._catalog.features), known=FEATURE_NAMES, servers=await self.alive() or ()
+        )
+
+    async def enable(self, name: str) -> pb.EnableFeatureResponse:
+        """Enables a feature for good, unless a server is alive that does not know it.
+
+        One that comes meanwhile is refused afterwards: each lease and each view is checked.
+        """
+        if name not in FEATURE_NAMES:
+            return _no(
+                pb.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE,
+                f"version {self._version} of metadata knows no feature of this name",
+            )
+        if name not in self._catalog.features:
+            servers = await self.alive()
+            if servers is None:
+                return _no(pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
+            lacking = [server for server in servers if name not in server.features]
+            if lacking:
+                return _no(
+                    pb.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT,
+                    "servers are alive that do not know it: replace them by this version first",
+                    lacking,
+                )
+            if not await self._catalog.enable(name, self._version):
+                return _no(pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
+            log.info("feature_enabled", feature=name)
+        return pb.EnableFeatureResponse(outcome=pb.ENABLE_FEATURE_OUTCOME_ENABLED)
+
+
+def _no(
+    outcome: "pb.EnableFeatureOutcome.ValueType", message: str, lacking: list[pb.Server] | None = None
+) -> pb.EnableFeatureResponse:
+    return pb.EnableFeatureResponse(outcome=outcome, message=message, lacking=lacking or ())

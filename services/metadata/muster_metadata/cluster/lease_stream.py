@@ -1,0 +1,309 @@
+"""One coordinator's lease stream: its renewals, and what its break means."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Set
+from dataclasses import dataclass, replace
+
+import structlog
+from muster_core.features import lacking
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.v1 import discovery_pb2
+
+from muster_metadata.cluster.leases import LeaseRow
+from muster_metadata.cluster.tables import Tables, next_run
+from muster_metadata.cluster.view import ClusterView
+from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.nodes.reply import Status
+
+log = structlog.get_logger()
+
+MAX_NAME_BYTES = 255
+MAX_FEATURES = 1_000
+MAX_FEATURE_LENGTH = 63
+MAX_LEASE_MS = 60_000
+
+_LISTENS_ON_MS = 500
+_PROBE_PAUSE_MS = 20
+_TRY_AGAIN_MS = 5_000
+_OUR_OWN = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM}
+)
+"""Errors of a connection attempt that this process or machine makes: they say nothing about the other one."""
+
+_NO_SUCH_NAME = frozenset(
+    getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)
+)
+"""The name is known not to exist; any other failure of a lookup is one of the resolver."""
+
+
+def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
+    """What is wrong with a renewal; empty: nothing."""
+    if not 1 <= len(request.node_id.encode()) <= MAX_NAME_BYTES:
+        return "node_id must have 1 to 255 bytes"
+    if not 1 <= len(request.session.encode()) <= MAX_NAME_BYTES:
+        return "session must have 1 to 255 bytes"
+    if not 1 <= len(request.host.encode()) <= MAX_NAME_BYTES or not 1 <= request.port <= 65_535:
+        return "host must have 1 to 255 bytes and port must be 1 to 65535"
+    if len(request.features) > MAX_FEATURES or any(
+        len(name) > MAX_FEATURE_LENGTH for name in request.features
+    ):
+        return f"features must be at most {MAX_FEATURES} names of at most {MAX_FEATURE_LENGTH} characters"
+    if request.lease_ms > MAX_LEASE_MS:
+        return f"lease_ms must be at most {MAX_LEASE_MS}"
+    if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
+        return f"serving must name shards below {shard_count}, each once"
+    return ""
+
+
+def lacks(missing: Sequence[str], version: str) -> str:
+    """Why a server is refused, for its log and its operator."""
+    return (
+        f"this server (version {version or 'unknown'}) does not know {', '.join(missing)}, which the cluster "
+        "has enabled: run the version of the other servers, or a later one"
+    )
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One coordinator's stream.
+
+    Attributes:
+        row: its last renewal, from when it is on its way to the nodes on: a process that dies then may have
+            stored it, and a verdict on the one before would be refused.
+        reached: whether somebody accepted a connection at its address while the stream stood; None: it was
+            not tried yet.
+        trying: finds that out.
+        tried_ms: when that began last.
+    """
+
+    row: LeaseRow | None = None
+    reached: bool | None = None
+    trying: asyncio.Task[None] | None = None
+    tried_ms: int = 0
+
+
+class Leases:
+    """Serves lease streams.
+
+    Args:
+        tables: where rows are stored.
+        view: is told of every renewal at once.
+        upkeep: adopts the logs of coordinators that moved here.
+        features: names of the enabled features.
+        renew_timeout_ms: how long a renewal may take.
+        probe_timeout_ms: how long a silent address is given after a stream broke.
+        now_ms: boot clock.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        view: ClusterView,
+        upkeep: Upkeep,
+        features: Callable[[], Set[str]],
+        renew_timeout_ms: int,
+        probe_timeout_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._tables = tables
+        self._view = view
+        self._upkeep = upkeep
+        self._features = features
+        self._renew_timeout_ms = renew_timeout_ms
+        self._probe_timeout_ms = probe_timeout_ms
+        self._now_ms = now_ms
+        self._probes: set[asyncio.Task[None]] = set()
+        self._adopting: set[asyncio.Task[None]] = set()
+        self.stopping = False
+
+    async def stop(self) -> None:
+        """No verdicts from now on: streams that this instance ends mean nothing."""
+        self.stopping = True
+        tasks = [*self._probes, *self._adopting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def serve(
+        self,
+        requests: AsyncIterator[pb.LeaseRequest],
+        answer: Callable[[pb.LeaseResponse], Awaitable[None]],
+        shard_count: int,
+    ) -> None:
+        """Renews until the stream ends; a break is looked into."""
+        stream = _Stream()
+        over = False
+        try:
+            async for request in requests:
+                if request.leave:
+                    over = True
+                    return
+                problem = request_problem(request, shard_count)
+                if problem or (stream.row is not None and request.node_id != stream.row.node_id):
+                    text = problem or "one stream is for one coordinator"
+                    await answer(pb.LeaseResponse(number=request.number, message=text))
+                    continue
+                self._try_address(stream, request)
+                response = await self._renew(stream, request)
+                over = response.superseded or (request.release and response.renewed)
+                await answer(response)
+                if over:
+                    return
+        finally:
+            if stream.row is not None and not over and not self.stopping:
+                self._begin(self._look_into(stream, stream.row))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="lease-probe")
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+        return task
+
+    def _try_address(self, stream: _Stream, request: pb.LeaseRequest) -> None:
+        """While the stream says that a process lives: can its address be reached from here at all?"""
+        now_ms = self._now_ms()
+        if stream.reached or (stream.trying is not None and not stream.trying.done()):
+            return
+        if stream.reached is None or now_ms - stream.tried_ms >= _TRY_AGAIN_MS:
+            stream.tried_ms = now_ms
+            stream.trying = self._begin(self._try(stream, request.node_id, request.host, request.port))
+
+    async def _try(self, stream: _Stream, node_id: str, host: str, port: int) -> None:
+        try:
+            await _connect(host, port, self._probe_timeout_ms)
+        except (OSError, ValueError) as error:  # a host that is no name at all is a ValueError
+            if stream.reached is None:
+                reason = _verdict(error) if isinstance(error, OSError) else ""
+                log.warning(
+                    "coordinator_address_not_reached",
+                    node_id=node_id, address=f"{host}:{port}", reason=reason or str(error),
+                    meaning="its death will be noticed by its silence alone",
+                )  # fmt: skip
+            stream.reached = False
+        else:
+            stream.reached = True
+
+    async def _renew(self, stream: _Stream, request: pb.LeaseRequest) -> pb.LeaseResponse:
+        known = stream.row
+        response = pb.LeaseResponse(number=request.number)
+        enabled = self._features()
+        if not request.release and (missing := lacking(enabled, request.features)):
+            response.message = lacks(missing, request.version)
+            log.warning("coordinator_refused", node_id=request.node_id, reason=response.message)
+            return response
+        row = LeaseRow(
+            node_id=request.node_id,
+            session=request.session,
+            run=0,
+            counter=0,
+            host=request.host,
+            port=request.port,
+            version=request.version[:MAX_NAME_BYTES],
+            draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
+            released=request.release,
+            serving=tuple((served.shard, served.epoch) for served in request.serving),
+            features=tuple(sorted(set(request.features))),
+            lease_ms=request.lease_ms,
+            catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
+        )
+        if known is None or known.session != row.session:
+            try:
+                row = next_run(await self._tables.lease(row.node_id, self._renew_timeout_ms), row)
+            except TimeoutError:
+                response.message = "no majority of the log's nodes answered"
+                return response
+        else:
+            row = replace(row, run=known.run, counter=known.counter + 1)
+        stream.row = row
+        status, ahead = await self._tables.renew(row, self._renew_timeout_ms)
+        if status is Status.LOST and ahead:
+            # Renewals through another instance got to a minority, with higher counters.
+            stream.row = row = replace(row, counter=ahead + 1)
+            status, _ = await self._tables.renew(row, self._renew_timeout_ms)
+        if status is Status.SUPERSEDED:
+            response.superseded = True
+            response.message = "another process of this name took the lease"
+            return response
+        if status is not Status.OK:
+            response.message = "no majority of the log's nodes answered"
+            return response
+        response.renewed = True
+        response.features.extend(sorted(enabled))
+        self._view.observer.put(row, self._now_ms())
+        self._view.refresh()
+        for shard, epoch in row.serving:
+            if not self._upkeep.knows(shard, epoch):
+                self._adopt(shard, epoch)
+        return response
+
+    def _adopt(self, shard: int, epoch: int) -> None:
+        if len(self._adopting) < 8:
+            task = asyncio.create_task(self._upkeep.adopt(shard, epoch), name="log-adopt")
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _look_into(self, stream: _Stream, row: LeaseRow) -> None:
+        """Declares a process dead at once if nobody listens where it did.
+
+        The sockets of a dying process close one after the other, so a connection may still be accepted after
+        its stream broke: the address is tried again for a while. One that could not be reached before says
+        nothing.
+        """
+        if stream.trying is not None:
+            await stream.trying
+        if not stream.reached:
+            return
+        until_ms = self._now_ms() + _LISTENS_ON_MS
+        while not (verdict := await probe(row.host, row.port, self._probe_timeout_ms)):
+            if self.stopping or self._now_ms() >= until_ms:
+                return
+            await asyncio.sleep(_PROBE_PAUSE_MS / 1000)
+        if self.stopping:
+            return
+        log.info("coordinator_not_there", node_id=row.node_id, reason=verdict)
+        # Whoever goes on to renew has a higher counter on a majority: then this one takes no mark.
+        until_ms = self._now_ms() + self._view.observer.lease_ms
+        while (buried := await self._tables.bury(row, self._renew_timeout_ms)) is None:
+            if self._now_ms() >= until_ms:
+                return
+            await asyncio.sleep(_PROBE_PAUSE_MS / 1000)
+        if buried and not self.stopping:
+            log.info("coordinator_died", node_id=row.node_id, reason=verdict)
+            self._view.observer.put(replace(row, dead=True), self._now_ms())
+            self._view.refresh()
+
+
+async def probe(host: str, port: int, timeout_ms: int) -> str:
+    """Why nobody is at an address, in a word; empty: somebody accepted a connection, or nothing is known."""
+    try:
+        await _connect(host, port, timeout_ms)
+    except TimeoutError:
+        return "silent"
+    except OSError as error:
+        return _verdict(error)
+    return ""
+
+
+async def _connect(host: str, port: int, timeout_ms: int) -> None:
+    """Connects, and closes the connection.
+
+    Raises:
+        OSError: nobody accepted it in time.
+    """
+    async with asyncio.timeout(timeout_ms / 1000):
+        _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def _verdict(error: OSError) -> str:
+    """What a failed attempt says about an address; empty: nothing, it came no further than here."""
+    if isinstance(error, socket.gaierror):
+        return "unreachable" if error.errno in _NO_SUCH_NAME else ""
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return "" if error.errno in _OUR_OWN else "unreachable"

@@ -1,0 +1,122 @@
+"""Which servers are the nodes of the log: found at the start, followed when one is replaced."""
+
+import asyncio
+
+import structlog
+
+from muster_metadata.log.repair import Repairer
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.nodes.introductions import introductions
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+
+log = structlog.get_logger()
+
+
+class Membership:
+    """Keeps the nodes of a quorum to the newest configuration of the log.
+
+    A newer configuration is taken over as soon as any node has it: it was decided before the first node got
+    it, and a majority of it is made of nodes that refuse the one before (docs/decisions/replacing-a-node.md).
+
+    Args:
+        quorum: the nodes.
+        repairer: is told what a node that lost its identity must be told again.
+        timeout_ms: how long to wait for what the nodes say of themselves.
+    """
+
+    def __init__(self, quorum: Quorum, repairer: Repairer, timeout_ms: int) -> None:
+        self._quorum = quorum
+        self._repairer = repairer
+        self._timeout_ms = timeout_ms
+        self._following = asyncio.Lock()
+        self.configuration: Configuration | None = None
+
+    async def discover(self) -> Configuration | Unusable:
+        """Asks the nodes which log they are; what they agree on is taken over."""
+        found = judge(
+            [node.place for node in self._quorum.nodes],
+            await introductions(self._quorum.nodes, self._timeout_ms),
+        )
+        if isinstance(found, Configuration):
+            self.adopt(found)
+        return found
+
+    def adopt(self, configuration: Configuration) -> None:
+        """Every script names this configuration from now on."""
+        self.configuration = configuration
+        self._quorum.configuration = configuration.number
+        self._repairer.created_at_ms = configuration.created_at_ms
+        self._repairer.addresses = configuration.addresses
+        for node in self._quorum.nodes:
+            node.belongs_to(
+                configuration.cluster_id,
+                configuration.shard_count,
+                len(self._quorum.nodes),
+                configuration.number,
+                configuration.addresses,
+            )
+
+    async def follow(self) -> None:
+        """Looks why a node says to be something else: takes over a newer configuration, or brings one."""
+        if self._following.locked():
+            return
+        async with self._following:
+            said = await introductions(self._quorum.nodes, self._timeout_ms)
+            await self._move(newest_of(said))
+            await self._bring(said)
+
+    async def _move(self, newest: Configuration | None) -> None:
+        current = self.configuration
+        if current is None or newest is None or newest.number <= current.number:
+            return
+        if not newest.identity(1).same_log(current.identity(1)):
+            return
+        moved = [
+            (node, there)
+            for node, here, there in zip(self._quorum.nodes, current.addresses, newest.addresses, strict=True)
+            if here != there
+        ]
+        # First of all: what was asked before the change is not added up with what is answered after it.
+        self._quorum.configuration = newest.number
+        await asyncio.gather(*(node.move(there) for node, there in moved))
+        self.adopt(newest)
+        log.warning(
+            "log_configuration_changed",
+            configuration=newest.number,
+            nodes=",".join(newest.addresses),
+            replaced=",".join(str(node.index) for node, _ in moved),
+        )
+
+    async def _bring(self, said: list[Introduction | None]) -> None:
+        """Nodes that were away when the configuration changed refuse this one until they are told of it."""
+        configuration = self.configuration
+        if configuration is None:
+            return
+        await asyncio.gather(
+            *(
+                configure(node, configuration)
+                for node, one in zip(self._quorum.nodes, said, strict=True)
+                if one is not None and configuration.keeps(node.index, one) and one.identity != node.identity
+            )
+        )
+
+
+async def configure(node: Node, configuration: Configuration) -> bool:
+    """Brings a node of an earlier configuration into this one; whether it is there now."""
+    identity = configuration.identity(node.index)
+    reply = await node.table("configure", (keys.NODE,), *_change(identity, str(identity), configuration))
+    return reply.done
+
+
+async def retire(node: Node, configuration: Configuration) -> bool:
+    """Tells a server that another one took its place in this configuration; whether it knows now."""
+    identity = configuration.identity(node.index)
+    reply = await node.table("configure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
+    return reply.done
+
+
+def _change(identity: keys.Identity, text: str, configuration: Configuration) -> tuple[str | int, ...]:
+    begins_with = str(identity).removesuffix(str(identity.configuration))
+    return begins_with, identity.configuration, text, ",".join(configuration.addresses)

@@ -1,0 +1,183 @@
+"""Which servers without a lease are alive: metadata instances and their watchers, as the nodes store it."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.log.steps import count as counted
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.node import Answer
+from muster_metadata.nodes.quorum import Quorum, Replies
+from muster_metadata.nodes.reply import Status
+
+log = structlog.get_logger()
+
+INTERVAL_MS = 1_000
+SILENT_MS = 5_000
+_FORGET_MS = 600_000
+_RUN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """What the nodes store of one server.
+
+    Attributes:
+        key: its name in the table, never used again.
+        counter: grows with each write.
+        role: of the server.
+        name: which one of its role.
+        version: of its software.
+        features: names of those that it knows.
+    """
+
+    key: str
+    counter: int
+    role: str
+    name: str
+    version: str
+    features: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """As the table stores it: the scripts of the lease table read `session`, `run` and `counter`."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({**fields, "session": self.key, "run": _RUN})
+
+    @classmethod
+    @lru_cache(maxsize=256)  # Several nodes tell the same.
+    def from_json(cls, text: bytes) -> "ServerRow":
+        """Reads what the table stores.
+
+        Raises:
+            ValueError: it is no row.
+        """
+        try:
+            fields = json.loads(text)
+            features = tuple(map(str, fields["features"] or ()))
+            counter = int(fields["counter"])
+            key, role, name, version = (str(fields[at]) for at in ("key", "role", "name", "version"))
+        except (TypeError, KeyError) as error:
+            raise ValueError("not a row of a server") from error
+        return cls(key, counter, role, name, version, features)
+
+    def to_proto(self) -> pb.Server:
+        """As it is told."""
+        return pb.Server(role=self.role, name=self.name, version=self.version, features=self.features)
+
+
+class Servers:
+    """Writes the rows of this instance and of its watchers, and times those of all on its own clock.
+
+    Args:
+        quorum: the nodes.
+        key: of this instance's own row.
+        me: this instance.
+        now_ms: boot clock.
+    """
+
+    def __init__(self, quorum: Quorum, key: str, me: pb.Server, now_ms: Callable[[], int]) -> None:
+        self._quorum = quorum
+        self._key = key
+        self._now_ms = now_ms
+        self._numbers = count(1)
+        self._mine = {key: _row(key, me)}
+        self._seen: dict[str, tuple[ServerRow, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to write and to read, once the nodes are known to be those of the cluster."""
+        self._task = asyncio.create_task(self._run(), name="servers")
+
+    async def stop(self) -> None:
+        """Ends; the rows of this instance go."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            gone = [answer for row in self._mine.values() for answer in self._forget(row)]
+            await asyncio.wait(gone, timeout=self._quorum.step_timeout_ms / 1000)
+
+    @contextmanager
+    def watching(self, watcher: pb.Server) -> Iterator[None]:
+        """Counts a watcher as alive for as long as it lasts; coordinators have leases for that."""
+        if watcher.role == "coordinator":
+            yield
+            return
+        key = f"{self._key}/{next(self._numbers)}"
+        self._mine[key] = _row(key, watcher)
+        self._write(key)
+        try:
+            yield
+        finally:
+            self._forget(self._mine.pop(key))
+
+    async def alive(self) -> list[ServerRow] | None:
+        """All that may be alive, by role and name; None: no majority of the nodes says."""
+        if not await self._read():
+            return None
+        now_ms = self._now_ms()
+        rows = [row for row, changed_ms in self._seen.values() if now_ms - changed_ms < SILENT_MS]
+        mine = [row for row in self._mine.values() if all(row.key != other.key for other in rows)]
+        return sorted([*rows, *mine], key=lambda row: (row.role, row.name, row.key))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                for key in tuple(self._mine):
+                    self._write(key)
+                await self._read()
+            except Exception:
+                log.exception("servers_not_told")
+            await asyncio.sleep(INTERVAL_MS / 1000)
+
+    def _write(self, key: str) -> None:
+        row = self._mine[key] = replace(self._mine[key], counter=self._mine[key].counter + 1)
+        stored = (row.key, row.key, _RUN, row.counter, row.to_json())
+        for node in self._quorum.nodes:
+            node.table("renew", (keys.SERVERS, keys.NODE), node.identity, *stored)
+
+    def _forget(self, row: ServerRow) -> list[Answer]:
+        arguments = (row.key, row.key, row.counter)
+        return [node.table("forget", (keys.SERVERS,), *arguments) for node in self._quorum.nodes]
+
+    async def _read(self) -> bool:
+        """Takes in what a majority of the nodes says; False: there is none."""
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, _final: bool) -> bool | None:
+            return counted(replies, Status.OK) >= majority or None
+
+        found, replies = await self._quorum.ask(lambda node: node.ask("HGETALL", keys.SERVERS), decide)
+        if not found:
+            return False
+        now_ms = self._now_ms()
+        rows: dict[str, ServerRow] = {}
+        for reply in replies:
+            if reply is None or reply.status is not Status.OK:
+                continue
+            for text in reply.values[0][1::2]:
+                try:
+                    row = ServerRow.from_json(text)
+                except ValueError:
+                    log.warning("server_row_unreadable")
+                    continue
+                if row.key not in rows or row.counter > rows[row.key].counter:
+                    rows[row.key] = row
+        before, self._seen = self._seen, {}
+        for key, row in rows.items():
+            known = before.get(key)
+            changed_ms = now_ms if known is None or row.counter > known[0].counter else known[1]
+            self._seen[key] = (row, changed_ms)
+            if now_ms - changed_ms > _FORGET_MS:
+                self._forget(row)
+        return True
+
+
+def _row(key: str, server: pb.Server) -> ServerRow:
+    return ServerRow(key, 0, server.role, server.name, server.version, tuple(sorted(set(server.features))))

@@ -1,0 +1,230 @@
+"""Leases, owners and the state of the nodes: written to all nodes, read from a majority."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+from muster_core.position import Position
+
+from muster_metadata.cluster.leases import LeaseRow, merged
+from muster_metadata.cluster.owners import OwnerRow
+from muster_metadata.log.steps import count
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.entries import parse_id
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum, Replies
+from muster_metadata.nodes.reply import Reply, Status
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+K = TypeVar("K")
+
+_EMPTY = "it has no data of this cluster; it is rebuilt while a majority of the others is up"
+_EMPTY_STRANGER = (
+    "it has no data, and the log's configuration names another address for this node: run `muster nodes "
+    "replace` if it shall take its place"
+)
+_FOREIGN = "it belongs to another cluster, or is another node of this one or of another configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTables:
+    """What one node has.
+
+    Attributes:
+        problem: why it does not count, in words; empty if it does.
+        empty: it answers, and has no data of a cluster.
+        foreign: it says to be something else than it should: another node, or of another configuration.
+        leases: rows by name.
+        owners: rows by shard.
+        catalog: acknowledged position of the catalog's log; absent: the log is missing.
+        wall_ms: what its wall clock showed, Unix time; None: it does not tell.
+    """
+
+    problem: str = ""
+    empty: bool = False
+    foreign: bool = False
+    leases: dict[str, LeaseRow] | None = None
+    owners: dict[int, OwnerRow] | None = None
+    catalog: Position | None = None
+    wall_ms: int | None = None
+
+
+class Tables:
+    """Reads and writes the tables.
+
+    Args:
+        quorum: the nodes.
+        with_features: whether the cluster has enabled any feature: its leases are in a table of their own.
+    """
+
+    def __init__(self, quorum: Quorum, with_features: Callable[[], bool]) -> None:
+        self._quorum = quorum
+        self._with_features = with_features
+        self._sealed: set[Node] = set()
+        self._catalog_key = keys.log_keys(0, 0).acknowledged
+
+    def _leases(self, node: Node) -> str:
+        """The table of leases at a node, sealed before the command that it is for."""
+        if not self._with_features():
+            return keys.LEASES_BEFORE_FEATURES
+        if node not in self._sealed:
+            node.table("seal", (keys.LEASES_BEFORE_FEATURES, keys.LEASES, keys.NODE), node.identity)
+        return keys.LEASES
+
+    async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
+        """The highest row under a name.
+
+        Raises:
+            TimeoutError: no majority of the nodes answered.
+        """
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, _final: bool) -> bool | None:
+            return count(replies, Status.OK) >= majority or None
+
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.ask("HGET", self._leases(node), name), decide, timeout_ms=timeout_ms
+        )
+        if not verdict:
+            raise TimeoutError
+        rows = [
+            LeaseRow.from_json(reply.values[0])
+            for reply in replies
+            if reply is not None and reply.status is Status.OK and reply.values[0]
+        ]
+        return max(rows, key=lambda row: (row.run, row.counter), default=None)
+
+    async def read(self, node: Node, timeout_ms: int) -> NodeTables:
+        """What one node has."""
+        answers = (
+            node.ask("HGET", keys.NODE, "identity"),
+            node.ask("HGETALL", keys.LEASES),
+            node.ask("HGETALL", keys.OWNERS),
+            node.ask("GET", self._catalog_key),
+        )
+        before = node.ask("HGETALL", keys.LEASES_BEFORE_FEATURES)
+        time = node.ask("TIME")
+        _, pending = await asyncio.wait((*answers, before, time), timeout=timeout_ms / 1000)
+        if pending:
+            return NodeTables("it does not answer")
+        replies: list[Reply] = [answer.result() for answer in answers]
+        for reply in replies:
+            if reply.status is not Status.OK:
+                return NodeTables(node.tables.problem or reply.problem)
+        identity, leases, owners, catalog = (reply.values[0] for reply in replies)
+        if identity is None:
+            return NodeTables(_EMPTY if node.member else _EMPTY_STRANGER, empty=True)
+        if identity.decode("utf-8", "replace") != node.identity:
+            return NodeTables(_FOREIGN, foreign=True)
+        # It answers everything else: what is there is no table of leases any more.
+        sealed = before.result().status is not Status.OK
+        old = {} if sealed else _rows(before.result().values[0], _name, LeaseRow.from_json)
+        if sealed:
+            self._sealed.add(node)
+        else:
+            self._sealed.discard(node)
+            self._leases(node)
+        return NodeTables(
+            leases=merged((old, _rows(leases, _name, LeaseRow.from_json))),
+            owners=_rows(owners, int, OwnerRow.from_json),
+            catalog=parse_id(catalog) if catalog else None,
+            wall_ms=_wall_ms(time.result()),
+        )
+
+    async def renew(self, row: LeaseRow, timeout_ms: int) -> tuple[Status, int]:
+        """Stores a renewal on all nodes.
+
+        A node that has the same counter, or a higher one, of a renewal that no majority got, does not count:
+        those who observe it would see no change.
+
+        Returns:
+            OK at a majority, SUPERSEDED at a majority, or LOST: not known; and the highest counter that is in
+            the way, 0: none is.
+        """
+        majority = self._quorum.majority
+        stored = (row.node_id, row.session, row.run, row.counter, row.to_json())
+
+        def decide(replies: Replies, final: bool) -> Status | None:
+            if count(replies, Status.OK) >= majority:
+                return Status.OK
+            if count(replies, Status.SUPERSEDED) >= majority:
+                return Status.SUPERSEDED
+            return Status.LOST if final else None
+
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.table("renew", (self._leases(node), keys.NODE), node.identity, *stored),
+            decide,
+            timeout_ms=timeout_ms,
+        )
+        ahead = [
+            int(reply.values[0]) for reply in replies if reply is not None and reply.status is Status.DUP
+        ]
+        return verdict or Status.LOST, max(ahead, default=0)
+
+    async def bury(self, row: LeaseRow, timeout_ms: int) -> bool | None:
+        """Marks a process as dead on all nodes, unless it renewed since.
+
+        Returns:
+            Whether a majority has the mark; None: not known.
+        """
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, _final: bool) -> bool | None:
+            marked, renewed = count(replies, Status.OK), count(replies, Status.DUP)
+            if marked >= majority:
+                return True
+            # A renewal that counts since then stands on a majority, and leaves too few for the mark.
+            return False if len(self._quorum.nodes) - renewed < majority else None
+
+        verdict, _ = await self._quorum.ask(
+            lambda node: node.table("bury", (self._leases(node),), row.node_id, row.session, row.counter),
+            decide,
+            timeout_ms=timeout_ms,
+        )
+        return verdict
+
+    def forget(self, row: LeaseRow) -> None:
+        """Removes a row on all nodes, unless it was renewed since."""
+        for node in self._quorum.nodes:
+            node.table("forget", (self._leases(node),), row.node_id, row.session, row.counter)
+
+    def own(self, shard: int, row: OwnerRow) -> None:
+        """Notes a claim on all nodes."""
+        stored = (shard, row.epoch, row.to_json())
+        for node in self._quorum.nodes:
+            node.table("own", (keys.OWNERS, keys.NODE), node.identity, *stored)
+
+
+def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
+    """The row of a process with its number and counter, after what a majority stores under its name."""
+    if known is None:
+        return replace(row, run=1, counter=1)
+    if known.session == row.session:
+        return replace(row, run=known.run, counter=known.counter + 1)
+    return replace(row, run=known.run + 1, counter=1)
+
+
+def _wall_ms(reply: Reply) -> int | None:
+    """A node's wall clock; None where its user may not ask."""
+    if reply.status is not Status.OK:
+        return None
+    seconds, microseconds = map(int, reply.values[0])
+    return seconds * 1_000 + microseconds // 1_000
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8")
+
+
+def _rows(raw: Any, key: Callable[[bytes], K], value: Callable[[bytes], V]) -> dict[K, V]:
+    rows: dict[K, V] = {}
+    for name, text in zip(raw[::2], raw[1::2], strict=True):
+        try:
+            rows[key(name)] = value(text)
+        except ValueError:
+            log.warning("table_row_unreadable", row=name.decode("utf-8", "replace"))
+    return rows

@@ -1,0 +1,155 @@
+"""The cluster as this instance sees it, and who is told of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.rpc.refusals import Unavailable
+
+from muster_metadata.cluster.leases import LeaseObserver
+from muster_metadata.cluster.owners import OwnerRow, highest, owners
+
+
+class ClusterView:
+    """Assembles the pushed view; every change wakes the watchers.
+
+    The view has an age: the time since a majority of the nodes was read. When that reaches a lease time the
+    watches end, so that whoever watches goes on with an instance that knows more.
+
+    Args:
+        observer: times the leases.
+        now_ms: boot clock.
+
+    Attributes:
+        log_ahead_ms: how far the wall clocks of the log's nodes are ahead of this boot clock; None: unknown.
+    """
+
+    def __init__(self, observer: LeaseObserver, now_ms: Callable[[], int]) -> None:
+        self.observer = observer
+        self._now_ms = now_ms
+        self._confirmed_ms = now_ms()
+        self.log_ahead_ms: int | None = None
+        self._claims: dict[int, OwnerRow] = {}
+        self._problems: Sequence[str] = ()
+        self._cluster_id = ""
+        self._shard_count = 0
+        self._cluster = discovery_pb2.Cluster()
+        self._catalog: metadata_pb2.TopicCatalog | None = None
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    @property
+    def cluster(self) -> discovery_pb2.Cluster:
+        """The last assembled cluster."""
+        return self._cluster
+
+    def known(self, cluster_id: str, shard_count: int) -> None:
+        """A majority of the nodes said which cluster this is."""
+        self._cluster_id, self._shard_count = cluster_id, shard_count
+        self.confirmed(self._now_ms())
+
+    def confirmed(self, as_of_ms: int) -> None:
+        """A majority of the nodes was read by questions that were sent at that time or later."""
+        self._confirmed_ms = max(self._confirmed_ms, as_of_ms)
+
+    @property
+    def majority_age_ms(self) -> int:
+        """How long ago a majority of the nodes was read."""
+        return self._now_ms() - self._confirmed_ms
+
+    def claimed(self, shard: int, row: OwnerRow) -> None:
+        """Somebody claimed a shard through this instance."""
+        if shard < self._shard_count:
+            self._claims = highest((self._claims, {shard: row}))
+            self.refresh()
+
+    def read(self, claims: dict[int, OwnerRow]) -> None:
+        """What the nodes store of owners."""
+        self._claims = highest((self._claims, claims))
+
+    def nodes(self, problems: Sequence[str]) -> None:
+        """What is wrong with each node of the log; empty: nothing."""
+        self._problems = tuple(problems)
+
+    def topics(self, catalog: metadata_pb2.TopicCatalog) -> None:
+        """The catalog changed."""
+        self._catalog = catalog
+        self._wake()
+
+    def refresh(self) -> None:
+        """Assembles the view anew and wakes the watchers if it changed."""
+        if not self._cluster_id:
+            return
+        rows = self.observer.rows()
+        cluster = discovery_pb2.Cluster(
+            cluster_id=self._cluster_id,
+            shard_count=self._shard_count,
+            coordinators=[
+                discovery_pb2.CoordinatorNode(
+                    node_id=row.node_id, host=row.host, port=row.port, state=state, version=row.version
+                )
+                for row, state in rows
+            ],
+            shards=owners(self._shard_count, self._claims, rows),
+            log_nodes=[
+                discovery_pb2.LogNode(index=index, available=not problem, problem=problem)
+                for index, problem in enumerate(self._problems, 1)
+            ],
+            version=self._version,
+        )
+        if cluster != self._cluster:
+            self._version += 1
+            cluster.version = self._version
+            self._cluster = cluster
+            self._wake()
+
+    def end(self) -> None:
+        """Ends every watch."""
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def watch(self, *, last_known: bool = False) -> AsyncIterator[metadata_pb2.WatchResponse]:
+        """The view now, after every change, and every quarter of a lease time without one.
+
+        What changes while a message is sent is merged. There is no catalog in it before this instance read
+        one: an empty one would say that no topic exists.
+
+        Args:
+            last_known: begin with the last view even if no majority stands behind it.
+
+        Raises:
+            Unavailable: no majority of the nodes was read for a lease time.
+        """
+        beat_ms = max(1, self.observer.lease_ms // 4)
+        sent_cluster, sent_catalog, beat_due_ms = discovery_pb2.Cluster(), None, 0
+        while not self._ended:
+            age_ms = self.majority_age_ms
+            outdated = age_ms >= self.observer.lease_ms
+            if outdated and not last_known:
+                raise Unavailable(f"no majority of the log's nodes answered for {age_ms} ms", 200)
+            last_known = False
+            changed, cluster, catalog = self._changed, self._cluster, self._catalog
+            news = cluster.version and (cluster is not sent_cluster or catalog is not sent_catalog)
+            if news or (cluster.version and self._now_ms() >= beat_due_ms):
+                message = metadata_pb2.WatchResponse(
+                    lease_ms=self.observer.lease_ms, majority_age_ms=max(0, age_ms), beat_ms=beat_ms
+                )
+                if self.log_ahead_ms is not None:
+                    message.log_time_ms = max(0, self._now_ms() + self.log_ahead_ms)
+                if news:
+                    message.cluster.CopyFrom(cluster)
+                if catalog is not None and catalog is not sent_catalog:
+                    message.catalog.CopyFrom(catalog)
+                sent_cluster, sent_catalog, beat_due_ms = cluster, catalog, self._now_ms() + beat_ms
+                yield message
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(beat_ms / 1000):
+                    await changed.wait()

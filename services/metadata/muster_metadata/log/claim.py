@@ -1,0 +1,213 @@
+"""Takes a log: a promise from a majority, the best log among them, a Claim behind it."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_metadata.log import steps
+from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
+from muster_metadata.log.steps import Verdict
+from muster_metadata.nodes.entries import End, Entry, arguments, chain, parse_id
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
+
+HIGHEST_EPOCH = (1 << 53) - 1
+"""Lua's numbers are exact up to here."""
+
+_ATTEMPTS = 4
+_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Outcome of a claim.
+
+    Attributes:
+        verdict: what happened.
+        held: with OK: the claim as the nodes know it.
+        end: with OK: its Claim record.
+        behind: nodes that do not have it yet.
+    """
+
+    verdict: Verdict
+    held: Held | None = None
+    end: End | None = None
+    behind: tuple[Node, ...] = ()
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the nodes said before a claim begins."""
+
+    top_epoch: int
+    resumable: tuple[int, End] | None = None
+    nodes: list[tuple[Node, Inspected]] = field(default_factory=list)
+
+
+class Claimer:
+    """Carries out claims, one after the other for each shard.
+
+    Args:
+        quorum: the nodes.
+        repairer: brings laggards to the log of the claim.
+        wall_ms: what the Claim record says when it was made.
+        claim_timeout_ms: after this the outcome is unknown.
+    """
+
+    def __init__(
+        self, quorum: Quorum, repairer: Repairer, wall_ms: Callable[[], int], claim_timeout_ms: int
+    ) -> None:
+        self._quorum = quorum
+        self._repairer = repairer
+        self._wall_ms = wall_ms
+        self._timeout_s = claim_timeout_ms / 1000
+        self._locks: dict[int, asyncio.Lock] = {}
+
+    async def claim(self, shard: int, step: pb.ClaimStep) -> Claimed:
+        """Takes a log. Repeated with the same nonce it goes on where an attempt stopped, at any instance."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._locks.setdefault(shard, asyncio.Lock()):
+                return await self._claim(shard, step)
+        except TimeoutError:
+            return Claimed(steps.UNKNOWN)
+
+    async def _claim(self, shard: int, step: pb.ClaimStep) -> Claimed:
+        above = step.above_epoch
+        claimed = Claimed(steps.UNKNOWN)
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(secrets.randbelow(20) * attempt / 1000)
+            heard = await self._hear(shard, step.nonce)
+            if isinstance(heard, Verdict):
+                return Claimed(heard)
+            configuration = self._quorum.configuration
+            if heard.resumable is not None and heard.resumable[0] > above:
+                held = Held(shard, heard.resumable[0], step.nonce)
+                claimed = await self._spread(held, heard.resumable[1], {})
+                return claimed if self._quorum.configuration == configuration else Claimed(steps.UNKNOWN)
+            epoch = max(heard.top_epoch, above) + 1
+            if epoch > HIGHEST_EPOCH:
+                return Claimed(Verdict(pb.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
+            claimed = await self._take(Held(shard, epoch, step.nonce), step)
+            if self._quorum.configuration != configuration:
+                claimed = Claimed(steps.UNKNOWN)
+            if claimed.verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
+                return claimed
+            above = epoch
+        return claimed
+
+    async def _hear(self, shard: int, nonce: bytes) -> _Heard | Verdict:
+        """Asks what epochs there are, and whether this claim stands in the log already."""
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.inspect(shard), steps.checked(self._quorum.majority)
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return verdict or steps.UNKNOWN
+        found = [
+            (node, Inspected.read(reply))
+            for node, reply in zip(self._quorum.nodes, replies, strict=True)
+            if reply is not None and reply.status is Status.OK
+        ]
+        top = max(max(state.epoch, state.floor, state.end.position.epoch) for _, state in found)
+        # A node that restarted does not vote, but what it remembers of its promise would keep it out.
+        top = max([top, *(reply.epoch for reply in replies if reply and reply.status is Status.RESTARTED)])
+        heard = _Heard(top, nodes=found)
+        node, best = max(found, key=lambda pair: pair[1].end.position)
+        if best.end.position.epoch == top and (best.epoch, best.nonce) == (top, nonce):
+            id_ = best.end.position.stream_id
+            reply = await node.page(shard, id_, id_, 1)
+            if reply.status is Status.OK and reply.values[0]:
+                entry = Entry.from_redis(reply.values[0][0])
+                if entry.nonce == nonce and entry.hash == best.end.hash:
+                    heard.resumable = (top, best.end)
+        return heard
+
+    async def _take(self, held: Held, step: pb.ClaimStep) -> Claimed:
+        shard, epoch, nonce = held
+        tag = secrets.token_bytes(8)
+        # A node may lose its data and be rebuilt after it promised; `ask` counts no promise for that long.
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
+            steps.checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return Claimed(verdict or steps.UNKNOWN)
+        promised = {
+            node: reply.end
+            for node, reply in zip(self._quorum.nodes, replies, strict=True)
+            if reply is not None and reply.status is Status.OK
+        }
+        best = max(promised.values(), key=lambda end: end.position)
+        acknowledged = max(
+            parse_id(reply.values[2]) for reply in replies if reply is not None and reply.status is Status.OK
+        )
+        if acknowledged > best.position or acknowledged.offset > best.position.offset:
+            # A node stores that position only beside the entry: somebody removed what was acknowledged.
+            # Offsets are dense over epochs, so a log of a later epoch that is shorter lacks it as well.
+            return Claimed(steps.truncated(best.position, acknowledged))
+        entry = self._entry(held, best, step)
+        batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.append(shard, epoch, nonce, batch),
+            steps.checked(self._quorum.majority),
+        )
+        answers = {
+            node: reply for node, reply in zip(self._quorum.nodes, replies, strict=True) if reply is not None
+        }
+        if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_FENCED:
+            return Claimed(verdict)
+        forgotten = any(node in promised and reply.status in _FORGOTTEN for node, reply in answers.items())
+        if forgotten and (verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK):
+            # A promise that was counted is gone: overtaken, or forgotten with the node's data.
+            return Claimed(steps.UNKNOWN)
+        return await self._spread(held, entry.end, answers)
+
+    async def _spread(self, held: Held, end: End, answers: dict[Node, Reply]) -> Claimed:
+        """Brings a majority to the Claim; nothing is acknowledged before."""
+        having = {node for node, reply in answers.items() if reply.done}
+        if len(having) >= self._quorum.majority:
+            # Of a node that did not answer yet nothing is known; upkeep asks it again soon.
+            return Claimed(steps.OK, held, end, tuple(node for node in answers if node not in having))
+        rest = [node for node in self._quorum.nodes if node not in having]
+        repairs = {asyncio.ensure_future(self._repairer.repair(node, held, end)): node for node in rest}
+        fenced = 0
+        try:
+            for finished in asyncio.as_completed(repairs):
+                result = await finished
+                fenced += result is Repaired.FENCED
+                if result.whole:
+                    having |= {node for task, node in repairs.items() if _is_done(task)}
+                if len(having) >= self._quorum.majority:
+                    rest = [node for node in rest if node not in having]
+                    return Claimed(steps.OK, held, end, tuple(rest))
+        finally:
+            for task in repairs:
+                task.cancel()
+            await asyncio.gather(*repairs, return_exceptions=True)
+        if fenced >= self._quorum.majority:
+            return Claimed(
+                Verdict(pb.LOG_OUTCOME_FENCED, held.epoch, "another claim overtook this one on a majority")
+            )
+        return Claimed(steps.UNKNOWN)
+
+    def _entry(self, held: Held, best: End, step: pb.ClaimStep) -> Entry:
+        record = records_pb2.Record(
+            written_at_ms=self._wall_ms(),
+            critical=True,
+            claim=records_pb2.Claim(
+                node_id=step.node_id,
+                session=step.session,
+                previous=best.position.to_proto(),
+                version=step.version,
+            ),
+        ).SerializeToString()
+        return chain(best, held.epoch, [(record, held.nonce)])[0]
+
+
+def _is_done(task: "asyncio.Task[Repaired]") -> bool:
+    return task.done() and not task.cancelled() and task.result().whole

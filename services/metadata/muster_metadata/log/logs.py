@@ -1,0 +1,156 @@
+"""The steps on the logs, as callers ask for them."""
+
+from collections.abc import Callable
+
+from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.log import steps
+from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
+from muster_metadata.log.repair import Held
+from muster_metadata.log.steps import Verdict
+from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.nodes.entries import End, arguments, chain
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.quorum import Quorum, Replies
+from muster_metadata.nodes.reply import Status
+
+MAX_NAME_BYTES = 255
+
+Claimed = Callable[[int, int, str, str], None]
+
+
+def _invalid(message: str) -> Verdict:
+    return Verdict(pb.LOG_OUTCOME_INVALID, message=message)
+
+
+class Logs:
+    """Claims, appends and checks; every outcome is a value.
+
+    Args:
+        quorum: the nodes.
+        claimer: carries out claims.
+        upkeep: is told what was written.
+        claimed: is told of each claim: shard, epoch, name and session of the owner.
+
+    Attributes:
+        on_asked: told of each node that was sent a batch, with its answer to come; nobody is if absent.
+    """
+
+    def __init__(self, quorum: Quorum, claimer: Claimer, upkeep: Upkeep, claimed: Claimed) -> None:
+        self._quorum = quorum
+        self._claimer = claimer
+        self._upkeep = upkeep
+        self._claimed = claimed
+        self.on_asked: Callable[[Node, Answer], None] | None = None
+        self._floors: dict[int, int] = {}
+
+    async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, End | None]:
+        """Takes a log."""
+        problem = _claim_problem(step)
+        if problem:
+            return _invalid(problem), None, None
+        result = await self._claimer.claim(shard, step)
+        if result.held is not None and result.end is not None:
+            self._upkeep.wrote(result.held, result.end, result.behind)
+            self._claimed(shard, result.held.epoch, step.node_id, step.session)
+        return result.verdict, result.held, result.end
+
+    async def append(self, shard: int, step: pb.AppendStep) -> tuple[Verdict, End | None]:
+        """Writes a batch behind the end that the caller knows acknowledged."""
+        problem = _append_problem(step)
+        if problem:
+            return _invalid(problem), None
+        held, end = Held(shard, step.epoch, step.claim_nonce), End.from_proto(step.end)
+        entries = chain(end, step.epoch, ((new.record, new.nonce) for new in step.records))
+        id_ = end.position.stream_id
+        # The caller goes on from an end only when a majority has it: it is the acknowledged position.
+        batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
+        verdict, replies = await self._append(held, end, batch, first_attempt=step.first_attempt)
+        if verdict.outcome == pb.LOG_OUTCOME_OK:
+            self._upkeep.wrote(held, entries[-1].end)
+            self._tell(held, replies)
+            return verdict, entries[-1].end
+        if steps.count(replies, Status.OK, Status.DUP):
+            # The claim stands at a node that has the batch: what the others lack can come from there.
+            self._upkeep.wrote(held, None)
+            self._tell(held, replies)
+        else:
+            self._complain(held, replies)
+        return verdict, None
+
+    async def _append(
+        self, held: Held, end: End, batch: list[bytes | str], *, first_attempt: bool
+    ) -> tuple[Verdict, Replies]:
+        """Asks all nodes, and again when one of them restarted: only answers under one floor are added up."""
+
+        def question(node: Node) -> Answer:
+            return self._asked(node, node.append(*held, batch, floor))
+
+        while True:
+            floor = self._floors.get(held.shard, 0)
+            verdict, replies = await self._quorum.ask(
+                question,
+                steps.appended(end.position, self._quorum.majority, first_attempt=first_attempt),
+                late=lambda node, reply: self._upkeep.heard(held, node, reply),
+            )
+            if verdict is not steps.RAISED:
+                return verdict or steps.UNKNOWN, replies
+            self._floors[held.shard] = max(floor, steps.floor_in(replies))
+            first_attempt = False
+
+    def _asked(self, node: Node, answer: Answer) -> Answer:
+        if self.on_asked is not None:
+            self.on_asked(node, answer)
+        return answer
+
+    async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, End | None]:
+        """The read barrier."""
+        held = Held(shard, step.epoch, step.claim_nonce)
+        if len(step.claim_nonce) != 16 or not 0 < step.epoch <= HIGHEST_EPOCH:
+            return _invalid("a check needs the epoch and the 16-byte nonce of a claim"), None
+        verdict, replies = await self._quorum.ask(
+            lambda node: node.check(*held),
+            steps.checked(self._quorum.majority),
+            late=lambda node, reply: self._upkeep.heard(held, node, reply),
+        )
+        verdict = verdict or steps.UNKNOWN
+        if verdict.outcome != pb.LOG_OUTCOME_OK:
+            return verdict, None
+        self._upkeep.wrote(held, None)
+        self._tell(held, replies)
+        ends = [reply.end for reply in replies if reply is not None and reply.status is Status.OK]
+        return verdict, max(ends, key=lambda end: end.position)
+
+    def _complain(self, held: Held, replies: Replies) -> None:
+        for node, reply in zip(self._quorum.nodes, replies, strict=True):
+            if reply is not None:
+                self._upkeep.complain(held.shard, node, reply)
+
+    def _tell(self, held: Held, replies: Replies) -> None:
+        for node, reply in zip(self._quorum.nodes, replies, strict=True):
+            if reply is not None and not reply.done:
+                self._upkeep.heard(held, node, reply)
+
+
+def _claim_problem(step: pb.ClaimStep) -> str:
+    if not 1 <= len(step.node_id.encode()) <= MAX_NAME_BYTES:
+        return "node_id must have 1 to 255 bytes"
+    if len(step.nonce) != 16:
+        return "the nonce of a claim must have 16 bytes"
+    return "" if step.above_epoch < HIGHEST_EPOCH else f"above_epoch must be below {HIGHEST_EPOCH}"
+
+
+def _append_problem(step: pb.AppendStep) -> str:
+    if not 0 < step.epoch <= HIGHEST_EPOCH or len(step.claim_nonce) != 16:
+        return "an append needs the epoch and the 16-byte nonce of a claim"
+    if not step.HasField("end") or len(step.end.hash) != 32 or step.end.position.epoch != step.epoch:
+        return "an append needs the end of the log: a place of the same epoch and its 32-byte hash"
+    if not 1 <= len(step.records) <= APPEND_MAX_RECORDS:
+        return f"a batch has 1 to {APPEND_MAX_RECORDS} records"
+    if any(len(new.nonce) != 16 or not new.record for new in step.records):
+        return "every record needs bytes and a nonce of 16 bytes"
+    sizes = [len(new.record) for new in step.records]
+    if max(sizes) > RECORD_MAX_BYTES or sum(sizes) > APPEND_MAX_BYTES:
+        return f"a record has at most {RECORD_MAX_BYTES} bytes, a batch {APPEND_MAX_BYTES}"
+    return ""

@@ -1,0 +1,192 @@
+"""Looks at every log on every node, again and again: also at those that nobody writes."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import structlog
+from muster_runtime.logs import alarm
+
+from muster_metadata.log.repair import Held, Inspected
+from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Status
+
+log = structlog.get_logger()
+
+_PAUSE_S = 5.0
+_AT_ONCE = 16
+
+
+class Patrol:
+    """Finds what no writer notices.
+
+    * A node lost a log, or lags, and nobody writes that log: it is repaired under the claim that stands.
+    * A node restarted and may have forgotten what it said last: it is brought back.
+    * A log that nobody writes does not say in which run of its server the node votes on it, for an older
+      version wrote there or the server's settings changed: it is noted.
+    * So many did that no majority is left which remembers everything: they go on with what they have, for
+      nothing better is to be had, and an alarm says so.
+
+    Args:
+        quorum: the nodes.
+        upkeep: repairs.
+    """
+
+    def __init__(self, quorum: Quorum, upkeep: Upkeep) -> None:
+        self._quorum = quorum
+        self._upkeep = upkeep
+        self._log_count = 0
+        self._again = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._ends: dict[int, dict[Node, End]] = {}
+        self._went_on: dict[Node, int] = {}
+        self._told: set[tuple[Node, str, str]] = set()
+        self._waiting_since_s: dict[int, float] = {}
+        self._waits_told: set[tuple[str, ...]] = set()
+
+    def start(self, log_count: int) -> None:
+        """Begins.
+
+        Args:
+            log_count: number of logs, the catalog's included.
+        """
+        self._log_count = log_count
+        self._runner = asyncio.create_task(self._run(), name="log-patrol")
+
+    async def stop(self) -> None:
+        """Ends."""
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """Looks again at once: a node came back."""
+        self._again.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._again.clear()
+            try:
+                await self._round()
+            except Exception:
+                log.exception("patrol_failed")
+            try:
+                async with asyncio.timeout(_PAUSE_S):
+                    await self._again.wait()
+            except TimeoutError:
+                pass
+
+    async def _round(self) -> None:
+        await asyncio.gather(*(node.look() for node in self._quorum.nodes))
+        for first in range(0, self._log_count, _AT_ONCE):
+            shards = range(first, min(first + _AT_ONCE, self._log_count))
+            await asyncio.gather(*(self._look(shard) for shard in shards))
+        self._tell_went_on()
+
+    async def _look(self, shard: int) -> None:
+        nodes = self._quorum.nodes
+        replies = await asyncio.gather(*(node.inspect(shard) for node in nodes))
+        answers = dict(zip(nodes, replies, strict=True))
+        restarted = [node for node, reply in answers.items() if reply.status is Status.RESTARTED]
+        sure = {node: Inspected.read(reply) for node, reply in answers.items() if reply.status is Status.OK}
+        for node in restarted:
+            self._tell(node, "log_node_restarted", "each log is repaired from the others")
+        for node, reply in answers.items():
+            if reply.status is Status.NOLOG:
+                self._tell(node, "log_gone_at_node", "it is filled from the others", shard=shard)
+        # Nodes that are away may be sure of what they said; those without the log know nothing.
+        gone = sum(reply.status is Status.NOLOG for reply in replies)
+        if restarted and len(nodes) - len(restarted) - gone < self._quorum.majority:
+            await self._go_on(shard, restarted, self._quorum.majority - len(sure))
+            return
+        if restarted and len(sure) < self._quorum.majority:
+            self._wait(shard, restarted)
+        else:
+            self._waiting_since_s.pop(shard, None)
+        for node, state in sure.items():
+            if state.run != node.steps.run:
+                await node.note(shard)
+        lagging = self._lagging(shard, sure)
+        self._ends[shard] = {node: state.end for node, state in sure.items()}
+        held = _standing(shard, sure.values(), self._quorum.majority)
+        if held is None:
+            return
+        lacking = [
+            node
+            for node, reply in answers.items()
+            if reply.status in (Status.NOLOG, Status.RESTARTED)
+            or node in lagging
+            or (node in sure and (sure[node].epoch, sure[node].nonce) != (held.epoch, held.nonce))
+        ]
+        if lacking:
+            self._upkeep.lacks(held, lacking)
+
+    def _lagging(self, shard: int, states: dict[Node, Inspected]) -> set[Node]:
+        """Nodes that did not get on since the last look, and were behind then."""
+        before = self._ends.get(shard, {})
+        most = max((end.position for end in before.values()), default=None)
+        return {
+            node
+            for node, state in states.items()
+            if most is not None and before.get(node) == state.end and state.end.position < most
+        }
+
+    async def _go_on(self, shard: int, restarted: Sequence[Node], needed: int) -> None:
+        """Lets the best of the nodes that restarted vote as they are, as many as a majority lacks."""
+        replies = await asyncio.gather(*(node.inspect(shard, vote=False) for node in restarted))
+        found = [
+            (node, Inspected.read(reply))
+            for node, reply in zip(restarted, replies, strict=True)
+            if reply.status is Status.OK
+        ]
+        found.sort(key=lambda pair: pair[1].end.position, reverse=True)
+        for node, state in found[:needed]:
+            run = node.steps.run
+            reply = await node.readmit(shard, state.epoch, state.nonce, ("", ""), state.floor, run)
+            if reply.status is Status.OK:
+                self._went_on[node] = self._went_on.get(node, 0) + 1
+
+    def _tell_went_on(self) -> None:
+        went_on, self._went_on = self._went_on, {}
+        for node, logs in went_on.items():
+            alarm(
+                "log_second_may_be_missing",
+                node=node.index,
+                address=node.place,
+                logs=logs,
+                restarted_at=datetime.fromtimestamp(node.steps.started_s, UTC).isoformat(),
+                meaning="too many nodes restarted to know what they acknowledged in the second before",
+            )
+
+    def _wait(self, shard: int, restarted: Sequence[Node]) -> None:
+        """Too few nodes are sure to repair those that restarted; one that is away may be sure."""
+        now_s = time.monotonic()
+        since_s = self._waiting_since_s.setdefault(shard, now_s)
+        runs = tuple(node.steps.run_id for node in restarted)
+        if now_s - since_s > _PAUSE_S and runs not in self._waits_told:
+            self._waits_told.add(runs)
+            alarm(
+                "log_waits_for_a_node",
+                restarted=",".join(str(node.index) for node in restarted),
+                away=",".join(str(node.index) for node in self._quorum.nodes if not node.steps.connected),
+                until="a node that is away is back",
+            )
+
+    def _tell(self, node: Node, event: str, until: str, **fields: int) -> None:
+        key = (node, event, node.steps.run_id)
+        if key not in self._told:
+            self._told.add(key)
+            log.warning(event, node=node.index, address=node.place, until=until, **fields)
+
+
+def _standing(shard: int, states: Iterable[Inspected], majority: int) -> Held | None:
+    """The claim that stands on a majority, and in the log; None: there is none."""
+    found = [(state.epoch, state.nonce) for state in states if state.end.position.epoch == state.epoch]
+    for epoch, nonce in set(found):
+        if found.count((epoch, nonce)) >= majority:
+            return Held(shard, epoch, nonce)
+    return None

@@ -1,0 +1,333 @@
+"""Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster_core.position import GENESIS, NOWHERE, Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.logs import alarm
+
+from muster_metadata.log import steps
+from muster_metadata.log.repair import Inspected
+from muster_metadata.log.runs import Malformed, Run, runs_of
+from muster_metadata.log.snapshot_copies import Found, SnapshotCopies, SnapshotLost
+from muster_metadata.log.steps import Verdict
+from muster_metadata.nodes.entries import End, Entry, continues
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.quorum import Quorum, Replies
+from muster_metadata.nodes.reply import Status
+
+DEFAULT_PAGE = 1_000
+MAX_PAGE = 5_000
+_FIRST_PAGE = 200
+_PAGE_BYTES = 4 << 20
+
+_TRIMMED = Verdict(
+    pb.LOG_OUTCOME_TRIMMED,
+    message="the log begins behind that place; start again from its newest snapshot",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader wants.
+
+    Attributes:
+        shard: which log.
+        first: first place; offset 0: from the oldest entry, or from a snapshot.
+        epoch: epoch of the reader's claim; 0: read up to the acknowledged position.
+        nonce: nonce of the reader's claim.
+        page_size: entries per page at most; 0: 1,000.
+        snapshot: start with the newest snapshot, if there is one.
+        without: but none of these, by the last position that they cover.
+        after_hash: hash of the entry before `first`; then nodes whose entries do not continue it are passed
+            over. Where the read begins with the oldest entry it is that before the Genesis, and a snapshot
+            takes the place of both. Empty: the reader checks the chain.
+    """
+
+    shard: int
+    first: Position
+    epoch: int = 0
+    nonce: bytes = b""
+    page_size: int = 0
+    snapshot: bool = False
+    without: frozenset[Position] = frozenset()
+    after_hash: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some entries or a part of a snapshot, or why there are no more.
+
+    Attributes:
+        verdict: OK, or why the read ends here.
+        runs: entries, in order.
+        acknowledged: acknowledged position as known.
+        part: the next part of the snapshot; empty: none.
+        snapshot_upto: the snapshot that the read began with, or could not go on with.
+    """
+
+    verdict: Verdict
+    runs: tuple[Run, ...] = ()
+    acknowledged: Position = GENESIS
+    part: bytes = b""
+    snapshot_upto: Position | None = None
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries, one by one."""
+        return [entry for run in self.runs for entry in run.entries()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """From where to where."""
+
+    sources: tuple[Node, ...]
+    last: Position
+    last_hash: bytes
+    acknowledged: Position
+    oldest: Position
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a read has come."""
+
+    sources: list[Node]
+    next: str
+    expected: int
+    count: int
+    largest: int
+    before: End | None
+    sent: bool = False
+    damage: str = ""
+    damaged: set[Node] = field(default_factory=set)
+    widened: bool = False
+    unsure: bool = False
+    pending: Answer | None = None
+
+    def advance(self, end: End, runs: Sequence[Run]) -> None:
+        """A page was read; small pages first, so that what starts soon starts early."""
+        self.sent = True
+        self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
+        self.before = end if self.before is not None else None
+        size = sum(run.size_bytes for run in runs)
+        self.count = max(1, self.count // 2) if size > _PAGE_BYTES else min(2 * self.count, self.largest)
+
+
+class LogReader:
+    """Reads from one node that has everything, after a majority said what everything is.
+
+    Args:
+        quorum: the nodes.
+        copies: reads snapshots; absent: one of its own.
+    """
+
+    def __init__(self, quorum: Quorum, copies: SnapshotCopies | None = None) -> None:
+        self._quorum = quorum
+        self._copies = SnapshotCopies(quorum) if copies is None else copies
+
+    async def read(self, wanted: Wanted) -> AsyncGenerator[Page, None]:
+        """Parts of a snapshot, then pages; the last one may be empty. One that is not OK ends the read."""
+        plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
+        if isinstance(plan, Verdict):
+            yield Page(plan)
+            return
+        found = None
+        if wanted.snapshot and not wanted.first.offset:
+            scan = plan.oldest != GENESIS
+            found = await self._copies.newest(
+                wanted.shard, plan.last, wanted.without, plan.sources[0], scan=scan
+            )
+            if found is None and scan:
+                yield Page(await self._no_snapshot(wanted.shard, plan))
+                return
+        if found is not None:
+            try:
+                async for part in self._copies.parts(found):
+                    yield Page(steps.OK, (), plan.acknowledged, part, found.upto)
+            except SnapshotLost as lost:
+                outcome = pb.LOG_OUTCOME_DAMAGED if lost.certain else pb.LOG_OUTCOME_UNKNOWN
+                yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
+                return
+        async for page in self._pages(wanted, plan, found):
+            yield page
+
+    async def _no_snapshot(self, shard: int, plan: _Plan) -> Verdict:
+        """The log was trimmed and nothing says what was before."""
+        replies = [await node.snapshots(shard) for node in self._quorum.nodes]
+        message = (
+            f"the log begins at {plan.oldest.stream_id}, and no snapshot that reaches there is on the nodes "
+            "as its marker in the log says"
+        )
+        if all(reply.status is Status.OK for reply in replies):
+            return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
+        return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
+
+    async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncGenerator[Page, None]:
+        cursor = _begin(wanted, plan, found)
+        while cursor.sources or await self._widen(wanted, plan, cursor):
+            source = cursor.sources[0]
+            asked = (wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+            answer, cursor.pending = cursor.pending or source.page(*asked), None
+            reply = await answer
+            if reply.status is not Status.OK:
+                cursor.unsure = True
+                cursor.sources.pop(0)
+                continue
+            if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
+                yield Page(steps.OK, (), plan.acknowledged)
+                return
+            try:
+                runs = _sound(reply.values[0], cursor, plan)
+            except Malformed as error:
+                if await self._trimmed(source, wanted.shard, cursor.expected):
+                    yield Page(_TRIMMED)
+                    return
+                self._pass_over(cursor, wanted.shard, str(error))
+                continue
+            end = runs[-1].end
+            cursor.advance(end, runs)
+            done = end.position >= plan.last
+            if not done:
+                # The next page is on its way while this one is sent.
+                cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
+            upto = None if found is None else found.upto
+            yield Page(steps.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
+            if done:
+                return
+        damaged = cursor.damage and not cursor.unsure
+        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else steps.UNKNOWN)
+
+    async def _widen(self, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> bool:
+        """Once the nodes of the plan are damaged: goes on with those that were not heard then."""
+        if cursor.widened or not cursor.damage:
+            return False
+        cursor.widened = True
+        others = [node for node in self._quorum.nodes if node not in cursor.damaged]
+        replies = await asyncio.gather(*(node.inspect(wanted.shard) for node in others))
+        cursor.unsure = any(reply.status not in (Status.OK, Status.NOLOG) for reply in replies)
+        cursor.sources = [
+            node
+            for node, reply in zip(others, replies, strict=True)
+            if reply.status is Status.OK and _has(Inspected.read(reply), wanted, plan)
+        ]
+        return bool(cursor.sources)
+
+    def _pass_over(self, cursor: _Cursor, shard: int, problem: str) -> None:
+        """Goes on with another node, and tells the administrator about this one."""
+        node = cursor.sources.pop(0)
+        cursor.damaged.add(node)
+        cursor.damage = f"on every node that has the log to its end: {problem}"
+        alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
+
+    async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
+        """Whether the log there begins behind a place that was wanted."""
+        if not expected:
+            return False
+        reply = await source.inspect(shard)
+        return reply.status is Status.OK and Inspected.read(reply).first.offset > expected
+
+    async def _plan(self, shard: int, epoch: int, nonce: bytes) -> _Plan | Verdict:
+        decide = self._mine(epoch, nonce) if epoch else steps.checked(self._quorum.majority)
+        verdict, replies = await self._quorum.ask(lambda node: node.inspect(shard), decide)
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return verdict or steps.UNKNOWN
+        found = [
+            (node, Inspected.read(reply))
+            for node, reply in zip(self._quorum.nodes, replies, strict=True)
+            if reply is not None and reply.status is Status.OK
+        ]
+        acknowledged = max(state.acknowledged for _, state in found)
+        oldest = max(state.first for _, state in found)
+        if epoch:
+            mine = [(node, state) for node, state in found if (state.epoch, state.nonce) == (epoch, nonce)]
+            last = max((state.end for _, state in mine), key=lambda end: end.position)
+            if last.position.epoch != epoch:
+                return Verdict(
+                    pb.LOG_OUTCOME_UNKNOWN, message="the Claim is not on a majority yet; claim again"
+                )
+            sources = tuple(node for node, state in mine if state.end == last)
+            return _Plan(sources, last.position, last.hash, acknowledged, oldest)
+        # A node stores an acknowledged position only with the entry itself.
+        sources = tuple(node for node, state in found if state.acknowledged == acknowledged)
+        return _Plan(sources, acknowledged, b"", acknowledged, oldest)
+
+    def _mine(self, epoch: int, nonce: bytes) -> Callable[[Replies, bool], Verdict | None]:
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, final: bool) -> Verdict | None:
+            states = [
+                Inspected.read(reply) for reply in replies if reply is not None and reply.status is Status.OK
+            ]
+            if sum((state.epoch, state.nonce) == (epoch, nonce) for state in states) >= majority:
+                return steps.OK
+            if steps.count(replies, Status.NOLOG) >= majority:
+                return steps.NO_LOG
+            above = [
+                state.epoch
+                for state in states
+                if state.epoch > epoch or (state.epoch == epoch and state.nonce != nonce)
+            ]
+            if len(above) >= majority:
+                return Verdict(
+                    pb.LOG_OUTCOME_FENCED,
+                    max(above),
+                    f"a majority of the log's nodes promised epoch {max(above)}",
+                )
+            return steps.UNKNOWN if final else None
+
+        return decide
+
+
+def _has(state: Inspected, wanted: Wanted, plan: _Plan) -> bool:
+    """Whether a node has what is read to its end."""
+    if wanted.epoch:
+        mine = (state.epoch, state.nonce) == (wanted.epoch, wanted.nonce)
+        return mine and state.end.position >= plan.last
+    return state.acknowledged >= plan.acknowledged
+
+
+def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:
+    """The entries of a page.
+
+    Raises:
+        Malformed: they are not what must stand there.
+    """
+    if not rows:
+        raise Malformed("its last entries are missing")
+    runs = runs_of(rows)
+    if cursor.expected and runs[0].first_offset != cursor.expected:
+        raise Malformed(f"entry {cursor.expected} is missing")
+    end = runs[-1].end
+    if end.position >= plan.last and plan.last_hash and end.hash != plan.last_hash:
+        raise Malformed(f"{end.position.stream_id} has another hash than it had")
+    if cursor.before is not None:
+        before = cursor.before
+        for entry in (entry for run in runs for entry in run.entries()):
+            if not continues(before, [entry]):
+                raise Malformed(f"{entry.position.stream_id} does not match its hash and the entry before it")
+            before = entry.end
+    return runs
+
+
+def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
+    largest = min(wanted.page_size or DEFAULT_PAGE, MAX_PAGE)
+    before = None
+    if found is not None:
+        first, expected = f"({found.upto.stream_id}", found.upto.offset + 1
+        if wanted.after_hash:
+            before = End(found.upto, found.hash)
+    elif wanted.first.offset:
+        first, expected = wanted.first.stream_id, wanted.first.offset
+        if wanted.after_hash:
+            before = End(Position(wanted.first.epoch, wanted.first.offset - 1), wanted.after_hash)
+    else:
+        first, expected = "-", 0
+        if wanted.after_hash:
+            expected, before = GENESIS.offset, End(NOWHERE, wanted.after_hash)
+    count = largest if found is not None else min(_FIRST_PAGE, largest)
+    return _Cursor(list(plan.sources), first, expected, count, largest, before)

@@ -1,0 +1,428 @@
+"""Brings one node's log to the log of a claim: a tail that it missed, a divergent end, everything."""
+
+import asyncio
+import enum
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from muster_core.position import GENESIS, Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.clock import boot_ms
+from muster_runtime.logs import alarm
+
+from muster_metadata.log.snapshot_copies import SnapshotCopies
+from muster_metadata.log.steps import checked
+from muster_metadata.nodes.entries import End, Entry, continues, parse_id
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
+
+_PAGE_ENTRIES = 500
+_PAGE_BYTES = 4 << 20
+_HASHES = 256
+_MARK_BYTES = 8
+_ABANDONED_MS = 5_000
+"""A copy of a log that has not grown for so long is made by nobody any more."""
+
+FLOOR_ABOVE = 10_000
+"""How far a floor is above every epoch that is known: more promises than a node can give for one log in the
+second or two that it may forget. Epochs have ten digits in a token: room for a million restarts of nodes."""
+
+
+class Held(NamedTuple):
+    """A claim as the nodes know it."""
+
+    shard: int
+    epoch: int
+    nonce: bytes
+
+
+class Repaired(enum.Enum):
+    """How a repair ended."""
+
+    DONE = "done"
+    """The node has the log now."""
+    LEVEL = "level"
+    """The node had all of it already."""
+    LATER = "later"
+    """Not now: the node or every source is away. Try again."""
+    FENCED = "fenced"
+    """The node promised a higher epoch: only a new claim can repair it."""
+    BLOCKED = "blocked"
+    """The node belongs to another cluster, is another node of this one, or an empty stranger."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the node has the log."""
+        return self in (Repaired.DONE, Repaired.LEVEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What one node holds of a log."""
+
+    end: End
+    acknowledged: Position
+    epoch: int
+    nonce: bytes
+    first: Position
+    entries: int
+    floor: int
+    run: str
+
+    @property
+    def missing(self) -> int:
+        """How many entries are not there between the oldest and the last one: none, if it is whole."""
+        return self.end.position.offset - self.first.offset + 1 - self.entries
+
+    @classmethod
+    def read(cls, reply: Reply) -> "Inspected":
+        """Reads the answer to `inspect`."""
+        _, _, acknowledged, epoch, nonce, first, entries, floor, run = reply.values
+        return cls(
+            reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries), int(floor),
+            run.decode(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a log on a node that was not begun just now."""
+
+    end: bytes
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacancy:
+    """A log that is gone from a node, known by a mark that was left there."""
+
+    mark: bytes
+    run: str
+    since_ms: int
+
+
+class Repairer:
+    """Repairs single nodes under a claim.
+
+    Everything it writes is guarded at the node by the claim's promise and the exact end expected there, so
+    any instance may run it for any claim at any time.
+
+    Args:
+        quorum: all nodes.
+        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is
+            filled.
+            Answers to a `prepare` are not counted for that long, so no claimant can still count a promise
+            that the node forgot.
+
+    Attributes:
+        created_at_ms: when the cluster was made; a node that lost its identity is told again.
+        addresses: of the nodes in the log's configuration, likewise.
+    """
+
+    def __init__(self, quorum: Quorum, rebuild_delay_ms: int, now_ms: Callable[[], int] = boot_ms) -> None:
+        self._quorum = quorum
+        self._copies = SnapshotCopies(quorum)
+        self._rebuild_delay_ms = rebuild_delay_ms
+        self._now_ms = now_ms
+        self._vacant: dict[tuple[int, int], _Vacancy] = {}
+        self._floors: dict[tuple[int, int, str], int] = {}
+        self._foreign_copies: dict[tuple[int, int], _Copy] = {}
+        self.created_at_ms = 0
+        self.addresses: Sequence[str] = ()
+
+    async def repair(self, node: Node, held: Held, target: End | None = None) -> Repaired:
+        """Prepares a node for a claim whose Claim stands in the log, and copies what the node lacks.
+
+        Args:
+            node: what is repaired.
+            held: the claim.
+            target: a node that ends here has everything.
+        """
+        reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
+        if reply.status is Status.NOLOG:
+            return await self._fill(node, held, reply)
+        if reply.status not in (Status.OK, Status.PROMISED):
+            return Repaired.LATER
+        vote = await node.inspect(held.shard)
+        if vote.status is Status.RESTARTED:
+            return await self._bring_back(node, held)
+        if reply.status is Status.PROMISED:
+            return Repaired.FENCED
+        if reply.end == target:
+            return Repaired.DONE
+        return await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
+
+    async def _fill(self, node: Node, held: Held, reply: Reply) -> Repaired:
+        """Gives a node the log that it lost, once it has been gone for long enough."""
+        if reply.values[0] == b"foreign" or (reply.values[0] == b"empty" and not node.member):
+            return Repaired.BLOCKED
+        reply = await node.vacant(held.shard, secrets.token_bytes(_MARK_BYTES))
+        if reply.status is not Status.NOLOG or reply.values[0] == b"foreign":
+            return Repaired.LATER
+        # The mark goes when the log is filled or the node loses its data again: that is another vacancy.
+        mark, run, now_ms = reply.values[1], node.steps.run_id, self._now_ms()
+        place = (node.index, held.shard)
+        known = self._vacant.get(place)
+        if known is None or (known.mark, known.run) != (mark, run):
+            known = self._vacant[place] = _Vacancy(mark, run, now_ms)
+        if now_ms - known.since_ms < self._rebuild_delay_ms:
+            return Repaired.LATER
+        result = await self._rebuild(node, held, None)
+        if result.whole:
+            self._vacant.pop(place, None)
+        return result
+
+    async def _bring_back(self, node: Node, held: Held) -> Repaired:
+        """Lets a node vote again that restarted and may have forgotten a promise, a Claim or a record.
+
+        A floor is raised on a majority of the others first: higher than any promise that the node can have
+        forgotten, so nobody who counts such a one gets another; and whoever counts an acknowledgement that it
+        forgot must ask again. What stands on that majority then is all that was acknowledged; the node gets
+        it.
+
+        A promise above this claim, which it gave to a claimant that died, is lowered before: the floor is
+        above that too, and stands on a majority that promised nothing to that claimant and never will.
+        """
+        shard, run = held.shard, node.steps.run
+        floor = await self._floor(node, held, run)
+        if floor is None:
+            return Repaired.LATER
+        verdict, replies = await self._quorum.ask(
+            lambda other: None if other is node else other.raise_floor(*held, floor),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return Repaired.LATER
+        end = max(
+            (reply.end for reply in replies if reply is not None and reply.status is Status.OK),
+            key=lambda end: end.position,
+        )
+        lowered = await node.lower(*held, floor)
+        if lowered.status is Status.FENCED:
+            return Repaired.FENCED
+        if lowered.status is not Status.OK:
+            return Repaired.LATER
+        here = await node.inspect(shard, vote=False)
+        if here.status is not Status.OK:
+            return Repaired.LATER
+        caught_up = await self._catch_up(node, held, here.end, Inspected.read(here).acknowledged)
+        if not caught_up.whole:
+            return caught_up
+        if not await self.complete(node, held, nodes_heard=self._quorum.majority):
+            return Repaired.LATER
+        having = (end.position.stream_id, end.hash)
+        answer = await node.readmit(shard, held.epoch, held.nonce, having, floor, run)
+        if answer.status is Status.FENCED:
+            return Repaired.FENCED
+        if answer.status is not Status.OK:
+            return Repaired.LATER
+        self._floors.pop((node.index, shard, run), None)
+        return Repaired.DONE
+
+    async def _floor(self, node: Node, held: Held, run: str) -> int | None:
+        """The floor that brings a node back; None: the claim does not stand on a majority of the others.
+
+        Tried again it stays the same, unless a claim went above it.
+        """
+        states = await asyncio.gather(
+            *(other.inspect(held.shard, vote=other is not node) for other in self._quorum.nodes)
+        )
+        answers = dict(zip(self._quorum.nodes, states, strict=True))
+        known = {one: Inspected.read(state) for one, state in answers.items() if state.status is Status.OK}
+        standing = sum(
+            (state.epoch, state.nonce) == (held.epoch, held.nonce)
+            for other, state in known.items()
+            if other is not node
+        )
+        if node not in known or standing < self._quorum.majority:
+            return None
+        place = (node.index, held.shard, run)
+        floor = self._floors.get(place, 0)
+        if floor <= max(state.epoch for state in known.values()):
+            floor = max(max(state.epoch, state.floor) for state in known.values()) + FLOOR_ABOVE
+            self._floors[place] = floor
+        return floor
+
+    async def _catch_up(self, node: Node, held: Held, end: End, acknowledged: Position = GENESIS) -> Repaired:
+        source = await self.source(held, node)
+        if source is None:
+            return Repaired.LATER
+        cut = await self._common(node, source[0], held.shard, end)
+        if cut is None:
+            if source[1].first > end.position:
+                return await self._rebuild(node, held, end)
+            return Repaired.LATER
+        result = Repaired.LEVEL
+        while True:
+            entries = await _page(source[0], held.shard, cut)
+            if entries is None:
+                return Repaired.LATER
+            if not entries:
+                return result if cut == end else Repaired.LATER
+            if result is Repaired.LEVEL and acknowledged.offset > cut.position.offset:
+                # Only what a majority forgot can be missing there. A source that is only behind cuts nothing.
+                alarm(
+                    "log_acknowledged_records_cut", node=node.index, shard=held.shard, epoch=held.epoch,
+                    after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
+                )  # fmt: skip
+            ends = (end.position.stream_id, end.hash, cut.position.stream_id, cut.hash)
+            reply = await node.repair(held.shard, held.epoch, held.nonce, ends, entries)
+            if reply.status is Status.FENCED:
+                return Repaired.FENCED
+            if not reply.done:
+                return Repaired.LATER
+            end = cut = reply.end
+            result = Repaired.DONE
+
+    async def complete(self, node: Node, held: Held, *, nodes_heard: int = 1) -> bool:
+        """Copies the snapshots that a node lacks, which has the log; whether it has them all now."""
+        source = await self.source(held, node)
+        return source is not None and await self._copies.copy_missing(
+            node, source[0], held.shard, nodes_heard=nodes_heard
+        )
+
+    async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
+        """The node that has most of a claim's log: under its promise, ending with an entry of its epoch."""
+        others = [node for node in self._quorum.nodes if node is not excluded]
+        replies = await asyncio.gather(*(node.inspect(held.shard, vote=False) for node in others))
+        found = [
+            (node, Inspected.read(reply))
+            for node, reply in zip(others, replies, strict=True)
+            if reply.status is Status.OK
+        ]
+        having = [
+            (node, state)
+            for node, state in found
+            if (state.epoch, state.nonce) == (held.epoch, held.nonce)
+            and state.end.position.epoch == held.epoch
+        ]
+        return max(having, key=lambda pair: pair[1].end.position, default=None)
+
+    async def _common(self, node: Node, source: Node, shard: int, end: End) -> End | None:
+        """The last entry that both have; the chain hash says that everything before it is equal too."""
+        upto = end.position.stream_id
+        while True:
+            here, there = await asyncio.gather(
+                node.hashes(shard, upto, _HASHES), source.hashes(shard, upto, _HASHES)
+            )
+            if not (here.status is there.status is Status.OK and here.values and there.values):
+                return None
+            known = dict(zip(there.values[::2], there.values[1::2], strict=True))
+            for id_, hash_ in zip(here.values[::2], here.values[1::2], strict=True):
+                if known.get(id_) == hash_:
+                    return End(parse_id(id_), hash_)
+            below = max(parse_id(here.values[-2]), parse_id(there.values[-2]))
+            upto = f"({below.stream_id}"
+
+    async def _rebuild(self, node: Node, held: Held, end: End | None) -> Repaired:
+        """Copies a whole log beside its place, then puts it there together with the promise.
+
+        Args:
+            node: what lost its data (`end` absent), or ends before the oldest entry that the others have.
+            held: the claim.
+            end: where its log ends.
+        """
+        source = await self.source(held, node)
+        if source is None:
+            return Repaired.LATER
+        if await self._is_copied(node, held.shard):
+            return Repaired.LATER
+        copied = await self._copy(node, held, source, gone=end is None)
+        if copied is None:
+            return Repaired.LATER
+        result = await self._install(node, held, end, source, copied)
+        if result is not Repaired.DONE:
+            # Somebody else may have filled the node meanwhile: what was copied for nothing is not left there.
+            await node.discard(held.shard, copied.position.stream_id, copied.hash)
+            return result
+        caught_up = await self._catch_up(node, held, copied)
+        return Repaired.DONE if caught_up.whole else caught_up
+
+    async def _is_copied(self, node: Node, shard: int) -> bool:
+        """Whether another instance may be copying a log there: to begin anew would undo what it has done."""
+        reply = await node.copy_end(shard)
+        if reply.status is not Status.OK:
+            return True
+        place, now_ms = (node.index, shard), self._now_ms()
+        if not reply.values[0]:
+            self._foreign_copies.pop(place, None)
+            return False
+        end, known = bytes(reply.values[0][0][0]), self._foreign_copies.get(place)
+        if known is None or known.end != end:
+            self._foreign_copies[place] = _Copy(end, now_ms)
+            return True
+        return now_ms - known.since_ms < _ABANDONED_MS
+
+    async def _copy(
+        self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
+    ) -> End | None:
+        """Copies a log beside its place; the end of the copy. None: it is away, or another copy is made."""
+        shard, epoch, nonce = held
+        copied: End | None = None
+        while True:
+            entries = await _page(source[0], shard, copied)
+            if entries is None:
+                return None
+            if not entries:
+                return copied
+            after = ("", b"") if copied is None else (copied.position.stream_id, copied.hash)
+            reply = await node.stage(shard, epoch, nonce, after, entries, gone=gone)
+            if reply.status is not Status.OK:
+                return None
+            copied = reply.end
+
+    async def _install(
+        self, node: Node, held: Held, end: End | None, source: tuple[Node, Inspected], copied: End
+    ) -> Repaired:
+        """Puts a copy in the place of the log, if it has everything and the claim stands without the node."""
+        shard, epoch, nonce = held
+        if copied.position < source[1].end.position:
+            return Repaired.LATER
+        if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
+            return Repaired.LATER
+        # The node votes from the moment the copy is in place: the claim must still stand without its vote.
+        verdict, replies = await self._quorum.ask(
+            lambda other: None if other is node else other.check(shard, epoch, nonce),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+            return Repaired.LATER
+        # Among a majority is everything that was acknowledged; the copy must not end before.
+        standing = [reply for reply in replies if reply is not None and reply.status is Status.OK]
+        if copied.position < max(reply.end.position for reply in standing):
+            return Repaired.LATER
+        # Each floor that counts stands on one of them.
+        floor = max(int(reply.values[2]) for reply in standing)
+        expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
+        reply = await node.install(
+            shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
+            source[1].acknowledged.stream_id, self.created_at_ms, ",".join(self.addresses), floor,
+        )  # fmt: skip
+        if reply.status is Status.FENCED:
+            return Repaired.FENCED
+        return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
+
+
+async def _page(source: Node, shard: int, after: End | None) -> list[Entry] | None:
+    """The next entries behind an end, or from the oldest; None: the source is away or its chain broken."""
+    first = "-" if after is None else f"({after.position.stream_id}"
+    reply = await source.page(shard, first, "+", _PAGE_ENTRIES)
+    if reply.status is not Status.OK:
+        return None
+    entries: list[Entry] = []
+    size = 0
+    for raw in reply.values[0]:
+        entry = Entry.from_redis(raw)
+        size += len(entry.record)
+        if entries and size > _PAGE_BYTES:
+            break
+        entries.append(entry)
+    if after is None:
+        # The oldest entry is taken as it is: after a trim what it was chained to is gone.
+        sound = not entries or continues(entries[0].end, entries[1:])
+    else:
+        sound = continues(after, entries)
+    return entries if sound else None

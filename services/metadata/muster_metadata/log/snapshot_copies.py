@@ -1,0 +1,229 @@
+"""The copies of a log's snapshots on the nodes: found, read from whichever node has them right, spread."""
+
+from collections.abc import AsyncIterator, Container, Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from muster_core.log.snapshot import digest_of, part_hash
+from muster_core.position import Position
+from muster_protos.muster.log.v1 import records_pb2
+from muster_runtime.logs import alarm
+
+from muster_metadata.nodes.entries import Entry, parse_id
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
+
+HASHES = "hashes"
+"""Field of a snapshot's key with the SHA-256 of each part; the parts' fields are their numbers, from 0."""
+
+_HASH_BYTES = 32
+_SCAN_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot whose marker stands in the log, and the hashes of whose parts are what the marker says.
+
+    Attributes:
+        shard: the shard.
+        upto: last position it covers.
+        hash: chain hash of the entry there, as the marker says.
+        part_hashes: SHA-256 of each part.
+    """
+
+    shard: int
+    upto: Position
+    hash: bytes
+    part_hashes: tuple[bytes, ...]
+
+
+class SnapshotLost(Exception):
+    """No node that answered has a part as it was written.
+
+    Attributes:
+        certain: whether all nodes answered; else another one may have it.
+    """
+
+    def __init__(self, upto: Position, what: str, *, certain: bool) -> None:
+        super().__init__(f"the snapshot up to {upto.stream_id}: {what}")
+        self.certain = certain
+
+
+class SnapshotCopies:
+    """Reads snapshots from the nodes and copies them.
+
+    Each node says which snapshots it has and where their markers stand: that is a hint. A snapshot counts
+    when its marker stands in the log, and its bytes when they have the hash that the marker says.
+
+    Args:
+        quorum: the nodes.
+    """
+
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+
+    async def newest(
+        self, shard: int, last: Position, without: Container[Position], source: Node, *, scan: bool
+    ) -> Found | None:
+        """The newest snapshot with a marker at or before a place.
+
+        Args:
+            shard: the shard.
+            last: how far the log is read.
+            without: not these, by the last position that they cover.
+            source: a node that has the log up to there.
+            scan: look for markers in the whole log, too, if the nodes name none.
+        """
+        hinted: dict[Position, Position] = {}
+        for node in self._quorum.nodes:
+            hinted |= {upto: marker for upto, marker in await self._named(node, shard) if marker is not None}
+        for upto, marker in sorted(hinted.items(), reverse=True):
+            if marker <= last and upto not in without:
+                found = await self._believed(shard, await self._marker(source, shard, marker), upto)
+                if found is not None:
+                    return found
+        if scan:
+            for snapshot in reversed(await self._markers(source, shard, last)):
+                upto = Position.from_proto(snapshot.upto)
+                if upto not in without:
+                    found = await self._believed(shard, snapshot, upto)
+                    if found is not None:
+                        return found
+        return None
+
+    async def parts(self, found: Found) -> AsyncIterator[bytes]:
+        """The parts in order, each from a node that has it right.
+
+        Raises:
+            SnapshotLost: nobody has one of them.
+        """
+        nodes = list(self._quorum.nodes)
+        for number, expected in enumerate(found.part_hashes):
+            certain = True
+            for node in tuple(nodes):
+                reply = await node.snapshot_field(found.shard, found.upto.stream_id, str(number))
+                data = reply.values[0] if reply.status is Status.OK else None
+                if data is not None and part_hash(data) == expected:
+                    yield data
+                    break
+                certain = certain and reply.status is Status.OK
+                if data is not None:
+                    alarm(
+                        "log_node_damaged",
+                        node=node.index,
+                        address=node.place,
+                        shard=found.shard,
+                        problem=f"part {number} of the snapshot up to {found.upto.stream_id} was changed",
+                    )
+                # It comes last from now on: what lacks one part lacks others.
+                nodes.remove(node)
+                nodes.append(node)
+            else:
+                raise SnapshotLost(
+                    found.upto, f"no node has part {number} as it was written", certain=certain
+                )
+
+    async def copy_missing(self, node: Node, source: Node, shard: int, *, nodes_heard: int = 1) -> bool:
+        """Copies what a node lacks of the snapshots that count; whether it has now all that there are.
+
+        A snapshot is on a majority, so the source of a log need not be among those that have it. One that
+        is right on no node at all keeps none from being rebuilt.
+
+        Args:
+            node: what is filled.
+            source: a node that has the log.
+            shard: the shard.
+            nodes_heard: how many other nodes must say what they have.
+        """
+        there = dict(await self._named(node, shard))
+        named: dict[Position, Position] = {}
+        heard = 0
+        for other in self._quorum.nodes:
+            if other is not node and (await other.snapshots(shard)).status is Status.OK:
+                heard += 1
+                named |= {upto: marker for upto, marker in await self._named(other, shard) if marker}
+        for upto, marker in named.items():
+            if there.get(upto) == marker:
+                continue
+            snapshot = await self._marker(source, shard, marker)
+            if snapshot is None:
+                continue  # its marker is not part of the log
+            found = await self._believed(shard, snapshot, upto)
+            if found is None and heard < len(self._quorum.nodes) - 1:
+                return False  # a node that does not answer may have it
+            if found is not None and not await self._copy(node, found, marker):
+                return False
+        return heard >= nodes_heard
+
+    async def _copy(self, node: Node, found: Found, marker: Position) -> bool:
+        place = (found.shard, 0, b"", found.upto.stream_id)
+        number = 0
+        try:
+            async for data in self.parts(found):
+                reply = await node.keep(*place, str(number), data, marker.stream_id)
+                if not reply.done:
+                    return False
+                number += 1
+        except SnapshotLost as lost:
+            return lost.certain
+        hashes = b"".join(found.part_hashes)
+        reply = await node.keep(*place, HASHES, hashes, marker.stream_id)
+        return reply.done
+
+    async def _named(self, node: Node, shard: int) -> list[tuple[Position, Position | None]]:
+        """What a node says that it has, with the markers that it knows of."""
+        reply = await node.snapshots(shard)
+        if reply.status is not Status.OK:
+            return []
+        row = reply.values[0]
+        try:
+            return [
+                (parse_id(upto), parse_id(marker) if marker else None)
+                for upto, marker in zip(row[::2], row[1::2], strict=True)
+            ]
+        except ValueError:
+            return []
+
+    async def _believed(
+        self, shard: int, snapshot: records_pb2.Snapshot | None, upto: Position
+    ) -> Found | None:
+        """What a marker stands for, if any node has the hashes of its parts."""
+        if snapshot is None or Position.from_proto(snapshot.upto) != upto:
+            return None
+        for node in self._quorum.nodes:
+            reply = await node.snapshot_field(shard, upto.stream_id, HASHES)
+            joined = (reply.values[0] if reply.status is Status.OK else None) or b""
+            hashes = tuple(joined[i : i + _HASH_BYTES] for i in range(0, len(joined), _HASH_BYTES))
+            if len(hashes) == snapshot.parts and digest_of(hashes) == snapshot.digest:
+                return Found(shard, upto, snapshot.hash, hashes)
+        return None
+
+    async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:
+        """The marker at a place, if one stands there."""
+        found = _markers_in(await source.page(shard, place.stream_id, place.stream_id, 1))
+        return found[0] if found else None
+
+    async def _markers(self, source: Node, shard: int, last: Position) -> list[records_pb2.Snapshot]:
+        """All markers in a log: the slow way, for nodes that lost the hints."""
+        found: list[records_pb2.Snapshot] = []
+        first = "-"
+        while True:
+            reply = await source.page(shard, first, last.stream_id, _SCAN_PAGE)
+            found += _markers_in(reply)
+            if reply.status is not Status.OK or len(reply.values[0]) < _SCAN_PAGE:
+                return found
+            first = f"({parse_id(reply.values[0][-1][0]).stream_id}"
+
+
+def _markers_in(reply: Reply) -> list[records_pb2.Snapshot]:
+    rows: Iterable[list[bytes]] = reply.values[0] if reply.status is Status.OK else ()
+    found = []
+    for row in rows:
+        try:
+            record = records_pb2.Record.FromString(Entry.from_redis(row).record)
+        except (DecodeError, IndexError, ValueError):
+            continue
+        if record.HasField("snapshot"):
+            found.append(record.snapshot)
+    return found

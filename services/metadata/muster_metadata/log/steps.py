@@ -1,0 +1,166 @@
+"""What the answers of the nodes to a step mean. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.nodes.quorum import Replies
+from muster_metadata.nodes.reply import Reply, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of a step.
+
+    Attributes:
+        outcome: what happened.
+        epoch: with FENCED: the epoch that was promised.
+        message: explanation for people; empty with OK.
+    """
+
+    outcome: "pb.LogOutcome.ValueType"
+    epoch: int = 0
+    message: str = ""
+
+
+OK = Verdict(pb.LOG_OUTCOME_OK)
+UNKNOWN = Verdict(
+    pb.LOG_OUTCOME_UNKNOWN,
+    message="no majority of the log's nodes answered in time; repeat the step unchanged",
+)
+RAISED = Verdict(
+    pb.LOG_OUTCOME_UNKNOWN, message="a node of the log restarted meanwhile; repeat the step unchanged"
+)
+REFUSED = Verdict(pb.LOG_OUTCOME_REFUSED, message="no node of the log could write; try again later")
+NO_LOG = Verdict(
+    pb.LOG_OUTCOME_NO_LOG,
+    message="a majority of the nodes does not have this log: never initialised, or lost",
+)
+NEVER_THERE = Verdict(
+    pb.LOG_OUTCOME_INVALID, message="the log goes on behind that end with other records, or never ended there"
+)
+
+
+def truncated(end: Position | None, acknowledged: Position) -> Verdict:
+    """The verdict on a log that lost records: says what is missing.
+
+    Args:
+        end: where the best copy that answered ends; None: the nodes do not tell.
+        acknowledged: where it ended before.
+    """
+    missing = "records are missing"
+    if end is not None:
+        lost = acknowledged.offset - end.offset
+        missing = f"the last {lost} are missing; the best copy that answers ends at {end.stream_id}"
+    return Verdict(
+        pb.LOG_OUTCOME_TRUNCATED,
+        message=f"the log was acknowledged up to {acknowledged.stream_id}, and {missing}. Bring back the "
+        "nodes that have them",
+    )
+
+
+def floor_in(replies: Replies) -> int:
+    """The highest floor that a node named, which the writer did not know; 0: none did."""
+    return max(
+        (reply.epoch for reply in replies if reply is not None and reply.status is Status.RAISED), default=0
+    )
+
+
+def count(replies: Replies, *statuses: Status) -> int:
+    """How many nodes answered one of these."""
+    return sum(reply is not None and reply.status in statuses for reply in replies)
+
+
+def fenced(replies: Replies) -> Verdict:
+    """The verdict of a majority that promised a higher epoch."""
+    epoch = max(reply.epoch for reply in replies if reply is not None and reply.status in _OVERTAKEN)
+    return Verdict(
+        pb.LOG_OUTCOME_FENCED,
+        epoch,
+        f"nodes without which there is no majority promised epoch {epoch} to another claim",
+    )
+
+
+def shared(replies: Replies, majority: int) -> Verdict | None:
+    """What is the same for every step: done, fenced or no log, each at a majority."""
+    if count(replies, Status.OK, Status.DUP) >= majority:
+        return OK
+    if count(replies, *_OVERTAKEN) >= majority:
+        return fenced(replies)
+    if count(replies, Status.NOLOG) >= majority:
+        return NO_LOG
+    return None
+
+
+def locked_out(replies: Replies, majority: int) -> Verdict | None:
+    """A higher promise at a minority, without which no majority can be reached.
+
+    The claimant may have died long ago, and its promise would stop the log for ever once another node is
+    away: FENCED makes the owner claim again, above it. Nodes that are only behind do not count as away; they
+    are repaired.
+    """
+    voting = count(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
+    lost = count(replies, *_OVERTAKEN)
+    return fenced(replies) if voting < majority <= voting + lost and lost else None
+
+
+def appended(
+    expected: Position, majority: int, *, first_attempt: bool
+) -> Callable[[Replies, bool], Verdict | None]:
+    """The decision on an append behind an end that the caller knows acknowledged.
+
+    Args:
+        expected: place of that end.
+        majority: how many nodes are one.
+        first_attempt: this batch was never sent before.
+    """
+
+    def decide(replies: Replies, final: bool) -> Verdict | None:
+        verdict = shared(replies, majority)
+        if verdict is None and count(replies, Status.RAISED):
+            # What was answered until now does not count any more: the writer asks all again.
+            return RAISED
+        if verdict is not None or not final:
+            return verdict
+        if not count(replies, Status.OK, Status.DUP):
+            if sum(reply is not None and _behind(reply, expected) for reply in replies) >= majority:
+                ends = [
+                    reply.end.position
+                    for reply in replies
+                    if reply is not None and reply.status is Status.MISMATCH
+                ]
+                return truncated(max(ends, default=None), expected)
+            if sum(reply is not None and _elsewhere(reply, expected) for reply in replies) >= majority:
+                return NEVER_THERE
+            written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)
+            if first_attempt and written_nowhere and count(replies, Status.REFUSED):
+                return REFUSED
+        return locked_out(replies, majority) or UNKNOWN
+
+    return decide
+
+
+_OVERTAKEN = (Status.FENCED, Status.PROMISED, Status.SPENT)
+_MAY_BE = (Status.OK, Status.DUP, Status.LOST)
+
+
+def _behind(reply: Reply, expected: Position) -> bool:
+    return reply.status is Status.UNPROMISED or (
+        reply.status is Status.MISMATCH and reply.end.position < expected
+    )
+
+
+def _elsewhere(reply: Reply, expected: Position) -> bool:
+    return reply.status is Status.MISMATCH and reply.end.position >= expected
+
+
+def checked(majority: int) -> Callable[[Replies, bool], Verdict | None]:
+    """The decision on a barrier."""
+
+    def decide(replies: Replies, final: bool) -> Verdict | None:
+        verdict = shared(replies, majority)
+        return verdict or (locked_out(replies, majority) or UNKNOWN if final else None)
+
+    return decide

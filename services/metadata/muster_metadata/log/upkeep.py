@@ -1,0 +1,250 @@
+"""Keeps all nodes level behind the writers' backs: acknowledged positions, laggards, nodes that came back."""
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+
+from muster_metadata.log import steps
+from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
+from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Reply, Status
+
+log = structlog.get_logger()
+
+_TICK_S = 0.1
+_QUIET_S = 0.3
+_RECHECK_S = 5.0
+_FENCED_S = 1.0
+_COMPLAINT_S = 60.0
+_REPAIRS_PER_NODE = 4
+_REFUSING = (Status.REFUSED, Status.BROKEN)
+_BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What this instance knows of a log that somebody writes through it. A cache: the nodes are the truth."""
+
+    held: Held
+    end: End | None = None
+    acknowledged: bool = False
+    changed_s: float = 0.0
+    checked_s: float = 0.0
+    fenced_s: float = 0.0
+    fenced_told: bool = False
+    behind: set[Node] = field(default_factory=set)
+    fenced: set[Node] = field(default_factory=set)
+
+
+class Upkeep:
+    """Background work for the logs that are written through this instance.
+
+    Args:
+        quorum: the nodes.
+        repairer: repairs single ones.
+        monotonic_s: a clock; that of the process if absent.
+
+    Attributes:
+        repairs: how many came to each result.
+    """
+
+    def __init__(
+        self, quorum: Quorum, repairer: Repairer, monotonic_s: Callable[[], float] | None = None
+    ) -> None:
+        self.repairs: Counter[Repaired] = Counter()
+        self._quorum = quorum
+        self._repairer = repairer
+        self._now_s = monotonic_s or time.monotonic
+        self._logs: dict[int, _Written] = {}
+        self._repairs: dict[tuple[int, Node], asyncio.Task[None]] = {}
+        self._retry_s: dict[tuple[int, Node], float] = {}
+        self._complain_s: dict[tuple[Node, str], float] = {}
+        self._wake = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins."""
+        self._runner = asyncio.create_task(self._run(), name="log-upkeep")
+
+    async def stop(self) -> None:
+        """Ends; what is half done is done again by whoever writes next."""
+        tasks = [*self._repairs.values(), *([self._runner] if self._runner else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def wrote(self, held: Held, end: End | None, behind: Iterable[Node] = ()) -> None:
+        """A majority has the log up to `end` (absent: the claim stands, its end is not known here)."""
+        known = self._logs.get(held.shard)
+        if known is None or known.held != held:
+            if known is not None and known.held.epoch > held.epoch:
+                return
+            known = self._logs[held.shard] = _Written(held)
+        if end is not None and (known.end is None or end.position > known.end.position):
+            known.end, known.acknowledged, known.changed_s = end, False, self._now_s()
+        for node in behind:
+            self._lags(known, node)
+
+    def heard(self, held: Held, node: Node, reply: Reply) -> None:
+        """A node's own answer to a step that a majority has done, or that came to nothing."""
+        self.complain(held.shard, node, reply)
+        known = self._logs.get(held.shard)
+        if known is None or known.held != held:
+            return
+        if reply.status in _BEHIND or reply.status is Status.LOST:
+            self._lags(known, node)
+        elif reply.status is Status.FENCED:
+            self._fenced(known, node)
+
+    def knows(self, shard: int, epoch: int) -> bool:
+        """Whether this instance looks after a log under this or a later claim."""
+        known = self._logs.get(shard)
+        return known is not None and known.held.epoch >= epoch
+
+    def behind(self) -> Counter[Node]:
+        """Of how many logs each node lacks something, as far as is known here."""
+        return Counter(node for known in self._logs.values() for node in known.behind)
+
+    async def adopt(self, shard: int, epoch: int) -> None:
+        """Looks after a log that was claimed through another instance, whose owner uses this one now."""
+        replies = await asyncio.gather(*(node.inspect(shard) for node in self._quorum.nodes))
+        found = [Inspected.read(reply) for reply in replies if reply.status is Status.OK]
+        nonces = [
+            state.nonce for state in found if state.epoch == epoch and state.end.position.epoch == epoch
+        ]
+        if len(nonces) >= self._quorum.majority:
+            self.wrote(Held(shard, epoch, nonces[0]), None, self._quorum.nodes)
+
+    def lacks(self, held: Held, nodes: Iterable[Node]) -> None:
+        """Some nodes lack something of a log whose claim stands on a majority."""
+        self.wrote(held, None, nodes)
+
+    def recheck(self, node: Node) -> None:
+        """A node came back: everything there may be behind."""
+        for known in self._logs.values():
+            self._lags(known, node)
+
+    async def acknowledge(self, held: Held, end: End) -> bool:
+        """Stores an acknowledged position at once, for readers who wait; says whether a majority has it."""
+        verdict, _ = await self._quorum.ask(
+            lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),
+            steps.checked(self._quorum.majority),
+            late=lambda node, reply: self.heard(held, node, reply),
+        )
+        return verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK
+
+    def complain(self, shard: int, node: Node, reply: Reply) -> None:
+        """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""
+        if reply.status not in _REFUSING:
+            return
+        now_s = self._now_s()
+        if now_s >= self._complain_s.get((node, reply.problem), now_s):
+            self._complain_s[node, reply.problem] = now_s + _COMPLAINT_S
+            log.error(
+                "log_node_refuses", node=node.index, address=node.place, shard=shard, problem=reply.problem
+            )
+
+    def _lags(self, known: _Written, node: Node) -> None:
+        if node not in known.behind:
+            known.behind.add(node)
+            self._wake.set()
+
+    def _fenced(self, known: _Written, node: Node) -> None:
+        if not known.fenced:
+            known.fenced_s = self._now_s()
+        known.fenced.add(node)
+        known.behind.discard(node)
+        current = self._logs.get(known.held.shard) is known
+        if current and len(known.fenced) >= self._quorum.majority:
+            self._logs.pop(known.held.shard, None)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                self._tick()
+            except Exception:
+                log.exception("upkeep_failed")
+
+    def _tick(self) -> None:
+        now_s = self._now_s()
+        for known in list(self._logs.values()):
+            quiet = known.end is not None and now_s - known.changed_s >= _QUIET_S
+            if quiet and (not known.acknowledged or now_s - known.checked_s >= _RECHECK_S):
+                known.acknowledged, known.checked_s = True, now_s
+                self._send_acknowledged(known)
+            if known.fenced and not known.fenced_told and now_s - known.fenced_s > _FENCED_S:
+                self._tell_fenced(known)
+            for node in sorted(known.behind, key=lambda node: node.index):
+                self._begin_repair(known, node, now_s)
+
+    def _tell_fenced(self, known: _Written) -> None:
+        """The claim still stands without these nodes: most often they promised to a claimant that died."""
+        known.fenced_told = True
+        log.warning(
+            "log_nodes_promised_to_another",
+            nodes=",".join(str(node.index) for node in sorted(known.fenced, key=lambda node: node.index)),
+            shard=known.held.shard,
+            epoch=known.held.epoch,
+            until="the shard is claimed again",
+        )
+
+    def _send_acknowledged(self, known: _Written) -> None:
+        held, end = known.held, known.end
+        assert end is not None
+        for node in self._quorum.nodes:
+            answer = node.acknowledge(*held, end.position.stream_id, end.hash)
+            answer.add_done_callback(functools.partial(self._answered, held, node))
+
+    def _answered(self, held: Held, node: Node, answer: Answer) -> None:
+        self.heard(held, node, answer.result())
+
+    def _begin_repair(self, known: _Written, node: Node, now_s: float) -> None:
+        place = (known.held.shard, node)
+        if place in self._repairs or not node.steps.connected or not node.bulk.connected:
+            return
+        if self._retry_s.get(place, 0.0) > now_s:
+            return
+        if sum(other is node for _, other in self._repairs) < _REPAIRS_PER_NODE:
+            self._repairs[place] = asyncio.create_task(self._repair(known, node), name="log-repair")
+
+    async def _repair(self, known: _Written, node: Node) -> None:
+        place = (known.held.shard, node)
+        # Whatever the node misses from now on counts anew.
+        known.behind.discard(node)
+        result = Repaired.LATER
+        try:
+            result = await self._repairer.repair(node, known.held)
+            if result.whole and not await self._repairer.complete(node, known.held):
+                result = Repaired.LATER
+        except Exception:
+            log.exception("repair_failed", shard=known.held.shard, node=node.index)
+        finally:
+            self._repairs.pop(place, None)
+            self.repairs[result] += 1
+        if result.whole:
+            self._retry_s.pop(place, None)
+            known.fenced.discard(node)
+            known.acknowledged = False
+            if result is Repaired.DONE:
+                log.info("log_repaired", shard=known.held.shard, node=node.index)
+        elif result is Repaired.FENCED:
+            self._fenced(known, node)
+        else:
+            self._retry_s[place] = self._now_s() + (0.25 if result is Repaired.LATER else 5.0)
+            known.behind.add(node)
+        if known.behind:
+            self._wake.set()

@@ -1,0 +1,119 @@
+"""What the configuration of a node makes of the promise that nothing acknowledged is lost."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.reply import Status
+
+ASKED = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
+"""The settings of a server that matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """Something that the configuration of a server gives up.
+
+    Attributes:
+        setting: of the server.
+        sentence: what it is, and what that means.
+        remedy: what to do.
+        forgets: whether the node forgets logs without any crash of a machine; else it is a choice that a
+            cluster can live with.
+    """
+
+    setting: str
+    sentence: str
+    remedy: str
+    forgets: bool
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+_NO_APPEND_ONLY = Weakness(
+    "appendonly",
+    "appendonly is off: the node forgets its logs when it restarts",
+    "`CONFIG SET appendonly yes`, and the same in its configuration file",
+    forgets=True,
+)
+_NO_SYNC = Weakness(
+    "appendfsync",
+    "appendfsync is `no`: a crash of the machine may take more than its last second",
+    "`CONFIG SET appendfsync always`, and the same in its configuration file",
+    forgets=False,
+)
+_SYNC_EACH_SECOND = Weakness(
+    "appendfsync",
+    "appendfsync is `everysec`: a crash of a majority of machines may take a second",
+    "`CONFIG SET appendfsync always` where that second counts",
+    forgets=False,
+)
+_EVICTION = Weakness(
+    "maxmemory-policy",
+    "maxmemory-policy is not `noeviction`: the node may drop logs when memory is short",
+    "`CONFIG SET maxmemory-policy noeviction`, and the same in its configuration file",
+    forgets=True,
+)
+_NO_SYNC_ON_REWRITE = Weakness(
+    "no-appendfsync-on-rewrite",
+    "no-appendfsync-on-rewrite is on: during a rewrite nothing is synced",
+    "`CONFIG SET no-appendfsync-on-rewrite no`, and the same in its configuration file",
+    forgets=False,
+)
+_DEFAULT_USER = Weakness(
+    "user default",
+    "the user `default` has too few rights: the server reads its append-only file with them and may lose "
+    "what they do not allow when it restarts",
+    "`ACL SETUSER default off ~* &* +@all`, and the same in its file of users",
+    forgets=True,
+)
+
+
+async def configuration_of(node: Node) -> dict[str, str]:
+    """The settings of a server that matter; empty if they cannot be read."""
+    found: dict[str, str] = {}
+    for name in ASKED:
+        reply = await node.ask("CONFIG", "GET", name)
+        if reply.status is not Status.OK or len(reply.values[0]) != 2:
+            return {}
+        found[name] = reply.values[0][1].decode("utf-8", "replace")
+    return found
+
+
+async def weaknesses(node: Node) -> list[Weakness]:
+    """What a node's configuration gives up; nothing if it is as recommended, or cannot be read."""
+    found = await configuration_of(node)
+    return (judge(found) if found else []) + await default_user(node)
+
+
+async def default_user(node: Node) -> list[Weakness]:
+    """Whether the user `default` may write: the server reads its append-only file with its rights.
+
+    Redis 8.0 else leaves out every transaction at a restart, and a script that writes twice is one. Nothing
+    is said if the users cannot be read.
+    """
+    reply = await node.ask("ACL", "GETUSER", "default")
+    if reply.status is not Status.OK or not isinstance(reply.values[0], list):
+        return []
+    told = reply.values[0]
+    user = dict(zip(told[::2], told[1::2], strict=True))
+    if b"+@all" in user.get(b"commands", b"") and b"~*" in (user.get(b"keys") or b""):
+        return []
+    return [_DEFAULT_USER]
+
+
+def judge(configuration: Mapping[str, str]) -> list[Weakness]:
+    """What a configuration gives up."""
+    found = []
+    if configuration.get("appendonly") != "yes":
+        found.append(_NO_APPEND_ONLY)
+    elif configuration.get("appendfsync") == "no":
+        found.append(_NO_SYNC)
+    elif configuration.get("appendfsync") == "everysec":
+        found.append(_SYNC_EACH_SECOND)
+    if configuration.get("maxmemory-policy") != "noeviction":
+        found.append(_EVICTION)
+    if configuration.get("no-appendfsync-on-rewrite") == "yes":
+        found.append(_NO_SYNC_ON_REWRITE)
+    return found

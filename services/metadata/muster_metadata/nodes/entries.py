@@ -1,0 +1,98 @@
+"""Entries of a log as the nodes hold them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from muster_core.log import replay
+from muster_core.log.chain import BEFORE_GENESIS, chain_hash
+from muster_core.position import GENESIS, Position
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.log.v1 import records_pb2
+
+
+class End(NamedTuple):
+    """Where a log ends: the place of its last entry and that entry's chain hash."""
+
+    position: Position
+    hash: bytes
+
+    def to_proto(self) -> metadata_pb2.LogEnd:
+        """The message of the same content."""
+        return metadata_pb2.LogEnd(position=self.position.to_proto(), hash=self.hash)
+
+    @classmethod
+    def from_proto(cls, message: metadata_pb2.LogEnd) -> "End":
+        """The end that a message names."""
+        return cls(Position.from_proto(message.position), message.hash)
+
+
+class Entry(replay.Entry):
+    """One entry: its place, its bytes, its nonce and its chain hash."""
+
+    __slots__ = ()
+
+    @property
+    def end(self) -> End:
+        """The end of a log whose last entry this is."""
+        return End(self.position, self.hash)
+
+    @classmethod
+    def from_redis(cls, raw: Sequence[Any]) -> "Entry":
+        """Reads an element of the answer to XRANGE."""
+        fields = raw[1]
+        return cls(parse_id(raw[0]), fields[1], fields[3], fields[5])
+
+
+def parse_id(raw: bytes) -> Position:
+    """Reads a stream id."""
+    epoch, _, offset = raw.partition(b"-")
+    return Position(int(epoch), int(offset))
+
+
+def chain(end: End, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
+    """The entries of a batch behind an end; the same input always gives the same entries.
+
+    Args:
+        end: where the log ends.
+        epoch: epoch of the writer.
+        records: bytes and nonce of each record.
+    """
+    entries = []
+    offset, previous = end.position.offset, end.hash
+    for record, nonce in records:
+        offset += 1
+        position = Position(epoch, offset)
+        previous = chain_hash(previous, position, nonce, record)
+        entries.append(Entry(position, record, nonce, previous))
+    return entries
+
+
+def continues(end: End, entries: Iterable[Entry]) -> bool:
+    """Whether entries follow an end without a gap, each hash chained to the one before."""
+    for entry in entries:
+        if entry.position.offset != end.position.offset + 1 or entry.position < end.position:
+            return False
+        if entry.hash != chain_hash(end.hash, entry.position, entry.nonce, entry.record):
+            return False
+        end = entry.end
+    return True
+
+
+def arguments(entries: Iterable[Entry]) -> list[bytes]:
+    """The entries as the scripts take them: id, record, nonce and hash of each."""
+    flat: list[bytes] = []
+    for entry in entries:
+        position = entry.position
+        flat += (b"%d-%d" % position, entry.record, entry.nonce, entry.hash)
+    return flat
+
+
+def genesis(cluster_id: str, shard_count: int, shard: int, created_at_ms: int) -> Entry:
+    """The first entry of a log. All nodes make the same one from the cluster's identity."""
+    record = records_pb2.Record(
+        written_at_ms=created_at_ms,
+        critical=True,
+        genesis=records_pb2.Genesis(cluster_id=cluster_id, shard_count=shard_count, shard=shard),
+    ).SerializeToString(deterministic=True)
+    nonce = chain_hash(BEFORE_GENESIS, GENESIS, bytes(16), record)[:16]
+    return Entry(GENESIS, record, nonce, chain_hash(BEFORE_GENESIS, GENESIS, nonce, record))

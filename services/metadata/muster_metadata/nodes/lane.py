@@ -1,0 +1,312 @@
+"""One pipelined connection to a node: what a loop turn asks for goes out in one write."""
+
+import asyncio
+import collections
+import contextlib
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from hiredis import pack_command
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from muster_metadata.nodes.addresses import TLS_FILES
+from muster_metadata.nodes.reply import DOWN, LOST, Reply, failure
+from muster_metadata.nodes.scripts import SCRIPTS
+
+log = structlog.get_logger()
+
+SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
+"""Settings with which a server forgets nothing that it answered."""
+
+Decoder = Callable[[Any], Reply]
+_Waiting = tuple[float, asyncio.Future[Reply], Decoder]
+
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+_CONNECT_S = 1.0
+_TLS_CONNECT_S = 5.0
+
+
+class Lane:
+    """A pipelined connection that comes back by itself.
+
+    Commands are answered in order. A node that leaves the oldest command unanswered for the time-out is
+    given up: everything outstanding is answered LOST and the connection is made again in the background.
+    While there is none, commands are answered DOWN at once, so that a dead node never delays the others.
+
+    Args:
+        url: address of the node.
+        reply_timeout_ms: how long the oldest command may wait for its answer.
+        max_outstanding_bytes: commands beyond this are answered DOWN until answers come.
+        on_connect: called after each connection that was made.
+
+    Attributes:
+        on_reply: told how long each command waited for its answer, in seconds; nobody is if absent.
+        losses: connections that broke or were given up.
+        run_id: of the server's process at the other end of the connection; empty: it does not tell.
+        started_s: when that process was started, in Unix time.
+        synced: whether it syncs each write.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        reply_timeout_ms: int,
+        max_outstanding_bytes: int = 64 << 20,
+        on_connect: Callable[[], None] | None = None,
+    ) -> None:
+        self._arguments: dict[str, Any] = dict(parse_url(url))
+        self._class = self._arguments.pop("connection_class", Connection)
+        self._reply_timeout_s = reply_timeout_ms / 1000
+        self._connect_timeout_s = self._patience_s()
+        self._max_outstanding_bytes = max_outstanding_bytes
+        self._on_connect = on_connect
+        self.on_reply: Callable[[float], None] | None = None
+        self.losses = 0
+        self.run_id = ""
+        self.started_s = 0
+        self.synced = False
+        self._connection: Connection | SSLConnection | None = None
+        self._outbox: list[bytes] = []
+        self._wake = asyncio.Event()
+        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._outstanding_bytes = 0
+        self._sizes: collections.deque[int] = collections.deque()
+        self._runner: asyncio.Task[None] | None = None
+        self._made: tuple[list[int], Any] | None = None
+        self.problem = "it was not reached yet"
+
+    def _patience_s(self) -> float:
+        """How long making a connection may take; nobody waits for it. With TLS certificates are checked."""
+        return _TLS_CONNECT_S if self._class is SSLConnection else min(_CONNECT_S, self._reply_timeout_s)
+
+    @property
+    def run(self) -> str:
+        """The run of the server, as its promises are marked with it."""
+        return f"{self.run_id}/always" if self.run_id and self.synced else self.run_id
+
+    @property
+    def connected(self) -> bool:
+        """Whether commands are sent now."""
+        return self._connection is not None
+
+    def start(self) -> None:
+        """Begins to connect in the background."""
+        self._runner = asyncio.create_task(self._run(), name="redis-lane")
+
+    async def stop(self) -> None:
+        """Ends the connection; what is outstanding is answered LOST."""
+        if self._runner is not None:
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+            self._runner = None
+
+    async def move(self, url: str) -> None:
+        """Goes on with another server; what is outstanding is answered LOST."""
+        await self.stop()
+        self._arguments = dict(parse_url(url))
+        self._class = self._arguments.pop("connection_class", Connection)
+        self._connect_timeout_s = self._patience_s()
+        self._made = None
+        self.problem = "it was not reached yet"
+        self.start()
+
+    def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[Reply]":
+        """Sends a command with what else this loop turn sends. The future never fails."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
+            future.set_result(
+                DOWN if self._connection is None else Reply(DOWN.status, problem="it is too slow")
+            )
+            return future
+        packed = _pack(command)
+        self._outbox.append(packed)
+        self._waiting.append((time.monotonic(), future, decode))
+        self._sizes.append(len(packed))
+        self._outstanding_bytes += len(packed)
+        self._wake.set()
+        return future
+
+    async def _run(self) -> None:
+        backoff_s = _BACKOFF_FIRST_S
+        while True:
+            connection: Any = None
+            try:
+                connection = self._connection_to_make()
+                async with asyncio.timeout(self._connect_timeout_s):
+                    await connection.connect()
+                    await self._load_scripts(connection)
+                backoff_s = _BACKOFF_FIRST_S
+                self._connection, self.problem = connection, ""
+                if self._on_connect is not None:
+                    self._on_connect()
+                await self._carry(connection)
+            except (RedisError, OSError, TimeoutError) as error:
+                self.problem = _describe(error)
+            except Exception:  # a lane that ended would leave its node alone until the next start
+                self.problem = "something unforeseen broke the connection"
+                log.exception("node_connection_failed")
+            finally:
+                self.losses += self._connection is not None
+                self._connection = None
+                self._drop_outstanding()
+                if connection is not None:
+                    with contextlib.suppress(RedisError, OSError, TimeoutError):
+                        await connection.disconnect(nowait=True)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+    def _connection_to_make(self) -> Any:
+        # One object for all attempts, until a certificate changes: making one reads the library's version
+        # and the authorities from files, which takes milliseconds that the loop must not lose each time.
+        stamp = _changed_ns(self._arguments)
+        if self._made is None or self._made[0] != stamp:
+            connection = self._class(
+                **self._arguments,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=None,
+                socket_connect_timeout=self._connect_timeout_s,
+                health_check_interval=0,
+            )
+            self._made = (stamp, connection)
+        return self._made[1]
+
+    async def _carry(self, connection: Connection) -> None:
+        """Reads, writes and watches the time until one of them fails."""
+        tasks = [
+            asyncio.create_task(step)
+            for step in (self._write(connection), self._read(connection), self._watch())
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load_scripts(self, connection: Connection) -> None:
+        commands = [_pack(("SCRIPT", "LOAD", script.source)) for script in SCRIPTS.values()]
+        await connection.send_packed_command(commands, check_health=False)
+        for _ in commands:
+            await connection.read_response(disconnect_on_error=False)
+        await self._hear_run(connection)
+
+    async def _hear_run(self, connection: Connection) -> None:
+        """Which process this is: one that was started since may have forgotten what it said last."""
+        questions = [("INFO", "server"), *(("CONFIG", "GET", name) for name in SYNCED)]
+        await connection.send_packed_command([_pack(question) for question in questions], check_health=False)
+        answers: list[Any] = []
+        for _ in questions:
+            try:
+                raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            except ResponseError:
+                raw = None  # it may not be asked: what it forgets then nobody notices
+            answers.append(raw)
+        told = fields(answers[0] or b"")
+        self.run_id = told.get("run_id", "")
+        self.started_s = int(time.time()) - int(told.get("uptime_in_seconds", "0"))
+        self.synced = answers[1:] == [[name.encode(), value] for name, value in SYNCED.items()]
+
+    async def _write(self, connection: Connection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            packed, self._outbox = self._outbox, []
+            await connection.send_packed_command([b"".join(packed)], check_health=False)
+
+    async def _read(self, connection: Connection) -> None:
+        while True:
+            try:
+                # Without a limit, as `socket_timeout` is None. With one, the kernel's time-out (ETIMEDOUT, of
+                # the keepalive of an idle connection to a dead machine) would look like an answer: nil.
+                raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            except ResponseError as error:
+                raw = error
+            sent, future, decode = self._waiting.popleft()
+            if self.on_reply is not None:
+                self.on_reply(time.monotonic() - sent)
+            self._outstanding_bytes -= self._sizes.popleft()
+            reply = decode(raw)
+            if not future.done():
+                future.set_result(reply)
+            if isinstance(raw, NoScriptError):
+                raise OSError("scripts were flushed")
+
+    async def _watch(self) -> None:
+        while True:
+            now = time.monotonic()
+            wait_s = self._reply_timeout_s
+            if self._waiting:
+                wait_s = self._waiting[0][0] + self._reply_timeout_s - now
+                if wait_s <= 0:
+                    raise TimeoutError
+            await asyncio.sleep(max(wait_s, 0.02))
+
+    def _drop_outstanding(self) -> None:
+        waiting, self._waiting = self._waiting, collections.deque()
+        self._outbox.clear()
+        self._sizes.clear()
+        self._outstanding_bytes = 0
+        self._wake.clear()
+        for _, future, _ in waiting:
+            if not future.done():
+                future.set_result(LOST)
+
+
+def fields(info: bytes) -> dict[str, str]:
+    """The fields of an answer to INFO."""
+    lines = info.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+def _changed_ns(arguments: Mapping[str, Any]) -> list[int]:
+    """When the files of the certificates were changed; 0: there is none."""
+    return [_file_changed_ns(Path(arguments[name])) for name in TLS_FILES if name in arguments]
+
+
+def _file_changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _describe(error: Exception) -> str:
+    """What keeps the connection from being made, without addresses."""
+    if isinstance(error, ResponseError | BusyLoadingError):
+        return failure(error).problem
+    if isinstance(error, AuthenticationError):
+        return "it refuses the credentials"
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "it does not answer"
+    return _describe_tls(error) or "it cannot be reached"
+
+
+def _describe_tls(error: BaseException) -> str:
+    """What TLS has to do with it; empty: nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            reason = (cause.reason or "it speaks no TLS").lower().replace("_", " ")
+            return f"it refuses this TLS connection: {reason}"
+        cause = cause.__cause__ or cause.__context__
+    return ""

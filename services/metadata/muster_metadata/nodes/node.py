@@ -1,0 +1,330 @@
+"""One of the independent Redis servers that hold the logs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from muster_metadata.nodes import keys
+from muster_metadata.nodes.addresses import at, place_of
+from muster_metadata.nodes.entries import Entry, arguments
+from muster_metadata.nodes.lane import SYNCED, Lane
+from muster_metadata.nodes.reply import Reply, Status, plain, scripted
+from muster_metadata.nodes.scripts import SCRIPTS, Script
+
+Answer: TypeAlias = asyncio.Future[Reply]
+
+_BULK_TIMEOUT_MS = 5_000
+_WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew", "snapshot"})
+_MORE_KEYS = {
+    "stage": ("copy",),
+    "install": ("copy", "vacant"),
+    "discard": ("copy",),
+    "exported": ("exported",),
+    "vacant": ("vacant",),
+}
+
+
+class Node:
+    """A server and what is sent to it.
+
+    Three connections: steps on the log; leases and tables, which no append may delay; bulk, for pages
+    and repair.
+
+    Args:
+        index: its place in the configured list, from 1.
+        url: its address.
+        reply_timeout_ms: how long it may leave a step unanswered before its connection is given up.
+        on_connect: called with the node when steps can be sent to it (again).
+
+    Attributes:
+        place: host and port, for the administrator; without credentials.
+        identity: what it must say that it is.
+        member: whether the log's configuration names it at this address; only then it is filled when it is
+            empty: an empty server at another address may stand beside the real one.
+        refusal: why it refused the last write, in words; empty if it did not.
+    """
+
+    def __init__(
+        self, index: int, url: str, reply_timeout_ms: int, on_connect: Callable[["Node"], None] | None = None
+    ) -> None:
+        self.index = index
+        self.url = url
+        self.place = place_of(url)
+        self.identity = ""
+        self.member = True
+        self.refusal = ""
+        self._shard_count = 0
+        self._log_keys: dict[int, tuple[str, ...]] = {}
+        self.steps = Lane(
+            url, reply_timeout_ms, on_connect=None if on_connect is None else lambda: on_connect(self)
+        )
+        self.tables = Lane(url, reply_timeout_ms, 8 << 20)
+        self.bulk = Lane(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
+
+    async def look(self) -> None:
+        """Asks again whether it syncs each write: that can be changed while it runs."""
+        synced = await syncs(self.ask)
+        for lane in (self.steps, self.tables, self.bulk):
+            lane.synced = synced
+
+    def start(self) -> None:
+        """Begins to connect in the background."""
+        for lane in (self.steps, self.tables, self.bulk):
+            lane.start()
+
+    async def stop(self) -> None:
+        """Closes the connections."""
+        await asyncio.gather(*(lane.stop() for lane in (self.steps, self.tables, self.bulk)))
+
+    async def move(self, place: str) -> None:
+        """Goes on with the server at another address: it took the place of this one."""
+        self.url, self.place, self.refusal = at(self.url, place), place, ""
+        await asyncio.gather(*(lane.move(self.url) for lane in (self.steps, self.tables, self.bulk)))
+
+    def belongs_to(
+        self,
+        cluster_id: str,
+        shard_count: int,
+        node_count: int,
+        configuration: int = 1,
+        addresses: Sequence[str] = (),
+    ) -> None:
+        """Says which node of which log it must be. Scripts compare that at the node.
+
+        Args:
+            cluster_id: identity of the cluster.
+            shard_count: its number of shards.
+            node_count: number of nodes.
+            configuration: number of the log's configuration.
+            addresses: of the nodes in that configuration; empty: not known.
+        """
+        identity = keys.Identity(cluster_id, shard_count, self.index, node_count, configuration)
+        self.identity = str(identity)
+        self.member = not addresses or addresses[self.index - 1] == self.place
+        self._shard_count = shard_count
+
+    def _read(self, raw: Any) -> Reply:
+        """Reads the answer to a script on a log; tells another configuration from another cluster."""
+        reply = scripted(raw)
+        if reply.status is Status.REFUSED:
+            self.refusal = reply.problem
+        elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
+            mine = keys.Identity.parse(self.identity)
+            if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
+                return Reply(Status.MOVED, problem="the log has another configuration there")
+        return reply
+
+    def _wrote(self, raw: Any) -> Reply:
+        reply = self._read(raw)
+        if reply.status is Status.OK:
+            self.refusal = ""
+        return reply
+
+    def _keys(self, shard: int) -> tuple[str, ...]:
+        found = self._log_keys.get(shard)
+        if found is None:
+            names = keys.log_keys(shard, self._shard_count)
+            found = self._log_keys[shard] = (names.log, names.promise, names.acknowledged, names.node)
+        return found
+
+    def _all_keys(self, shard: int) -> keys.LogKeys:
+        return keys.log_keys(shard, self._shard_count)
+
+    def _on_log(
+        self,
+        lane: Lane,
+        script: Script,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        *rest: bytes | str | int,
+        more: Sequence[str] = (),
+        vote: bool = True,
+    ) -> Answer:
+        names = (*self._keys(shard), *more)
+        if script.name in _MORE_KEYS:
+            known = self._all_keys(shard)
+            names += tuple(getattr(known, name) for name in _MORE_KEYS[script.name])
+        decode = self._wrote if script.name in _WRITING else self._read
+        run = lane.run if vote else ""
+        return lane.send(
+            decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest, run
+        )
+
+    def inspect(self, shard: int, *, vote: bool = True) -> Answer:
+        """What the node has.
+
+        Values: id and hash of the end, acknowledged, promised epoch, its nonce, first id, entries, floor,
+        run of the promise.
+
+        Args:
+            shard: of which log.
+            vote: whether the answer is to count; a node that may have forgotten something then answers
+                RESTARTED.
+        """
+        return self._on_log(self.steps, SCRIPTS["inspect"], shard, 0, b"", vote=vote)
+
+    def prepare(
+        self,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        tag: bytes = b"",
+        *,
+        above: int | None = None,
+        vote: bool = True,
+    ) -> Answer:
+        """Raises the promise. Values: id and hash of the end, acknowledged position, run of the promise.
+
+        Args:
+            shard: of which log.
+            epoch: of the claim.
+            nonce: of the claim.
+            tag: of the attempt at it; empty: any.
+            above: refuse if a Claim of this nonce stands in the log above this epoch; None: do not look.
+            vote: whether the answer is to count.
+        """
+        rest = (tag, "" if above is None else above)
+        return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, *rest, vote=vote)
+
+    def append(
+        self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str], floor: int = 0
+    ) -> Answer:
+        """Writes a batch: id and hash of the exact end, acknowledged position, entries."""
+        return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch[:3], floor, *batch[3:])
+
+    def raise_floor(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
+        """Takes no older write, and promises nothing up to the floor. Values: id and hash of the end."""
+        return self._on_log(self.steps, SCRIPTS["raise"], shard, epoch, nonce, floor)
+
+    def lower(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
+        """Lowers the promise of a node in doubt to this claim, from one up to the floor.
+
+        Values: id and hash of the end.
+        """
+        return self._on_log(self.steps, SCRIPTS["lower"], shard, epoch, nonce, floor)
+
+    def note(self, shard: int) -> Answer:
+        """Notes the run of the server, by which a restart is known."""
+        return self._on_log(self.steps, SCRIPTS["note"], shard, 0, b"")
+
+    def readmit(
+        self, shard: int, epoch: int, nonce: bytes, having: Sequence[bytes | str], floor: int, run: str
+    ) -> Answer:
+        """Lets it vote in a run, if it has an entry (id and hash; empty: with what it has)."""
+        rest = (*having, floor, run)
+        return self._on_log(self.steps, SCRIPTS["readmit"], shard, epoch, nonce, *rest, vote=False)
+
+    def vacant(self, shard: int, mark: bytes) -> Answer:
+        """Leaves a mark where a log is gone. Values of NOLOG: why, and the mark that stands there."""
+        return self._on_log(self.steps, SCRIPTS["vacant"], shard, 0, b"", mark)
+
+    def repair(
+        self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[Entry]
+    ) -> Answer:
+        """Cuts and writes; `ends` are the exact end and the cut, id and hash of each."""
+        rest = (*ends, *arguments(entries))
+        return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *rest, vote=False)
+
+    def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
+        """Asks whether the promise still stands. Values: id and hash of the end, floor."""
+        return self._on_log(self.steps, SCRIPTS["check"], shard, epoch, nonce)
+
+    def acknowledge(self, shard: int, epoch: int, nonce: bytes, id_: str, hash_: bytes) -> Answer:
+        """Stores the acknowledged position."""
+        return self._on_log(self.steps, SCRIPTS["acknowledge"], shard, epoch, nonce, id_, hash_)
+
+    def keep(
+        self, shard: int, epoch: int, nonce: bytes, upto: str, field: str, data: bytes, marker: str = ""
+    ) -> Answer:
+        """Stores a field of a snapshot, never changing what is there; `marker` is set for a copy."""
+        names = self._all_keys(shard)
+        more = (names.snapshot(upto), names.snapshots)
+        rest = (upto, field, data, marker)
+        return self._on_log(self.bulk, SCRIPTS["snapshot"], shard, epoch, nonce, *rest, more=more)
+
+    def mark(
+        self, shard: int, epoch: int, nonce: bytes, upto: str, marker: str, marker_hash: bytes, previous: str
+    ) -> Answer:
+        """Notes which snapshot counts; all but it and the previous one are removed."""
+        names = self._all_keys(shard)
+        more = (names.snapshot(upto), names.snapshots)
+        rest = (upto, marker, marker_hash, previous, names.snapshot(""))
+        return self._on_log(self.bulk, SCRIPTS["mark"], shard, epoch, nonce, *rest, more=more)
+
+    def trim(
+        self, shard: int, epoch: int, nonce: bytes, before: str, marker: str, marker_hash: bytes, covered: str
+    ) -> Answer:
+        """Removes what is before a position that a whole snapshot covers; needs a later marker."""
+        more = (self._all_keys(shard).snapshot(covered),)
+        rest = (before, marker, marker_hash, covered)
+        return self._on_log(self.bulk, SCRIPTS["trim"], shard, epoch, nonce, *rest, more=more)
+
+    def hashes(self, shard: int, upto: str, count: int) -> Answer:
+        """Values: id and hash of entries at or before a position, the latest first."""
+        return self._on_log(self.bulk, SCRIPTS["hashes"], shard, 0, b"", upto, count)
+
+    def stage(
+        self,
+        shard: int,
+        epoch: int,
+        nonce: bytes,
+        after: Sequence[bytes | str],
+        entries: Sequence[Entry],
+        *,
+        gone: bool = False,
+    ) -> Answer:
+        """Adds entries to the copy of a log that is made beside it; `gone`: if the log itself still is."""
+        rest = (*after, "gone" if gone else "", *arguments(entries))
+        return self._on_log(self.bulk, SCRIPTS["stage"], shard, epoch, nonce, *rest)
+
+    def install(self, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int) -> Answer:
+        """Puts the copy in the place of the log, with the promise."""
+        rest = (*rest, self.bulk.run)
+        return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest, vote=False)
+
+    def discard(self, shard: int, id_: str, hash_: bytes) -> Answer:
+        """Removes the copy, if it ends there: a shorter one is another's."""
+        return self._on_log(self.bulk, SCRIPTS["discard"], shard, 0, b"", id_, hash_)
+
+    def copy_end(self, shard: int) -> Answer:
+        """The last entry of the copy, as XREVRANGE answers it."""
+        return self.bulk.send(plain, "XREVRANGE", self._all_keys(shard).copy, "+", "-", "COUNT", 1)
+
+    def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
+        """Stores how far a log was exported; the entry must stand here."""
+        return self._on_log(self.bulk, SCRIPTS["exported"], shard, 0, b"", id_, hash_)
+
+    def page(self, shard: int, first: str, last: str, count: int) -> Answer:
+        """Entries between two ids, as XRANGE answers them."""
+        return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
+
+    def snapshots(self, shard: int) -> Answer:
+        """Which snapshots there are: what each covers and its marker, in turn, as HGETALL answers them."""
+        return self.bulk.send(plain, "HGETALL", self._all_keys(shard).snapshots)
+
+    def snapshot_field(self, shard: int, upto: str, field: str) -> Answer:
+        """A field of a snapshot, or nothing."""
+        return self.bulk.send(plain, "HGET", self._all_keys(shard).snapshot(upto), field)
+
+    def how_far_exported(self, shard: int) -> Answer:
+        """The id up to which a log was exported, or nothing."""
+        return self.bulk.send(plain, "GET", self._all_keys(shard).exported)
+
+    def table(self, script: str, names: Sequence[str], *rest: bytes | str | int) -> Answer:
+        """Runs one of the scripts on the tables."""
+        decode = self._wrote if script in _WRITING else self._read
+        return self.tables.send(decode, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
+
+    def ask(self, *command: bytes | str | int) -> Answer:
+        """A plain command on the tables' connection; one value."""
+        return self.tables.send(plain, *command)
+
+
+async def syncs(ask: Callable[..., Answer]) -> bool:
+    """Whether a server syncs each write before it answers."""
+    for name, wanted in SYNCED.items():
+        reply = await ask("CONFIG", "GET", name)
+        if reply.status is not Status.OK or reply.values[0] != [name.encode(), wanted]:
+            return False
+    return True

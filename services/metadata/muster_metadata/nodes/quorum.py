@@ -1,0 +1,118 @@
+"""The nodes together: ask all, decide as soon as enough answered."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from muster_runtime.clock import boot_ms
+
+from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.reply import Reply
+
+Replies = Sequence[Reply | None]
+"""One place per node; None: not answered yet."""
+
+T = TypeVar("T")
+
+
+class Quorum:
+    """N independent nodes, of which a majority decides.
+
+    Args:
+        nodes: 1, 3 or 5 of them.
+        step_timeout_ms: after this an outcome without a majority is unknown.
+        now_ms: boot clock; that of the machine if absent.
+
+    Attributes:
+        configuration: number of the log's configuration; answers are added up within one only.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], step_timeout_ms: int, now_ms: Callable[[], int] = boot_ms
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.majority = len(self.nodes) // 2 + 1
+        self.step_timeout_ms = step_timeout_ms
+        self.configuration = 0
+        self._now_ms = now_ms
+
+    def start(self) -> None:
+        """Begins to connect to all nodes in the background."""
+        for node in self.nodes:
+            node.start()
+
+    async def stop(self) -> None:
+        """Closes all connections."""
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    async def ask(
+        self,
+        question: Callable[[Node], Answer | None],
+        decide: Callable[[Replies, bool], T | None],
+        *,
+        timeout_ms: int | None = None,
+        late: Callable[[Node, Reply], None] | None = None,
+    ) -> tuple[T | None, list[Reply | None]]:
+        """Asks the nodes at once and returns as soon as the answers decide.
+
+        An answer that is read after the limit does not count, even if it came in time: this process may have
+        been stopped, and what a node said long ago may have been lost with its data since. Nor does one that
+        is read in another configuration than the question was asked in.
+
+        Args:
+            question: sends it to a node; None: this node is not asked.
+            decide: what the answers mean, or None while they are too few; the flag says that no more come.
+            timeout_ms: how long to wait; the step time-out if absent.
+            late: gets the answers that come after the decision.
+
+        Returns:
+            What was decided, None if nothing was, and the answers up to then.
+        """
+        limit_ms = self.step_timeout_ms if timeout_ms is None else timeout_ms
+        # This clock goes on while the machine sleeps; that of the loop's timer does not.
+        deadline_ms = self._now_ms() + limit_ms
+        configuration = self.configuration
+        answers = [question(node) for node in self.nodes]
+        replies: list[Reply | None] = [None] * len(answers)
+        decided: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        missing = sum(answer is not None for answer in answers)
+
+        def came(place: int, answer: Answer) -> None:
+            nonlocal missing
+            if answer.cancelled():
+                return
+            reply = answer.result()
+            if self._now_ms() > deadline_ms or self.configuration != configuration:
+                _expire(decided, decide, replies)
+            if decided.done():
+                if late is not None:
+                    late(self.nodes[place], reply)
+                return
+            missing -= 1
+            replies[place] = reply
+            verdict = decide(replies, missing == 0)
+            if verdict is not None or not missing:
+                decided.set_result(verdict)
+
+        for place, answer in enumerate(answers):
+            if answer is not None:
+                answer.add_done_callback(functools.partial(came, place))
+        if not missing:
+            return decide(replies, True), replies
+        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, _expire, decided, decide, replies)
+        try:
+            return await decided, replies
+        finally:
+            timer.cancel()
+
+    def count(self, replies: Replies, test: Callable[[Reply], bool]) -> int:
+        """How many answers pass a test."""
+        return sum(reply is not None and test(reply) for reply in replies)
+
+
+def _expire(
+    decided: "asyncio.Future[T | None]", decide: Callable[[Replies, bool], T | None], replies: Replies
+) -> None:
+    if not decided.done():
+        decided.set_result(decide(replies, True))

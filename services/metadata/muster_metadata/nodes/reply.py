@@ -1,0 +1,122 @@
+"""What one node answers to one command: always a value, never an exception."""
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ResponseError
+
+from muster_metadata.nodes.entries import End, parse_id
+
+
+class Status(enum.Enum):
+    """How a command ended at a node."""
+
+    OK = "OK"
+    """Done."""
+    DUP = "DUP"
+    """It was there already."""
+    MISMATCH = "MISMATCH"
+    """The log there does not end where the caller expects."""
+    FENCED = "FENCED"
+    """A higher promise, or the same epoch of another claim."""
+    UNPROMISED = "UNPROMISED"
+    """A lower promise: the node did not hear of this claim yet."""
+    PROMISED = "PROMISED"
+    """`prepare` came too late."""
+    SPENT = "SPENT"
+    """`prepare` for a claim that left a Claim of another epoch in the log: its nonce names that one."""
+    SUPERSEDED = "SUPERSEDED"
+    """A later run of the same name holds the lease."""
+    NOLOG = "NOLOG"
+    """The node has no such log, or is not the node it should be. It does not vote."""
+    MOVED = "MOVED"
+    """The log has another configuration at the node: the caller must learn it, or the node must."""
+    RESTARTED = "RESTARTED"
+    """The node restarted and may have forgotten what it said last. It does not vote."""
+    RAISED = "RAISED"
+    """A floor was raised under the promise, which the caller must know to write."""
+    DOWN = "DOWN"
+    """Never sent: no connection."""
+    LOST = "LOST"
+    """Sent and not answered: it may have happened, or happen later."""
+    LOADING = "LOADING"
+    """The node reads its data after a start."""
+    REFUSED = "REFUSED"
+    """Out of memory or disk: nothing was written by this attempt."""
+    BROKEN = "BROKEN"
+    """An answer that makes no sense: foreign data under our keys, missing rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer of one node.
+
+    Attributes:
+        status: how it ended.
+        values: what the script or command returned after its status.
+        problem: what is wrong, in words; empty if nothing is.
+    """
+
+    status: Status
+    values: tuple[Any, ...] = ()
+    problem: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether the node has what it was asked to have."""
+        return self.status is Status.OK or self.status is Status.DUP
+
+    @property
+    def end(self) -> End:
+        """End of the log, where the answer begins with it."""
+        return End(parse_id(self.values[0]), self.values[1])
+
+    @property
+    def epoch(self) -> int:
+        """Promised epoch or floor, in a refusal."""
+        return int(self.values[0])
+
+    @property
+    def silent(self) -> bool:
+        """Whether the node said nothing about its log."""
+        return self.status in _SILENT
+
+
+_SILENT = frozenset({Status.DOWN, Status.LOST, Status.LOADING, Status.REFUSED, Status.BROKEN})
+_BY_NAME = {status.value.encode(): status for status in Status}
+
+DOWN = Reply(Status.DOWN, problem="it cannot be reached")
+LOST = Reply(Status.LOST, problem="it does not answer")
+
+
+def scripted(raw: Any) -> Reply:
+    """Reads the answer to one of our scripts."""
+    if isinstance(raw, list) and raw:
+        status = _BY_NAME.get(raw[0])
+        if status is not None:
+            return Reply(status, tuple(raw[1:]))
+    return failure(raw)
+
+
+def plain(raw: Any) -> Reply:
+    """Reads the answer to a plain command: `values` has the one value."""
+    return failure(raw) if isinstance(raw, Exception) else Reply(Status.OK, (raw,))
+
+
+def failure(raw: Any) -> Reply:
+    """Reads an error, or anything else that no script of ours answers."""
+    text = str(raw)
+    if isinstance(raw, BusyLoadingError):
+        return Reply(Status.LOADING, problem="it reads its data after a start")
+    if isinstance(raw, OutOfMemoryError) or "OOM" in text:
+        return Reply(Status.REFUSED, problem="it is out of memory")
+    if "MISCONF" in text:
+        return Reply(Status.REFUSED, problem="it cannot write to its disk")
+    if isinstance(raw, NoScriptError):
+        return Reply(Status.DOWN, problem="it lost its scripts; they are loaded again")
+    if "READONLY" in text:
+        return Reply(Status.BROKEN, problem="it is a replica; every node must be a primary of its own")
+    if isinstance(raw, ResponseError):
+        return Reply(Status.BROKEN, problem=f"it refuses: {text.split(':')[0][:80]}")
+    return Reply(Status.BROKEN, problem="its answer makes no sense")

@@ -1,0 +1,115 @@
+"""After nodes were restored from a backup: no epoch, and so no token, may be given a second time."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from muster_metadata.log.repair import Inspected
+from muster_metadata.nodes.addresses import split_urls
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge
+from muster_metadata.nodes.introductions import introductions
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.reply import Status
+
+RAISE = 1_000_000
+"""By how much epochs are raised: more claims of one shard than there can have been since the backup."""
+
+_STEP_TIMEOUT_MS = 5_000
+_CONNECT_S = 10.0
+_PAUSE_S = 0.02
+_TAG = b"restored"
+
+
+class RestoredError(Exception):
+    """The epochs were not raised, or not all of them. The message says why; it may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What was done.
+
+    Attributes:
+        cluster_id: identity of the cluster.
+        logs: how many logs have a higher epoch now, the catalog's among them.
+        empty: nodes without data, by index from 1: they are rebuilt from the others.
+    """
+
+    cluster_id: str
+    logs: int
+    empty: tuple[int, ...]
+
+
+async def raise_epochs(urls: str) -> Raised:
+    """Raises the promise of every log on every node that has it, above every epoch that was given.
+
+    The next claim of each log has an epoch above that, so what is given from then on is higher than all that
+    was given between the backup and the restore, of which nothing is known any more. Who owns a log meanwhile
+    claims it again. Repeating it raises them again, and does no harm.
+
+    Args:
+        urls: `redis://a,b,c`.
+
+    Raises:
+        BadUrlsError: the address makes no sense.
+        RestoredError: no majority of the nodes has the log.
+    """
+    nodes = [Node(index, url, _STEP_TIMEOUT_MS) for index, url in enumerate(split_urls(urls), 1)]
+    for node in nodes:
+        node.start()
+    try:
+        configuration, said = await _configuration(nodes)
+        for node in nodes:
+            node.belongs_to(
+                configuration.cluster_id,
+                configuration.shard_count,
+                len(nodes),
+                configuration.number,
+                configuration.addresses,
+            )
+        logs = range(configuration.shard_count + 1)
+        for shard in logs:
+            await _raise(nodes, shard)
+        empty = [node.index for node, one in zip(nodes, said, strict=True) if one is None or not one.identity]
+        return Raised(configuration.cluster_id, len(logs), tuple(empty))
+    finally:
+        await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def _configuration(nodes: Sequence[Node]) -> tuple[Configuration, list[Introduction | None]]:
+    """The log that the nodes are; waits a while for those that do not answer yet."""
+    deadline_s = time.monotonic() + _CONNECT_S
+    while True:
+        said = await introductions(nodes, _STEP_TIMEOUT_MS)
+        found = judge([node.place for node in nodes], said)
+        if all(one is not None for one in said) or time.monotonic() > deadline_s:
+            if isinstance(found, Unusable):
+                raise RestoredError(found.reason)
+            return found, said
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _raise(nodes: Sequence[Node], shard: int) -> None:
+    replies = await asyncio.gather(*(node.inspect(shard, vote=False) for node in nodes))
+    found = [
+        (node, Inspected.read(reply))
+        for node, reply in zip(nodes, replies, strict=True)
+        if reply.status is Status.OK
+    ]
+    if len(found) > len(nodes) // 2:
+        epoch = max(max(state.epoch, state.floor, state.end.position.epoch) for _, state in found) + RAISE
+        nonce = secrets.token_bytes(16)
+        answers = await asyncio.gather(
+            *(node.prepare(shard, epoch, nonce, _TAG, vote=False) for node, _ in found)
+        )
+        # What a restored node forgot is forgotten by all; from here on its answers count.
+        await asyncio.gather(
+            *(node.readmit(shard, epoch, nonce, ("", ""), 0, node.steps.run) for node, _ in found)
+        )
+        if sum(answer.status is Status.OK for answer in answers) > len(nodes) // 2:
+            return
+    raise RestoredError(
+        f"a majority of the nodes does not have the log {shard}, or did not take the new epoch; start the "
+        "nodes that have the data, and try again"
+    )

@@ -1,0 +1,1 @@
+"""gRPC as every process uses it: the server and what guards it, channels to others, certificates."""

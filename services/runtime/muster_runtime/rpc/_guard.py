@@ -1,0 +1,325 @@
+"""What stands between gRPC and a servicer: decoding, deadlines, refusals and unforeseen errors."""
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from muster_runtime.rpc._awaited import AwaitedRequests
+from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
+from muster_runtime.rpc.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
+from muster_runtime.rpc.unread import Unread
+from muster_runtime.telemetry.rpcs import RpcMetrics
+
+if TYPE_CHECKING:
+    from muster_runtime.telemetry.tracing import Tracing
+
+log = structlog.get_logger()
+
+Behaviour = Callable[..., Any]
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+class CallTracker:
+    """The open calls of streams that have no end of their own, such as health watches."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.stopping = False
+
+    def enter(self) -> asyncio.Task[Any] | None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+        return task
+
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
+        if task is not None:
+            self._tasks.discard(task)
+
+    def end_all(self) -> None:
+        self.stopping = True
+        for task in self._tasks:
+            task.cancel()
+
+
+class OpenCalls:
+    """How many calls a process has open, from their headers on.
+
+    Args:
+        most: further ones are refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.number = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many as may be."""
+        return self.number >= self.most
+
+
+class Recorder:
+    """Stands in for a server while generated code registers a servicer, to get at its handlers."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Mapping[str, Any]] = {}
+
+    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
+        """Not used: the handlers come by the other way too, with their names."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        self.services[service] = handlers
+
+
+class Guard:
+    """Wraps the handlers of one service.
+
+    Args:
+        max_request_bytes: largest request of a method that `method_limits` does not name.
+        method_limits: largest request in bytes by name of the method.
+        deadlines: end unary calls, and streams that wait for their request, counted from their headers on.
+        awaited: reads the requests of calls that have one.
+        unread: writes the answers of unary calls.
+        open_calls: counts the calls and bounds them; absent for health, which is never refused.
+        tracker: given for streams that the server ends by itself when it stops.
+        metrics: counts unary calls.
+        tracing: makes their spans.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_request_bytes: int,
+        method_limits: Mapping[str, int],
+        deadlines: Deadlines,
+        awaited: AwaitedRequests,
+        unread: Unread,
+        open_calls: OpenCalls | None = None,
+        tracker: CallTracker | None = None,
+        metrics: RpcMetrics | None = None,
+        tracing: "Tracing | None" = None,
+    ) -> None:
+        self._max_request_bytes = max_request_bytes
+        self._method_limits = method_limits
+        self._deadlines = deadlines
+        self._awaited = awaited
+        self._unread = unread
+        self._open_calls = open_calls
+        self._tracker = tracker
+        self._metrics = metrics
+        self._tracing = tracing
+
+    def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+        """The handler of one method, guarded."""
+        method = f"{service}/{name}"
+        limit = self._method_limits.get(name, self._max_request_bytes)
+        serve = self._behaviour(method, handler)
+        decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
+        # A call with one request is served as a stream too, which is the same on the wire: else gRPC reads
+        # the request by itself, and nobody ends the call of a caller who never sends it.
+        return grpc.stream_stream_rpc_method_handler(
+            _let_go(serve if self._open_calls is None else _counted(serve, self._open_calls)),
+            decode,
+            handler.response_serializer,
+        )
+
+    def _behaviour(self, method: str, handler: Any) -> Handler:
+        if handler.request_streaming:
+            if not handler.response_streaming:
+                raise ValueError(f"{method}: a stream with one answer has no use yet")
+            return self._stream(method, handler.stream_stream)
+        if handler.response_streaming:
+            return self._with_request(method, self._stream(method, handler.unary_stream))
+        unary = self._unary(method, handler.unary_unary)
+        if self._tracing is not None:
+            from muster_runtime.telemetry.rpc_traces import traced
+
+            unary = traced(self._tracing, method, unary)
+        if self._metrics is not None:
+            unary = self._metrics.counted(method, unary)
+        return self._one_to_one(method, unary)
+
+    def _one_to_one(self, method: str, unary: Handler) -> Handler:
+        """Reads the request, answers, and waits until the caller has the answer."""
+        deadlines = self._deadlines
+        unread = self._unread
+        read = self._awaited.read
+
+        async def exchange(context: Any) -> None:
+            request = await read(context)
+            if request is grpc.aio.EOF:
+                request = undecodable()
+            answer = await unary(request, context)
+            if not context.done():
+                await unread.write(context, answer)
+
+        async def call(_: Any, context: Any) -> None:
+            remaining_s = context.time_remaining()
+            try:
+                if remaining_s is not None and remaining_s <= deadlines.longest_s:
+                    await exchange(context)
+                else:
+                    await _capped(exchange, context, deadlines)
+            except Exception as error:
+                await _answer(method, error, context)
+
+        return call
+
+    def _with_request(self, method: str, stream: Handler) -> Handler:
+        """Reads the one request of a stream of answers."""
+        deadlines = self._deadlines
+        read = self._awaited.read
+
+        async def call(_: Any, context: Any) -> None:
+            try:
+                request = await _capped(read, context, deadlines)
+            except Exception as error:
+                await _answer(method, error, context)
+                return
+            await stream(undecodable() if request is grpc.aio.EOF else request, context)
+
+        return call
+
+    def _unary(self, method: str, behaviour: Behaviour) -> Handler:
+        async def call(request: Any, context: Any) -> Any:
+            if isinstance(request, Refused):
+                return await _answer(method, request, context)
+            try:
+                return await behaviour(request, context)
+            except Exception as error:
+                return await _answer(method, error, context)
+
+        return call
+
+    def _stream(self, method: str, behaviour: Behaviour) -> Handler:
+        run = _written(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour
+
+        async def call(request: Any, context: Any) -> None:
+            if isinstance(request, Refused):
+                await _answer(method, request, context)
+                return
+            try:
+                await run(request, context)
+            except Exception as error:
+                await _answer(method, error, context)
+
+        tracker = self._tracker
+        if tracker is None:
+            return call
+
+        async def tracked(request: Any, context: Any) -> None:
+            task = tracker.enter()
+            try:
+                await call(request, context)
+            except asyncio.CancelledError:
+                if not tracker.stopping:
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
+            finally:
+                tracker.leave(task)
+
+        return tracked
+
+
+def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool) -> Callable[[bytes], Any]:
+    """A decoder that refuses instead of failing.
+
+    A unary request is decoded before any code of ours runs, so the refusal is returned in place of the
+    message; in a stream it is raised out of the servicer's own read.
+    """
+
+    def checked(body: bytes) -> Any:
+        refusal: Refused
+        if len(body) > limit_bytes:
+            refusal = oversized(limit_bytes)
+        else:
+            try:
+                return decode(body)
+            except Exception:
+                refusal = undecodable()
+        if by_value:
+            return refusal
+        raise refusal
+
+    return checked
+
+
+def _written(behaviour: Callable[..., AsyncIterator[Any]]) -> Handler:
+    async def write(request: Any, context: Any) -> None:
+        answers: Any = behaviour(request, context)
+        async with aclosing(answers):
+            async for answer in answers:
+                await context.write(answer)
+
+    return write
+
+
+def _let_go(serve: Handler) -> Handler:
+    """Lets go of a call that was ended with a status.
+
+    gRPC keeps the error with the call. If it led back to the call, by the frames of its traceback, all that
+    belongs to the call would stay until a full garbage collection; a caller can make thousands of them.
+    """
+
+    async def call(request: Any, context: Any) -> None:
+        try:
+            await serve(request, context)
+        except grpc.aio.AbortError as error:
+            ended = error
+        else:
+            return
+        del request, context
+        ended.__context__ = None
+        try:
+            raise ended.with_traceback(None)
+        finally:
+            del ended
+
+    return call
+
+
+def _counted(serve: Handler, open_calls: OpenCalls) -> Handler:
+    async def call(request: Any, context: Any) -> None:
+        if open_calls.full:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this server has {open_calls.most:,} open calls; try again",
+            )
+        open_calls.number += 1
+        try:
+            await serve(request, context)
+        finally:
+            open_calls.number -= 1
+
+    return call
+
+
+async def _capped(work: Callable[[Any], Awaitable[Any]], context: Any, deadlines: Deadlines) -> Any:
+    try:
+        return await deadlines.run(work, context)
+    except CallOverdue:
+        text = f"the call took longer than the {deadlines.longest_s:g} s that this server allows"
+    return await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+
+
+async def _answer(method: str, error: Exception, context: Any) -> Any:
+    if isinstance(error, Refused):
+        trailers = ((STATUS_DETAILS_KEY, error.status_details()),)
+        return await context.abort(error.status, error.message, trailers)
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
+        return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
+    if context.done():  # the client went away, and the servicer met the closed call; nobody can be answered
+        log.debug("rpc_abandoned", method=method, problem=repr(error))
+        return None
+    request_id = secrets.token_hex(8)
+    log.error("rpc_failed", method=method, request_id=request_id, exc_info=error)
+    return await context.abort(grpc.StatusCode.INTERNAL, f"internal error, request {request_id}")

@@ -1,0 +1,186 @@
+"""Answers that their callers have not read yet.
+
+What was written waits in gRPC until the caller takes it, and gRPC lets go of it only with the connection: a
+caller who does not read loses that.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+from google.protobuf.message import Message
+
+from muster_runtime.clock import boot_ms
+from muster_runtime.rpc.refusals import ResourceExhausted
+
+log = structlog.get_logger()
+
+_OPEN_FILES = "/dev/fd"
+_MAPPED = "::ffff:"
+_SMALL_BYTES = 4_096
+_PATIENCE_MS = 1_000
+_RETRY_MS = 500
+_LOOK_MS = 100
+_CHECK_S = 0.5
+
+
+def cut(peers: Iterable[str]) -> set[str]:
+    """Ends the connections of peers, at once and for all their calls; returns those that had one.
+
+    All open files are looked at once, however many peers there are: that takes milliseconds.
+
+    Args:
+        peers: as grpc names them, for example `ipv4:10.0.0.7:5123`.
+    """
+    wanted = {address: peer for peer in peers if (address := _address(peer)) is not None}
+    found: set[str] = set()
+    for name in os.listdir(_OPEN_FILES) if wanted else ():
+        connection = _connection(int(name))
+        if connection is None:
+            continue
+        with connection, suppress(OSError):  # it is not connected
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            host, port = connection.getpeername()[:2]
+            peer = wanted.get((str(host).removeprefix(_MAPPED), port))
+            if peer is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+                found.add(peer)
+    return found
+
+
+def _address(peer: str) -> tuple[str, int] | None:
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return host.strip("[]"), int(port)
+
+
+class Cuts:
+    """Ends the connections of callers who do not read, without holding up the loop.
+
+    Who is named while it looks for others is cut off with the next look: there is one at a time.
+
+    Args:
+        cut_off: ends the connections of peers, in a thread, and returns whose.
+    """
+
+    def __init__(self, cut_off: Callable[[Iterable[str]], set[str]] = cut) -> None:
+        self._cut_off = cut_off
+        self._unread_bytes: dict[str, int] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def soon(self, peer: str, unread_bytes: int) -> None:
+        """Ends the connection of a peer soon.
+
+        Args:
+            peer: as grpc names it.
+            unread_bytes: what it has left unread, for the log.
+        """
+        self._unread_bytes[peer] = unread_bytes
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            while self._unread_bytes:
+                unread_bytes, self._unread_bytes = self._unread_bytes, {}
+                for peer in await asyncio.to_thread(self._cut_off, unread_bytes):
+                    log.warning("caller_cut_off", peer=peer, unread_bytes=unread_bytes[peer])
+        finally:
+            self._looking = None
+
+
+def _connection(number: int) -> socket.socket | None:
+    """A duplicate of an open socket, which stays that socket where the number becomes another's."""
+    try:
+        duplicate = os.dup(number)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        return None
+
+
+class _Write:
+    """An answer on its way."""
+
+    __slots__ = ("began_ms", "peer", "size_bytes")
+
+    def __init__(self, peer: str, size_bytes: int, began_ms: int) -> None:
+        self.peer = peer
+        self.size_bytes = size_bytes
+        self.began_ms = began_ms
+
+
+class Unread:
+    """The unary answers of a process that their callers have not read.
+
+    Args:
+        max_bytes: how much they may be together.
+        timeout_ms: how long a caller may take to read one before it loses its connection.
+    """
+
+    def __init__(self, max_bytes: int, timeout_ms: int) -> None:
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._cuts = Cuts()
+        self._looked_ms = 0
+        self._writes: dict[_Write, None] = {}  # the oldest first
+        self._checker: asyncio.TimerHandle | None = None
+
+    async def write(self, context: Any, message: Message) -> None:
+        """Writes the answer of a call; returns when the caller has it.
+
+        Raises:
+            ResourceExhausted: too much is unread by others.
+        """
+        size_bytes = message.ByteSize()
+        if size_bytes > _SMALL_BYTES and self.bytes + size_bytes > self._max_bytes:
+            self._cut_off_older(_PATIENCE_MS)
+            raise ResourceExhausted(
+                f"callers have left {self.bytes:,} bytes of answers unread; try again", _RETRY_MS
+            )
+        write = _Write(context.peer(), size_bytes, boot_ms())
+        self._writes[write] = None
+        self.bytes += size_bytes
+        if self._checker is None:
+            self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+        try:
+            await context.write(message)
+        finally:
+            self.bytes -= size_bytes
+            del self._writes[write]
+
+    def close(self) -> None:
+        """Watches no longer."""
+        if self._checker is not None:
+            self._checker.cancel()
+
+    def _check(self) -> None:
+        self._checker = None
+        self._cut_off_older(self._timeout_ms)
+        if self._writes:
+            self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+
+    def _cut_off_older(self, age_ms: int) -> None:
+        now_ms = boot_ms()
+        if now_ms - self._looked_ms < _LOOK_MS:
+            return  # there may be many callers who find that there is no room
+        self._looked_ms = now_ms
+        peers: dict[str, int] = {}
+        for write in self._writes:
+            if now_ms - write.began_ms < age_ms:
+                break
+            peers[write.peer] = peers.get(write.peer, 0) + write.size_bytes
+        for peer, unread_bytes in peers.items():
+            self._cuts.soon(peer, unread_bytes)
