@@ -18,8 +18,9 @@ from typing import Any
 
 import grpc
 import uvloop
-from muster_metadata.metadata import Metadata, MetadataServer
+from muster_metadata.metadata import Metadata
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc

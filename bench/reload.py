@@ -31,15 +31,16 @@ import uvloop
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LogImage
 from muster_core.config import GroupConfig
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_runtime.addresses import parse_addresses
 from muster_runtime.garbage import COLLECTOR
-from muster_runtime.rpc.channels import Channels, parse_addresses
+from muster_runtime.rpc.channels import Channels
 from muster_runtime.settings import load
 from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNodes

@@ -29,8 +29,8 @@ import grpc
 import uvloop
 from kit.collector import Collector
 from kit.scrape import scrape
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc

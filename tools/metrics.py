@@ -15,6 +15,7 @@ import yaml
 from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
+from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARMS_TOLD,
@@ -24,7 +25,6 @@ from muster_runtime.telemetry.process import (
     build_info,
 )
 from muster_runtime.telemetry.rpcs import RpcMetrics
-from muster_runtime.telemetry.views import ViewSource
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "metrics.md"

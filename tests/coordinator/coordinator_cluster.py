@@ -16,7 +16,7 @@ from muster_coordinator import (
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_runtime.rpc.channels import Address, parse_addresses
+from muster_runtime.addresses import Address, parse_addresses
 from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 SHARDS = 4

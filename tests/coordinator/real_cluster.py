@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
 from kit.metadata_instances import metadata_cluster
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc

@@ -18,7 +18,7 @@ from muster_core.events import Append, GroupResponse
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
-from muster_runtime.rpc.channels import Address, parse_addresses
+from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 
 SERIES_MAX = 1_000

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from coordinator.test_coordinator_shard import Bench
 from muster_coordinator import SessionSettings
-from muster_coordinator.session.stream import SessionStream, StreamSurroundings
+from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat
@@ -33,7 +33,7 @@ def stream(
     *, sure: bool, knows_unsure: bool = True, says_unsure: bool = True, shard: Willing | None = None
 ) -> SessionStream:
     """A stream with one member."""
-    around = StreamSurroundings(
+    around = StreamDependencies(
         SessionSettings(),
         cast(Any, None),
         {},

@@ -10,14 +10,14 @@ from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.shard.dependencies import Claimant, Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
-from muster_coordinator.shard.surroundings import Claimant, Surroundings
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
-from muster_core.events import TopicsChanged
+from muster_core.events import Push, TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.protocol.offsets import Offsets
@@ -68,7 +68,7 @@ class Bench:
         self.log = HandLog()
         self.changes: list[Phase] = []
         loader = EmptyLoader()
-        around = Surroundings(
+        shared = Dependencies(
             claimant=Claimant("a", "s", "0"),
             log=self.log,
             nonces=Nonces(),
@@ -76,12 +76,17 @@ class Bench:
             now=lambda: Now(self.now_ms, self.now_ms),
             may_answer=lambda now_ms: now_ms < self.deadline_ms,
             features=lambda: ALL_FEATURES,
-            changed=lambda shard: self.changes.append(shard.phase),
             barrier_wait_ms=200,
             handoff_wait_ms=200,
         )
-        self.shard = OwnedShard(0, around, Phase.CLAIMING)
+        self.shard = OwnedShard(0, shared, self, Phase.CLAIMING)
         self.image = loader.image(0)
+
+    def changed(self, shard: OwnedShard) -> None:
+        self.changes.append(shard.phase)
+
+    def pushed(self, shard: OwnedShard, push: Push) -> None:
+        raise AssertionError(f"nobody is on a stream, and yet there is news: {push}")
 
     async def serve(self) -> None:
         claiming = asyncio.ensure_future(self.shard.claim(0, self.image))

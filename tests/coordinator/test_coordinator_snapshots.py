@@ -30,8 +30,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.addresses import parse_addresses
 from muster_runtime.logs import ALARMS
-from muster_runtime.rpc.channels import open_channel, parse_addresses
+from muster_runtime.rpc.channels import open_channel
 from muster_runtime.settings import SettingsError, load
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis

@@ -10,7 +10,7 @@ from muster_coordinator import Coordinator
 from muster_core import error_code
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.view import ClusterView
+from muster_runtime.cluster.view import ClusterView
 
 NEVER_MS = 3_600_000
 GROUP = group_of(1, 0, SHARDS)

@@ -6,7 +6,7 @@ from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
-from muster_runtime.rpc.channels import Address
+from muster_runtime.addresses import Address
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 

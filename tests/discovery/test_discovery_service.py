@@ -12,7 +12,7 @@ from muster_core.sharding import shard_of
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
-from muster_runtime.rpc.channels import Address
+from muster_runtime.addresses import Address
 from support.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 
 NONE = common_pb2.ERROR_CODE_NONE

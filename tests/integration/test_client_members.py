@@ -16,7 +16,7 @@ from muster_coordinator import Coordinator
 from muster_core.sharding import shard_of
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
-from muster_runtime.rpc.channels import Address, parse_address
+from muster_runtime.addresses import Address, parse_address
 
 SETTINGS: muster.MemberSettings = {
     "session_timeout_ms": 10_000,

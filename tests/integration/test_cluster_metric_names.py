@@ -17,6 +17,7 @@ from muster_audit.follow.metrics import Round, metrics_text
 from muster_coordinator.telemetry import metrics as coordinator
 from muster_discovery import metrics as discovery
 from muster_metadata import metrics as metadata
+from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.telemetry import Metric
 from muster_runtime.telemetry.process import (
     ALARM_EVENTS,
@@ -27,7 +28,6 @@ from muster_runtime.telemetry.process import (
     build_info,
 )
 from muster_runtime.telemetry.rpcs import RpcMetrics
-from muster_runtime.telemetry.views import ViewSource
 from muster_server.child_process import ChildProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import sys
 from kit.catalog_log import creation, growth
 from kit.metadata_instances import FAST
 from kit.replace_until import kill_after
-from muster_metadata.metadata import MetadataServer
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.settings import load

@@ -13,9 +13,9 @@ import grpc
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.nodes.entries import End, Entry
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc

@@ -26,9 +26,9 @@ from kit.metadata_instances import FAST, Instance, MetadataCluster, metadata_clu
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.position import GENESIS, Position
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.replacement import ReplaceError, Replacement
 from muster_metadata.operator.restored import raise_epochs
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2

@@ -260,7 +260,7 @@ async def cluster_complete(cluster: MetadataCluster, writer: Writer) -> bool:
 
 SERVE = """
 import asyncio, sys
-from muster_metadata.metadata import MetadataServer
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.settings import load
 

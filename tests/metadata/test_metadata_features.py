@@ -13,9 +13,9 @@ from kit.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_c
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.cluster.leases import LeaseRow
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.reply import Status
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc

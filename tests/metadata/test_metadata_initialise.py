@@ -7,11 +7,11 @@ import pytest
 from kit.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.nodes.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.nodes.durability import judge, weaknesses
 from muster_metadata.nodes.node import Node
 from muster_metadata.operator.initialise import InitialiseError, initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import SettingsError, load

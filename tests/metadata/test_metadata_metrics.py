@@ -6,11 +6,11 @@ from kit.metadata_instances import Instance, Writer
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_metadata import metrics
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.initialise import initialise
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_runtime.rpc.channels import Address
+from muster_runtime.addresses import Address
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 from muster_server.dev.redis_nodes import RedisNodes
 

@@ -19,8 +19,8 @@ from kit.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.operator.replacement import ReplaceError, Replacement
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import load

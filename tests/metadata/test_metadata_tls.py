@@ -22,10 +22,10 @@ from kit.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
-from muster_metadata.metadata import MetadataServer
 from muster_metadata.nodes.addresses import place_of, split_urls
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.operator.replacement import Replacement
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import load

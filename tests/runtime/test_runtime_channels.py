@@ -1,5 +1,5 @@
 import pytest
-from muster_runtime.rpc.channels import Address, parse_address, parse_addresses
+from muster_runtime.addresses import Address, parse_address, parse_addresses
 
 
 @pytest.mark.parametrize(

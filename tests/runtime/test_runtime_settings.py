@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
+from muster_runtime.addresses import Address, AddressList
 from muster_runtime.effective import as_json, as_table, effective
 from muster_runtime.logs import LogSettings
-from muster_runtime.rpc.channels import Address, AddressList
 from muster_runtime.setting_facts import facts
 from muster_runtime.settings import Settings, SettingsError, check_environment, load
 from pydantic import Field, SecretStr

@@ -9,10 +9,11 @@ import pytest
 from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime import clock
-from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
-from muster_runtime.rpc.channels import Address, Channels
+from muster_runtime.addresses import Address
+from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, merge_cluster
+from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.view import ClusterView, Watcher
 from structlog.testing import capture_logs
 from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 
@@ -201,7 +202,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_watch_and_not_the_view(
             raise RuntimeError("unforeseen")
         return merge_cluster(*arguments)
 
-    monkeypatch.setattr("muster_runtime.view.merge_cluster", fail_once)
+    monkeypatch.setattr("muster_runtime.cluster.view.merge_cluster", fail_once)
     for instance in pair:
         instance.push(cluster({0: (1, "a")}))
     with capture_logs() as logs:

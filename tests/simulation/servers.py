@@ -10,9 +10,9 @@ from muster_coordinator import (
     ShardLogSettings,
 )
 from muster_discovery import Discovery, DiscoverySettings
-from muster_metadata.metadata import MetadataServer
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_runtime.rpc.channels import Address
+from muster_runtime.addresses import Address
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.settings import load
 from pydantic import SecretStr

@@ -16,15 +16,16 @@ from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime import clock
 from muster_runtime.about import software_version
+from muster_runtime.addresses import Address
+from muster_runtime.cluster.metrics import ViewSource
+from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.errors import StartupError
-from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Address, Channels, open_channel
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Channels, open_channel
 from muster_runtime.rpc.refusals import Unavailable
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import Telemetry
-from muster_runtime.telemetry.views import ViewSource
-from muster_runtime.view import ClusterView, Watcher
 
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
@@ -37,6 +38,7 @@ from muster_coordinator.api.servicer import (
 from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, Nonces
+from muster_coordinator.ownership.cluster_follower import ClusterFollower
 from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.ownership.lease_line import LeaseLine, LeaseThread
 from muster_coordinator.ownership.ownership import Ownership, OwnershipPace
@@ -49,10 +51,10 @@ from muster_coordinator.settings import (
     SessionSettings,
     ShardLogSettings,
 )
+from muster_coordinator.shard.dependencies import Claimant, Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.shard.snapshot_taker import SnapshotTaker
-from muster_coordinator.shard.surroundings import Claimant, Surroundings
 from muster_coordinator.telemetry.measures import CoordinatorMeasures
 
 log = structlog.get_logger()
@@ -179,27 +181,27 @@ class Coordinator:
             LeaseCallbacks(self._suspend, self._resume, self._supersede),
             clock.boot_ms,
         )
-        nonces = Nonces()
+        follower = ClusterFollower(view, lease, loader)
         ownership = Ownership(
             common_pb2.Coordinator(node_id=settings.node_id, host=address.host, port=address.port),
             view,
             lease,
-            lambda owner: Surroundings(
+            follower,
+            Dependencies(
                 claimant=Claimant(settings.node_id, session, version),
                 log=log_client if measures is None else measures.log,
-                nonces=nonces,
+                nonces=Nonces(),
                 loader=loader,
                 now=now,
-                may_answer=owner.may_answer,
-                features=lambda: owner.features,
-                catalog=lambda: owner.catalog,
-                changed=owner.shard_changed if measures is None else measures.also(owner.shard_changed),
-                pushed=late.pushed,
+                may_answer=follower.may_answer,
+                features=lambda: follower.features,
+                catalog=lambda: follower.catalog,
                 watch=_unwatched if measures is None else measures.watch,
-                room=lambda: owner.groups < self._config.max_groups,
+                room=lambda: ownership.groups < self._config.max_groups,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
             ),
+            late if measures is None else measures.listening(late),
             loader,
             peers,
             OwnershipPace(
@@ -221,7 +223,7 @@ class Coordinator:
             clock.boot_ms,
             tally,
             None if traces is None else traces.of_stream,
-            says_unsure=lambda: Feature.UNSURE_BEATS in ownership.features,
+            says_unsure=lambda: Feature.UNSURE_BEATS in follower.features,
         )
         late.sessions = self._sessions
         if self._telemetry is not None and measures is not None:
@@ -402,6 +404,9 @@ class _Late:
         if self.sessions is None:
             raise Unavailable("the coordinator starts", 100)
         await self.sessions.serve(context, host)
+
+    def changed(self, shard: OwnedShard) -> None:
+        """Nobody else needs to know."""
 
     def pushed(self, shard: OwnedShard, push: Push) -> None:
         if self.sessions is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from muster_core.config import GroupConfig
-from muster_runtime.rpc.channels import Address, AddressList, ListenAddress, OneAddress
+from muster_runtime.addresses import Address, AddressList, ListenAddress, OneAddress
 from muster_runtime.settings import Settings
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict

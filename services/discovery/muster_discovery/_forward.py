@@ -8,8 +8,8 @@ import grpc
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.channels import Channels
-from muster_runtime.view import ClusterView
 
 log = structlog.get_logger()
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import Unavailable
-from muster_runtime.view import ClusterView
 
 CATCH_UP_S = 1.0
 """How long a read waits for a change that this instance acknowledged."""

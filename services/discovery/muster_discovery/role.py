@@ -7,13 +7,14 @@ from contextlib import suppress
 import structlog
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.v1 import discovery_pb2_grpc
-from muster_runtime.rpc.channels import Address, Channels
+from muster_runtime.addresses import Address
+from muster_runtime.cluster.metrics import ViewSource
+from muster_runtime.cluster.view import ClusterView, Watcher
+from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import Telemetry
-from muster_runtime.telemetry.views import ViewSource
-from muster_runtime.view import ClusterView, Watcher
 
 from muster_discovery._forward import Forwarder
 from muster_discovery.metrics import DiscoverySource

@@ -7,8 +7,8 @@ from typing import Any
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
-from muster_runtime.view import ClusterView
 
 from muster_discovery._checks import check_find, check_name, check_names, check_request_id, check_topic
 from muster_discovery._forward import Forwarder, change_id

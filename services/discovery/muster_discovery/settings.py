@@ -1,6 +1,6 @@
 """Settings of discovery."""
 
-from muster_runtime.rpc.channels import Address, AddressList, ListenAddress, OneAddress
+from muster_runtime.addresses import Address, AddressList, ListenAddress, OneAddress
 from muster_runtime.settings import Settings
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict

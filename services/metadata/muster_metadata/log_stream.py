@@ -41,7 +41,7 @@ class LogStream:
         snapshots: carries out those on snapshots.
         log_count: number of logs, the catalog's included.
         write: sends a message.
-        measures: times the steps; nobody does if absent.
+        measures: times the steps.
         traces: makes the spans of appends; nobody does if absent.
     """
 
@@ -51,7 +51,7 @@ class LogStream:
         snapshots: Snapshots,
         log_count: int,
         write: Callable[[pb.LogResponse], Awaitable[None]],
-        measures: MetadataMeasures | None = None,
+        measures: MetadataMeasures,
         traces: "MetadataTraces | None" = None,
     ) -> None:
         self._logs = logs
@@ -127,7 +127,7 @@ class LogStream:
     async def _carry_out(self, call: pb.LogCall, kind: str) -> None:
         end: End | None
         held: Held | None = None
-        ended = None if self._measures is None else self._measures.step_begins(kind)
+        ended = self._measures.step_begins(kind)
         try:
             if kind == "append":
                 verdict, end = await self._logs.append(call.shard, call.append)
@@ -142,8 +142,7 @@ class LogStream:
         except Exception:
             log.exception("log_step_failed", shard=call.shard, step=kind)
             verdict, end = steps.UNKNOWN, None
-        if ended is not None:
-            ended(verdict.outcome)
+        ended(verdict.outcome)
         if kind in _WRITING:
             self._writing.discard(call.shard)
         self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)

@@ -1,34 +1,41 @@
 """What an instance of metadata counts, and what it computes when it is asked."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.telemetry import Counter, Histogram, Metric, Sample
 
 from muster_metadata import metrics
-
-if TYPE_CHECKING:
-    from muster_metadata.metadata import Metadata
+from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.nodes.quorum import Quorum
 
 
 class MetadataMeasures:
     """The numbers of one instance.
 
     Args:
-        metadata: the instance, to be looked at when its numbers are read.
+        quorum: its nodes.
+        upkeep: what it repairs.
+        ready: set once it serves.
+
+    Attributes:
+        log_streams: open streams of coordinators to their logs.
     """
 
     metrics: Sequence[Metric] = metrics.ALL
 
-    def __init__(self, metadata: "Metadata") -> None:
-        self._metadata = metadata
+    def __init__(self, quorum: Quorum, upkeep: Upkeep, ready: asyncio.Event) -> None:
+        self._quorum = quorum
+        self._upkeep = upkeep
+        self._ready = ready
+        self.log_streams = 0
         self._durations = Histogram(metrics.QUORUM_DURATION)
         self._outcomes = Counter(metrics.QUORUM_OUTCOMES)
         self._replies = Histogram(metrics.REDIS_REPLY)
-        for node in metadata.quorum.nodes:
+        for node in quorum.nodes:
             node.steps.on_reply = partial(self._replied, (str(node.index),))
 
     def step_begins(self, step: str) -> Callable[[pb.LogOutcome.ValueType], None]:
@@ -44,20 +51,19 @@ class MetadataMeasures:
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
-        metadata, nodes = self._metadata, self._metadata.quorum.nodes
-        behind = metadata.upkeep.behind()
+        behind = self._upkeep.behind()
         samples = [
-            Sample(metrics.READY, metadata.ready.is_set()),
-            Sample(metrics.LOG_STREAMS, metadata.log_streams),
+            Sample(metrics.READY, self._ready.is_set()),
+            Sample(metrics.LOG_STREAMS, self.log_streams),
             *self._durations.samples(),
             *self._outcomes.samples(),
             *self._replies.samples(),
             *(
-                Sample(metrics.LOG_REPAIRS, metadata.upkeep.repairs[result], (name,))
+                Sample(metrics.LOG_REPAIRS, self._upkeep.repairs[result], (name,))
                 for result, name in metrics.REPAIRS.items()
             ),
         ]
-        for node in nodes:
+        for node in self._quorum.nodes:
             labels = (str(node.index),)
             samples.append(Sample(metrics.REDIS_CONNECTED, node.steps.connected, labels))
             samples.append(Sample(metrics.REDIS_REFUSING, bool(node.refusal), labels))

@@ -10,12 +10,9 @@ import structlog
 from muster_core.clock import reading
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.about import software_version
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
-from muster_runtime.rpc.server import RpcServer
-from muster_runtime.settings import load
 from muster_runtime.telemetry import Telemetry
 
 from muster_metadata.catalog.catalog import Catalog
@@ -44,7 +41,6 @@ from muster_metadata.nodes.configuration import UNREACHED, Unusable
 from muster_metadata.nodes.durability import weaknesses
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.service import METHOD_LIMITS, MetadataServicer
 from muster_metadata.settings import MetadataSettings
 
 if TYPE_CHECKING:
@@ -61,12 +57,11 @@ class Metadata:
 
     Args:
         settings: where the log is, and times.
-        telemetry: where its numbers go; nothing is counted if absent.
+        telemetry: where its numbers go; nowhere if absent.
 
     Attributes:
-        measures: what it counts; None: nothing.
+        measures: what it counts.
         traces: what makes the spans of appends; None: nothing does.
-        log_streams: open streams of coordinators to their logs.
         outdated: set when the cluster turned out to use what this version does not know.
     """
 
@@ -141,9 +136,8 @@ class Metadata:
         self.outdated = asyncio.Event()
         self._told = False
         self._waiting_since_ms = boot_ms()
-        self.log_streams = 0
-        self.measures = None if telemetry is None else MetadataMeasures(self)
-        if telemetry is not None and self.measures is not None:
+        self.measures = MetadataMeasures(self.quorum, self.upkeep, self._ready)
+        if telemetry is not None:
             telemetry.add(self.measures)
         self.traces = None if telemetry is None else _traces(telemetry)
         if self.traces is not None:
@@ -153,15 +147,6 @@ class Metadata:
     def ready(self) -> asyncio.Event:
         """Set once a majority of the nodes said which cluster this is and what it has enabled."""
         return self._ready
-
-    def add_to(self, server: RpcServer) -> None:
-        """Adds the service to a server, and ends its streams when that stops. Before the server starts."""
-        server.add(
-            metadata_pb2_grpc.add_MetadataServiceServicer_to_server,
-            MetadataServicer(self),
-            method_limits=METHOD_LIMITS,
-        )
-        server.on_stop(self.drain)
 
     async def start(self) -> None:
         """Begins to connect and to read; until a majority of the nodes answers, calls are refused."""
@@ -283,58 +268,3 @@ def _traces(telemetry: Telemetry) -> "MetadataTraces | None":
     from muster_metadata.traces import MetadataTraces
 
     return MetadataTraces(telemetry.tracing)
-
-
-class MetadataServer:
-    """A `Metadata` with a server of its own.
-
-    Args:
-        settings: where the log is, where to listen, and times; the environment's if absent.
-        server: what to serve it on; a plain one if absent.
-        telemetry: where its numbers go; nothing is counted if absent.
-    """
-
-    def __init__(
-        self,
-        settings: MetadataSettings | None = None,
-        server: RpcServer | None = None,
-        telemetry: Telemetry | None = None,
-    ) -> None:
-        self.settings = load(MetadataSettings) if settings is None else settings
-        self.server = RpcServer(telemetry=telemetry) if server is None else server
-        self.metadata = Metadata(self.settings, telemetry)
-        self.metadata.add_to(self.server)
-        self._serving: asyncio.Task[None] | None = None
-
-    @property
-    def address(self) -> str:
-        """`host:port` that other services reach it at, after `start`."""
-        if self.settings.advertise:
-            return self.settings.advertise
-        host = self.settings.listen.rpartition(":")[0]
-        return f"{host}:{self.server.port}"
-
-    async def start(self) -> int:
-        """Listens and begins to connect to the log; health turns to serving once a majority of it answers.
-
-        Returns:
-            The bound port.
-        """
-        port = await self.server.start(self.settings.listen)
-        await self.metadata.start()
-        self._serving = asyncio.create_task(self._serve(), name="metadata-serving")
-        return port
-
-    async def stop(self, grace_ms: int = 1_000) -> None:
-        """Ends the streams, then the calls, then the connections."""
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.gather(self._serving, return_exceptions=True)
-        await self.server.stop(grace_ms)
-        await self.metadata.stop()
-
-    async def _serve(self) -> None:
-        await self.metadata.ready.wait()
-        await self.server.set_serving(True)
-        await self.metadata.outdated.wait()
-        await self.server.set_serving(False)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster_core.features import lacking
 from muster_core.log.topics import CHANGE_ID_BYTES, name_of
@@ -20,11 +20,9 @@ from muster_metadata.log.logs import MAX_NAME_BYTES
 from muster_metadata.log.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
+from muster_metadata.metadata import Metadata
 from muster_metadata.nodes.entries import Entry
 from muster_metadata.nodes.reply import Reply, Status
-
-if TYPE_CHECKING:
-    from muster_metadata.metadata import Metadata
 
 METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
 """Largest request in bytes, where it is not the server's default."""
@@ -35,7 +33,7 @@ _MESSAGE_BYTES = 8 << 20
 class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     """Implements `muster.internal.v1.MetadataService` on top of a `Metadata`."""
 
-    def __init__(self, metadata: "Metadata") -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
     async def Log(  # type: ignore[override]
@@ -51,11 +49,11 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             metadata.measures,
             metadata.traces,
         )
-        metadata.log_streams += 1
+        metadata.measures.log_streams += 1
         try:
             await stream.serve(request_iterator, metadata.stopping)
         finally:
-            metadata.log_streams -= 1
+            metadata.measures.log_streams -= 1
 
     async def Lease(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.LeaseRequest], context: Any

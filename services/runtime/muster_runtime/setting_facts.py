@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from muster_runtime.rpc.channels import Address
+from muster_runtime.addresses import Address
 from muster_runtime.settings import Settings
 
 _UNITS = {"ms": "ms", "bytes": "bytes"}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
+from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.channels import Address
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import Settings, check_environment, load
@@ -21,7 +21,7 @@ from muster_runtime.telemetry import Telemetry, TelemetrySettings
 if TYPE_CHECKING:
     from muster_coordinator import Coordinator
     from muster_discovery import Discovery
-    from muster_metadata.metadata import MetadataServer
+    from muster_metadata.server import MetadataServer
 
 log = structlog.get_logger()
 
@@ -134,7 +134,7 @@ def parse_roles(text: str) -> tuple[str, ...]:
 def kind_of(role: str) -> RoleKind:
     """Imports a role; a process loads only what it runs."""
     if role == METADATA:
-        from muster_metadata.metadata import MetadataServer
+        from muster_metadata.server import MetadataServer
         from muster_metadata.settings import MetadataSettings
 
         return RoleKind(

@@ -27,8 +27,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogUnreadableError
 
 from muster_audit.reading.entries import entries_batch
-from muster_audit.reading.sources import EXPORT_MARK
 
+EXPORT_MARK = "_muster_export.json"
 FORMAT = 1
 FILE_ENTRIES = 100_000
 

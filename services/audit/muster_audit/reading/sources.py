@@ -10,7 +10,6 @@ from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogReader, LogUnreadableError
 
-EXPORT_MARK = "_muster_export.json"
 """File at the top of an export that says what it is of."""
 
 
@@ -200,7 +199,7 @@ def open_source(address: str) -> LogSource:
     """
     if "://" in address:
         return NodesSource(address)
-    from muster_audit.reading.exported import ExportSource
+    from muster_audit.reading.exported import EXPORT_MARK, ExportSource
 
     folder = Path(address)
     if not (folder / EXPORT_MARK).is_file():

@@ -15,8 +15,8 @@ from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
-from muster_runtime.view import ClusterView
 
 from muster_coordinator.api.answers import Answers, Ask
 from muster_coordinator.ownership.ownership import Ownership

@@ -8,25 +8,23 @@ from typing import Any
 
 import grpc
 import structlog
-from muster_core.catalog import Catalog
-from muster_core.events import FeaturesEnabled, TopicsChanged
-from muster_core.features import NO_FEATURES, Feature, known_of
+from muster_core.events import Event, Push
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
-from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_runtime.addresses import Address
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.logs import alarm
-from muster_runtime.rpc.channels import Address
-from muster_runtime.view import ClusterView
 
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
+from muster_coordinator.ownership.cluster_follower import ClusterFollower
 from muster_coordinator.ownership.lease import LeaseKeeper
 from muster_coordinator.ownership.peers import Peers
 from muster_coordinator.ownership.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
-from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.dependencies import Dependencies
+from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
-from muster_coordinator.shard.surroundings import Surroundings
 
 log = structlog.get_logger()
 
@@ -66,7 +64,9 @@ class Ownership:
         me: this coordinator, as clients reach it.
         view: the cluster, pushed by metadata.
         lease: held or not; told what is served.
-        surroundings: what all shards share; its `changed` must be `shard_changed`.
+        follower: the topics and the features.
+        shared: what all shards share.
+        listener: told of the shards too.
         loader: reads logs.
         peers: asks other coordinators.
         pace: limits and times.
@@ -77,7 +77,9 @@ class Ownership:
         me: common_pb2.Coordinator,
         view: ClusterView,
         lease: LeaseKeeper,
-        surroundings: Callable[["Ownership"], Surroundings],
+        follower: ClusterFollower,
+        shared: Dependencies,
+        listener: ShardListener,
         loader: Loader,
         peers: Peers,
         pace: OwnershipPace,
@@ -87,7 +89,9 @@ class Ownership:
         self._me = me
         self._view = view
         self._lease = lease
-        self._around = surroundings(self)
+        self._follower = follower
+        self._shared = shared
+        self._listener = listener
         self._loader = loader
         self._peers = peers
         self._pace = pace
@@ -102,12 +106,7 @@ class Ownership:
         self._live: frozenset[str] = frozenset()
         self._live_since_ms = 0
         self._known_addresses: frozenset[Address] = frozenset()
-        self.catalog: Catalog | None = None
-        self._pushed: metadata_pb2.TopicCatalog | None = None
-        self._topics: dict[str, discovery_pb2.Topic] | None = None
-        self._caught_up = False
         self._catching_up: asyncio.Task[None] | None = None
-        self._features = NO_FEATURES
         self._background: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -164,17 +163,13 @@ class Ownership:
     @property
     def core_failures(self) -> int:
         """How often a core raised."""
-        return self._around.faults.count
+        return self._shared.faults.count
 
     # --- lease
 
-    def may_answer(self, now_ms: int) -> bool:
-        """Whether clients may be answered at a boot time: the lease is held, and the topics are known."""
-        return self._caught_up and self._lease.may_answer(now_ms)
-
     def suspended(self) -> None:
         """The lease's deadline passed."""
-        self._caught_up = False
+        self._follower.lapsed()
         if self._catching_up is not None:
             self._catching_up.cancel()
         for shard in self.shards.values():
@@ -187,23 +182,12 @@ class Ownership:
         self._catching_up = self._in_background(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """Hears of every deletion of a topic that was answered while this process had no lease.
-
-        Who answers a deletion waits for those that hold a lease: this one asks for the end of the catalog's
-        log after it has one, so either waits for the other (docs/safety.md, "Topics").
-        """
-        seen = 0
-        while (cluster := self._view.cluster) is None:
-            seen = await self._view.wait_change(seen)
-        end = await self._loader.acknowledged(cluster.shard_count)
-        while True:
-            seen = self._view.changes
-            self._note_topics()
-            if self.catalog is not None and self.catalog.offset >= end.offset:
-                break
-            await self._view.wait_change(seen)
-        self._caught_up = True
+        await self._follower.catch_up(self._tell)
         self.reconcile()
+
+    def _tell(self, event: Event) -> None:
+        for shard in tuple(self.shards.values()):
+            shard.tell(event)
 
     # --- what others ask
 
@@ -248,16 +232,21 @@ class Ownership:
 
     # --- reconciling
 
-    def shard_changed(self, shard: OwnedShard) -> None:
-        """A shard began or ceased to be served."""
+    def pushed(self, shard: OwnedShard, push: Push) -> None:
+        """See `ShardListener`."""
+        self._listener.pushed(shard, push)
+
+    def changed(self, shard: OwnedShard) -> None:
+        """See `ShardListener`."""
+        self._listener.changed(shard)
         if shard.phase is Phase.GONE and self.shards.get(shard.number) is shard:
             del self.shards[shard.number]
             if shard.reloads and not self._stopped:
-                self._not_before_ms[shard.number] = self._around.faults.not_before_ms(shard.number)
+                self._not_before_ms[shard.number] = self._shared.faults.not_before_ms(shard.number)
                 asyncio.get_running_loop().call_soon(self.reconcile)
             else:
                 self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
-                self._around.faults.forget(shard.number)
+                self._shared.faults.forget(shard.number)
         if shard.phase is Phase.SERVING:
             self._given.pop(shard.number, None)
             self._failures.pop(shard.number, None)
@@ -272,8 +261,7 @@ class Ownership:
             return
         self._lease.set_lease_ms(self._view.lease_ms)
         self._note_live()
-        self._note_topics()
-        self._note_features()
+        self._follower.note(self._tell)
         picture = self._picture()
         if picture is None:
             return
@@ -281,7 +269,7 @@ class Ownership:
         for shard in tuple(self._pulls_not_asked):
             if not still_wanted(picture, shard):
                 self._cancel(shard)
-        if not self.may_answer(self._now_ms()):
+        if not self._follower.may_answer(self._now_ms()):
             return
         for held in self.shards.values():
             if held.suspended:
@@ -315,7 +303,7 @@ class Ownership:
             if self._not_before_ms.get(action.shard, 0) > now_ms or action.shard in self._tasks:
                 continue
             phase = Phase.CLAIMING if isinstance(action, Claim) else Phase.ELSEWHERE
-            shard = OwnedShard(action.shard, self._around, phase, action.above_epoch)
+            shard = OwnedShard(action.shard, self._shared, self, phase, action.above_epoch)
             self.shards[action.shard] = shard
             work = self._claim(shard, action) if isinstance(action, Claim) else self._pull(shard, action)
             task = asyncio.get_running_loop().create_task(self._acquire(shard, work))
@@ -382,13 +370,13 @@ class Ownership:
         await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
 
     def _image(self, shard: int) -> LogImage:
-        return self._loader.image(shard, self._around.faults.quarantine(shard))
+        return self._loader.image(shard, self._shared.faults.quarantine(shard))
 
     def _pause(self, shard: int) -> None:
         """Before a shard is tried again: twice as long after each failure in a row."""
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
         pause_ms = min(self._pace.retry_ms << min(failures - 1, 10), self._pace.retry_max_ms)
-        not_before_ms = self._around.faults.not_before_ms(shard)
+        not_before_ms = self._shared.faults.not_before_ms(shard)
         self._not_before_ms[shard] = max(self._now_ms() + pause_ms, not_before_ms)
 
     def _cancel(self, shard: int) -> None:
@@ -422,46 +410,6 @@ class Ownership:
         nodes = () if cluster is None else cluster.coordinators
         gone = discovery_pb2.COORDINATOR_STATE_DEAD
         return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
-
-    def _note_topics(self) -> None:
-        pushed = self._view.catalog
-        if pushed is None or pushed is self._pushed:
-            return
-        self._pushed = pushed
-        before, self._topics = self._topics, {topic.name: topic for topic in pushed.topics}
-        topics = self._topics
-        self.catalog = Catalog(
-            pushed.version.offset,
-            {name: topic.partitions for name, topic in topics.items()},
-            {removed.name: removed.offset for removed in pushed.deletions},
-            {name: topic.incarnation for name, topic in topics.items()},
-            pushed.deletions_since,
-        )
-        changed: frozenset[str] = frozenset()
-        deleted: frozenset[str] = frozenset()
-        if before is not None:
-            changed = frozenset(
-                name
-                for name in before.keys() | topics.keys()
-                if _are_different(before.get(name), topics.get(name))
-            )
-            deleted = frozenset(before.keys() - topics.keys())
-        event = TopicsChanged(changed, deleted, self.catalog)
-        for shard in tuple(self.shards.values()):
-            shard.tell(event)
-        self._lease.carried_out(self.catalog.offset)
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        """What the cluster has enabled, from whoever was the first to say so."""
-        return known_of(self._view.features) | self._lease.features
-
-    def _note_features(self) -> None:
-        features = self.features
-        if features != self._features:
-            self._features = features
-            for shard in tuple(self.shards.values()):
-                shard.tell(FeaturesEnabled(features))
 
     def _picture(self) -> Picture | None:
         cluster = self._view.cluster
@@ -510,17 +458,7 @@ class Ownership:
             await asyncio.sleep(self._pace.tick_ms / 1000)
 
     def _now_ms(self) -> int:
-        return self._around.now().boot_ms
-
-
-def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
-    """Whether a topic came, went, came again, or got another number of partitions."""
-    if before is None or now is None:
-        return before is not now
-    if before.partitions != now.partitions:
-        return True
-    # An instance of metadata of an older version does not tell incarnations.
-    return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)
+        return self._shared.now().boot_ms
 
 
 def _no(outcome: peer_pb.HandoffOutcome.ValueType, message: str) -> peer_pb.RequestHandoffResponse:

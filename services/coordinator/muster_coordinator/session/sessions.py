@@ -15,7 +15,7 @@ from muster_coordinator.api.calls import Calls
 from muster_coordinator.session.breaks import Breaks
 from muster_coordinator.session.calls import CallTraces, Tally
 from muster_coordinator.session.outbox import Queued
-from muster_coordinator.session.stream import SessionStream, StreamSurroundings
+from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -59,7 +59,7 @@ class Sessions:
         )
         self._queued = Queued()
         self._relieving = False
-        self._around = StreamSurroundings(
+        self._around = StreamDependencies(
             settings,
             calls,
             {},

@@ -49,7 +49,7 @@ _ATTACHED = (error_code.NONE, error_code.REBALANCE_IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSurroundings:
+class StreamDependencies:
     """What all streams of a process share.
 
     Attributes:
@@ -93,7 +93,7 @@ class SessionStream:
         around: what all streams share.
     """
 
-    def __init__(self, stream_id: int, host: str, around: StreamSurroundings) -> None:
+    def __init__(self, stream_id: int, host: str, around: StreamDependencies) -> None:
         settings = around.settings
         self.stream_id = stream_id
         self.client_id = ""

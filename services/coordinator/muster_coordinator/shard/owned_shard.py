@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 import structlog
 from muster_core import error_code
@@ -14,6 +15,7 @@ from muster_core.events import (
     Event,
     GroupRequest,
     GroupResponse,
+    Push,
     Suspend,
     TopicsChanged,
     Unload,
@@ -34,8 +36,8 @@ from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped, ShardLog
 from muster_coordinator.shard.core_driver import CoreDriver, Outlets, Sink
+from muster_coordinator.shard.dependencies import Dependencies
 from muster_coordinator.shard.phase import NOT_SURE, Phase
-from muster_coordinator.shard.surroundings import Surroundings
 
 log = structlog.get_logger()
 
@@ -45,12 +47,23 @@ _SUSPEND = Suspend()
 _NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
 
 
+class ShardListener(Protocol):
+    """Who is told of a shard."""
+
+    def changed(self, shard: "OwnedShard") -> None:
+        """It began or ceased to be served."""
+
+    def pushed(self, shard: "OwnedShard", push: Push) -> None:
+        """Its core has news for a session stream."""
+
+
 class OwnedShard:
     """One shard: in which phase it is here and, while it is loaded, its core and its log.
 
     Args:
         number: the shard.
-        surroundings: what all shards share.
+        shared: what all shards share.
+        listener: told of it.
         phase: ELSEWHERE while another owner still serves it, CLAIMING if there is none.
         known_epoch: highest epoch that was heard of.
 
@@ -60,7 +73,14 @@ class OwnedShard:
         loaded_records: how many records the load replayed.
     """
 
-    def __init__(self, number: int, surroundings: Surroundings, phase: Phase, known_epoch: int = 0) -> None:
+    def __init__(
+        self,
+        number: int,
+        shared: Dependencies,
+        listener: ShardListener,
+        phase: Phase,
+        known_epoch: int = 0,
+    ) -> None:
         self.number = number
         self.phase = phase
         self.epoch = known_epoch
@@ -68,7 +88,8 @@ class OwnedShard:
         self.reloads = False
         self.load_ms = 0
         self.loaded_records = 0
-        self._around = surroundings
+        self._shared = shared
+        self._listener = listener
         self._driver: CoreDriver | None = None
         self._log: ShardLog | None = None
         self._kept: KeptSnapshots | None = None
@@ -119,13 +140,13 @@ class OwnedShard:
             LogStopped: somebody else claimed it with a higher epoch, or its log is gone or cut.
             LoadFailed: its log must not be served; the shard stays here as FAILED and says so.
         """
-        around = self._around
+        shared = self._shared
         self._become(Phase.CLAIMING)
         # What is deleted from now on may not have been carried out by the owner before.
-        heard = around.catalog()
+        heard = shared.catalog()
         known = 0 if heard is None else heard.offset
-        nonce = around.nonces.next()
-        who = around.claimant
+        nonce = shared.nonces.next()
+        who = shared.claimant
         step = metadata_pb2.ClaimStep(
             node_id=who.node_id,
             session=who.session,
@@ -134,11 +155,11 @@ class OwnedShard:
             above_epoch=above_epoch,
         )
         try:
-            result = await around.log.submit(self.number, step)
+            result = await shared.log.submit(self.number, step)
             self.epoch = _claimed(result)
             self._become(Phase.LOADING)
-            began_ms = around.now().boot_ms
-            await around.loader.load(image, result.epoch, nonce, result.end)
+            began_ms = shared.now().boot_ms
+            await shared.loader.load(image, result.epoch, nonce, result.end)
         except LogStopped as error:
             if not error.fenced:
                 self._fail(str(error))
@@ -154,41 +175,43 @@ class OwnedShard:
     def _serve(
         self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int, catalog_offset: int
     ) -> None:
-        around = self._around
-        watch = around.watch(image.core)
+        shared = self._shared
+        watch = shared.watch(image.core)
         shard_log = self._log = ShardLog(
             self.number,
             self.epoch,
             nonce,
             end,
-            around.log,
-            around.nonces,
+            shared.log,
+            shared.nonces,
             self._appended,
             self._log_stopped,
             watch,
         )
-        outlets = Outlets(shard_log.append, partial(around.pushed, self), self.refuse, self._core_failed)
+        outlets = Outlets(
+            shard_log.append, partial(self._listener.pushed, self), self.refuse, self._core_failed
+        )
         self._kept = KeptSnapshots(shard_log, image)
-        image.core.ask_for_room(around.room)
-        suspects = around.faults.suspects(self.number)
+        image.core.ask_for_room(shared.room)
+        suspects = shared.faults.suspects(self.number)
         self._driver = CoreDriver(
             self.number,
             image.core,
             outlets,
-            around.now,
-            around.may_answer,
+            shared.now,
+            shared.may_answer,
             watch,
-            Journal(image.core, suspects, around.faults.folder.max_events_bytes) if suspects else None,
+            Journal(image.core, suspects, shared.faults.folder.max_events_bytes) if suspects else None,
         )
         self._become(Phase.SERVING)
-        self._driver.begin(self.epoch, around.features())
+        self._driver.begin(self.epoch, shared.features())
         if not self.serving:
             return  # its core failed at once
-        catalog = around.catalog()
+        catalog = shared.catalog()
         if catalog is not None:
             self.tell(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
         self.loaded_records = image.records
-        self.load_ms = around.now().boot_ms - began_ms
+        self.load_ms = shared.now().boot_ms - began_ms
         log.info(
             "shard_loaded",
             shard=self.number,
@@ -197,7 +220,7 @@ class OwnedShard:
             snapshot=image.base.upto.stream_id,
             load_ms=self.load_ms,
         )
-        around.changed(self)
+        self._listener.changed(self)
 
     # --- calls
 
@@ -241,9 +264,9 @@ class OwnedShard:
     async def _settled(self) -> None:
         """Waits for the end of a load or a hand-over, but not for long."""
         if self.phase in (Phase.CLAIMING, Phase.LOADING):
-            await self._wait_phase(self._around.load_wait_ms)
+            await self._wait_phase(self._shared.load_wait_ms)
         if self.phase is Phase.HANDING_OVER:
-            await self._wait_phase(self._around.handoff_wait_ms)
+            await self._wait_phase(self._shared.handoff_wait_ms)
 
     def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
         """Starts a call that needs no barrier, without waiting for a load or a hand-over to end.
@@ -257,7 +280,7 @@ class OwnedShard:
             What `abandon` takes; None: it was answered.
         """
         driver = self._driver
-        if driver is None or self.phase is not Phase.SERVING or not driver.sure(self._around.now().boot_ms):
+        if driver is None or self.phase is not Phase.SERVING or not driver.sure(self._shared.now().boot_ms):
             refused = self._refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
@@ -274,7 +297,7 @@ class OwnedShard:
 
     @property
     def _may_answer(self) -> bool:
-        held = not self.suspended and self._around.may_answer(self._around.now().boot_ms)
+        held = not self.suspended and self._shared.may_answer(self._shared.now().boot_ms)
         return self.phase is Phase.SERVING and held
 
     def _refused(self, message: GroupRequest) -> GroupResponse | None:
@@ -288,7 +311,7 @@ class OwnedShard:
         """Whether a majority confirmed that the claim still stands."""
         assert self._log is not None
         try:
-            await asyncio.wait_for(self._log.barrier(), self._around.barrier_wait_ms / 1000)
+            await asyncio.wait_for(self._log.barrier(), self._shared.barrier_wait_ms / 1000)
         except (TimeoutError, LogStopped):
             return False
         except asyncio.CancelledError:
@@ -409,7 +432,7 @@ class OwnedShard:
         if self._driver is not None:
             self._driver.stop_time()
         try:
-            async with asyncio.timeout(self._around.handoff_wait_ms / 1000):
+            async with asyncio.timeout(self._shared.handoff_wait_ms / 1000):
                 await self._log.until_idle()
                 await self._store_handoff()
         except TimeoutError:
@@ -420,10 +443,10 @@ class OwnedShard:
 
     async def _store_handoff(self) -> None:
         handoff = records_pb2.Handoff(
-            node_id=self._around.claimant.node_id,
+            node_id=self._shared.claimant.node_id,
             successor=self.successor.node_id if self.successor is not None else "",
         )
-        record = records_pb2.Record(written_at_ms=self._around.now().wall_ms, handoff=handoff)
+        record = records_pb2.Record(written_at_ms=self._shared.now().wall_ms, handoff=handoff)
         await self._store(record, ends_log=True)
 
     async def store_marker(self, snapshot: records_pb2.Snapshot) -> metadata_pb2.LogEnd | None:
@@ -431,7 +454,7 @@ class OwnedShard:
         if self.phase is not Phase.SERVING:
             return None
         return await self._store(
-            records_pb2.Record(written_at_ms=self._around.now().wall_ms, snapshot=snapshot)
+            records_pb2.Record(written_at_ms=self._shared.now().wall_ms, snapshot=snapshot)
         )
 
     async def _store(
@@ -453,12 +476,12 @@ class OwnedShard:
         self.successor = successor
         self._become(Phase.GONE)
         self._drop(Unload(successor))
-        self._around.changed(self)
+        self._listener.changed(self)
 
     def _core_failed(self, failure: Failure) -> None:
         """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
-        around = self._around
-        verdict, fault = around.faults.judge(self.number, failure, around.now().boot_ms)
+        shared = self._shared
+        verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms)
         told = self._tell_failure(failure, fault, verdict)
         match verdict:
             case Verdict.RELOAD:
@@ -489,11 +512,11 @@ class OwnedShard:
         self.reloads = self.phase is not Phase.HANDING_OVER
         self._become(Phase.GONE)
         self._drop(None)
-        self._around.changed(self)
+        self._listener.changed(self)
 
     def _release(self, group_id: str) -> pb.ReleaseGroupResponse:
         """Takes a group out of quarantine; what was left out of it is loaded."""
-        if not self._around.faults.release(self.number, group_id):
+        if not self._shared.faults.release(self.number, group_id):
             code = error_code.GROUP_ID_NOT_FOUND
             return pb.ReleaseGroupResponse(
                 error_code=code, shard_epoch=self.epoch, error_message=_NOT_QUARANTINED
@@ -506,7 +529,7 @@ class OwnedShard:
         alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
         self._drop(last_event)
         self._become(Phase.FAILED)
-        self._around.changed(self)
+        self._listener.changed(self)
 
     def _drop(self, last_event: Event | None) -> None:
         """Ends core and log; the core is told an event, or nothing where it must not be asked any more."""
@@ -518,7 +541,7 @@ class OwnedShard:
             if last_event is None:
                 driver.drop(_RELOADING)
             elif failure := driver.end(last_event):
-                fault = self._around.faults.note(self.number, failure)
+                fault = self._shared.faults.note(self.number, failure)
                 self._tell_failure(failure, fault, Verdict.GIVEN_UP)
         if shard_log is not None:
             shard_log.close()

@@ -22,7 +22,7 @@ from muster_coordinator.log.log_client import Log, LogClient, Step
 from muster_coordinator.log.watch import Watch, Watches
 from muster_coordinator.ownership.lease import LeaseKeeper
 from muster_coordinator.ownership.ownership import Ownership
-from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
@@ -143,6 +143,23 @@ class MeasuredLog:
         return [*self._durations.samples(), *self._records.samples(), *self._bytes.samples()]
 
 
+class _CountedLoads:
+    """A `ShardListener` that counts how long shards took to load, and passes everything on."""
+
+    def __init__(self, listener: ShardListener, loads: Histogram, loaded: Counter) -> None:
+        self.pushed = listener.pushed
+        self._changed = listener.changed
+        self._loads = loads
+        self._loaded = loaded
+
+    def changed(self, shard: OwnedShard) -> None:
+        """See `ShardListener`."""
+        if shard.phase is Phase.SERVING:
+            self._loads.observe(shard.load_ms / 1000)
+            self._loaded.add((), shard.loaded_records)
+        self._changed(shard)
+
+
 class CoordinatorMeasures:
     """The numbers of one coordinator.
 
@@ -190,16 +207,9 @@ class CoordinatorMeasures:
         """What answers unary calls, with its answers counted and its joins known to their rebalance."""
         return self.calls.timed(answer if self.traces is None else self.traces.noting(answer))
 
-    def also(self, changed: Callable[[OwnedShard], None]) -> Callable[[OwnedShard], None]:
-        """What is told that a shard began or ceased to be served, with loads counted."""
-
-        def counted(shard: OwnedShard) -> None:
-            if shard.phase is Phase.SERVING:
-                self._loads.observe(shard.load_ms / 1000)
-                self._loaded.add((), shard.loaded_records)
-            changed(shard)
-
-        return counted
+    def listening(self, listener: ShardListener) -> ShardListener:
+        """Who is told of shards, with their loads counted."""
+        return _CountedLoads(listener, self._loads, self._loaded)
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""

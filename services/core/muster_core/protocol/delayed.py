@@ -1,14 +1,31 @@
 """The four things that wait in the purgatory: join phases (two kinds), syncs and heartbeats."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_core.waiting.purgatory import DelayedOperation
 from muster_core.waiting.timing_wheel import Timer
 
-if TYPE_CHECKING:
-    from muster_core.protocol.rebalance import Rebalancer
+
+class Rebalancer(Protocol):
+    """What is told when a wait is over."""
+
+    @property
+    def initial_delay_ms(self) -> int:
+        """How long an empty group gathers members."""
+
+    def watch_join(self, operation: "DelayedJoin") -> None:
+        """Lets a join phase wait in the purgatory."""
+
+    def complete_join(self, group: Group) -> None:
+        """A join phase is over."""
+
+    def sync_expired(self, group: Group, generation: int) -> None:
+        """Members of a generation did not sync in time."""
+
+    def session_ended(self, group: Group, member: Member, timer: "DelayedHeartbeat") -> None:
+        """A member was silent for its session time-out."""
 
 
 class DelayedJoin(DelayedOperation):
@@ -16,7 +33,7 @@ class DelayedJoin(DelayedOperation):
 
     __slots__ = ("_rebalancer", "group")
 
-    def __init__(self, rebalancer: "Rebalancer", group: Group, delay_ms: int) -> None:
+    def __init__(self, rebalancer: Rebalancer, group: Group, delay_ms: int) -> None:
         super().__init__(delay_ms)
         self._rebalancer = rebalancer
         self.group = group
@@ -44,7 +61,7 @@ class InitialDelayedJoin(DelayedJoin):
 
     __slots__ = ("_budget_ms",)
 
-    def __init__(self, rebalancer: "Rebalancer", group: Group, delay_ms: int, budget_ms: int) -> None:
+    def __init__(self, rebalancer: Rebalancer, group: Group, delay_ms: int, budget_ms: int) -> None:
         super().__init__(rebalancer, group, delay_ms)
         self._budget_ms = budget_ms
 
@@ -69,7 +86,7 @@ class DelayedSync(DelayedOperation):
 
     __slots__ = ("_generation", "_group", "_rebalancer")
 
-    def __init__(self, rebalancer: "Rebalancer", group: Group, generation: int, delay_ms: int) -> None:
+    def __init__(self, rebalancer: Rebalancer, group: Group, generation: int, delay_ms: int) -> None:
         super().__init__(delay_ms)
         self._rebalancer = rebalancer
         self._group = group
@@ -97,7 +114,7 @@ class DelayedHeartbeat(Timer):
 
     __slots__ = ("_group", "_member", "_rebalancer")
 
-    def __init__(self, rebalancer: "Rebalancer", group: Group, member: Member) -> None:
+    def __init__(self, rebalancer: Rebalancer, group: Group, member: Member) -> None:
         super().__init__()
         self._rebalancer = rebalancer
         self._group = group

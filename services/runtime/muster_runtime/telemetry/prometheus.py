@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
+from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
-from muster_runtime.rpc.channels import Address
 from muster_runtime.telemetry.instruments import Distribution, Sample
 from muster_runtime.telemetry.metric import Kind, Metric
 

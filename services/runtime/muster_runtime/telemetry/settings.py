@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from muster_runtime.rpc.channels import ListenAddress
+from muster_runtime.addresses import ListenAddress
 from muster_runtime.settings import Settings
 
 

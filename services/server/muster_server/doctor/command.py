@@ -15,9 +15,9 @@ from muster_coordinator import CoordinatorSettings
 from muster_discovery import DiscoverySettings
 from muster_metadata.nodes.addresses import BadUrlsError
 from muster_metadata.settings import MetadataSettings
+from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.channels import parse_addresses
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import Settings, load
 from rich.console import Console

@@ -15,9 +15,10 @@ from muster_core.features import Feature
 from muster_discovery import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.channels import open_channel, parse_addresses
+from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import load
 from rich.console import Console

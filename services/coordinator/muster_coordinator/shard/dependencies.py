@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from muster_core.catalog import Catalog
 from muster_core.clock import Now
-from muster_core.events import Push
 from muster_core.features import Feature
 from muster_core.shard import Shard
 
@@ -14,9 +12,6 @@ from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Log, Nonces
 from muster_coordinator.log.watch import Watch
-
-if TYPE_CHECKING:
-    from muster_coordinator.shard.owned_shard import OwnedShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class Claimant:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Dependencies:
     """What all shards of a process share.
 
     Attributes:
@@ -46,8 +41,6 @@ class Surroundings:
         now: both clocks.
         may_answer: whether the lease is held at a boot time.
         features: what the cluster has enabled; complete while the lease is held.
-        changed: told when a shard began or ceased to be served.
-        pushed: takes the core's news for session streams.
         catalog: the topics as this process has carried them out; None: not heard of yet.
         load_wait_ms: how long a call waits for a load to end before it is answered
             COORDINATOR_LOAD_IN_PROGRESS.
@@ -65,8 +58,6 @@ class Surroundings:
     now: Callable[[], Now]
     may_answer: Callable[[int], bool]
     features: Callable[[], frozenset[Feature]]
-    changed: Callable[["OwnedShard"], None]
-    pushed: Callable[["OwnedShard", Push], None] = lambda _shard, _push: None
     catalog: Callable[[], Catalog | None] = lambda: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None
     room: Callable[[], bool] = lambda: True

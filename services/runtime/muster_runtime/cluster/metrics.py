@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_runtime import clock
+from muster_runtime.cluster.view import ClusterView
 from muster_runtime.telemetry.instruments import Sample
 from muster_runtime.telemetry.metric import Kind, Metric
-from muster_runtime.view import ClusterView
 
 _ROLE = {"role": ("discovery", "coordinator")}
 _STATES = {

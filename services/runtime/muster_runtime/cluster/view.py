@@ -13,8 +13,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_runtime import clock
-from muster_runtime._merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.about import software_version
+from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, merge_cluster
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.reads import read_within
 

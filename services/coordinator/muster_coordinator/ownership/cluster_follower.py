@@ -1,0 +1,118 @@
+"""The topics and the features of the cluster, as this process has carried them out in its shards."""
+
+from collections.abc import Callable
+
+from muster_core.catalog import Catalog
+from muster_core.events import Event, FeaturesEnabled, TopicsChanged
+from muster_core.features import NO_FEATURES, Feature, known_of
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.cluster.view import ClusterView
+
+from muster_coordinator.log.loader import Loader
+from muster_coordinator.ownership.lease import LeaseKeeper
+
+
+class ClusterFollower:
+    """Follows the catalog and the enabled features; nobody is answered by topics that may be outdated.
+
+    Args:
+        view: the cluster, pushed by metadata.
+        lease: held or not; told which changes of the catalog were carried out.
+        loader: knows the end of the catalog's log.
+
+    Attributes:
+        catalog: the topics as the shards were told of them; None: not heard of yet.
+    """
+
+    def __init__(self, view: ClusterView, lease: LeaseKeeper, loader: Loader) -> None:
+        self.catalog: Catalog | None = None
+        self._view = view
+        self._lease = lease
+        self._loader = loader
+        self._pushed: metadata_pb2.TopicCatalog | None = None
+        self._topics: dict[str, discovery_pb2.Topic] | None = None
+        self._features = NO_FEATURES
+        self._caught_up = False
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the cluster has enabled, from whoever was the first to say so."""
+        return known_of(self._view.features) | self._lease.features
+
+    def may_answer(self, now_ms: int) -> bool:
+        """Whether clients may be answered at a boot time: the lease is held, and the topics are known."""
+        return self._caught_up and self._lease.may_answer(now_ms)
+
+    def lapsed(self) -> None:
+        """The lease's deadline passed: deletions of topics are answered without this process from now on."""
+        self._caught_up = False
+
+    async def catch_up(self, tell: Callable[[Event], None]) -> None:
+        """Hears of every deletion of a topic that was answered while this process had no lease.
+
+        Who answers a deletion waits for those that hold a lease: this one asks for the end of the catalog's
+        log after it has one, so either waits for the other (docs/safety.md, "Topics").
+
+        Args:
+            tell: hands an event to all shards of this process.
+        """
+        seen = 0
+        while (cluster := self._view.cluster) is None:
+            seen = await self._view.wait_change(seen)
+        end = await self._loader.acknowledged(cluster.shard_count)
+        while True:
+            seen = self._view.changes
+            self._note_topics(tell)
+            if self.catalog is not None and self.catalog.offset >= end.offset:
+                break
+            await self._view.wait_change(seen)
+        self._caught_up = True
+
+    def note(self, tell: Callable[[Event], None]) -> None:
+        """Tells the shards what is new in the view; cheap when nothing is.
+
+        Args:
+            tell: hands an event to all shards of this process.
+        """
+        self._note_topics(tell)
+        features = self.features
+        if features != self._features:
+            self._features = features
+            tell(FeaturesEnabled(features))
+
+    def _note_topics(self, tell: Callable[[Event], None]) -> None:
+        pushed = self._view.catalog
+        if pushed is None or pushed is self._pushed:
+            return
+        self._pushed = pushed
+        before, self._topics = self._topics, {topic.name: topic for topic in pushed.topics}
+        topics = self._topics
+        self.catalog = Catalog(
+            pushed.version.offset,
+            {name: topic.partitions for name, topic in topics.items()},
+            {removed.name: removed.offset for removed in pushed.deletions},
+            {name: topic.incarnation for name, topic in topics.items()},
+            pushed.deletions_since,
+        )
+        changed: frozenset[str] = frozenset()
+        deleted: frozenset[str] = frozenset()
+        if before is not None:
+            changed = frozenset(
+                name
+                for name in before.keys() | topics.keys()
+                if _are_different(before.get(name), topics.get(name))
+            )
+            deleted = frozenset(before.keys() - topics.keys())
+        tell(TopicsChanged(changed, deleted, self.catalog))
+        self._lease.carried_out(self.catalog.offset)
+
+
+def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
+    """Whether a topic came, went, came again, or got another number of partitions."""
+    if before is None or now is None:
+        return before is not now
+    if before.partitions != now.partitions:
+        return True
+    # An instance of metadata of an older version does not tell incarnations.
+    return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)

@@ -1,0 +1,72 @@
+"""The metadata service with a server of its own."""
+
+import asyncio
+
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_runtime.rpc.server import RpcServer
+from muster_runtime.settings import load
+from muster_runtime.telemetry import Telemetry
+
+from muster_metadata.metadata import Metadata
+from muster_metadata.service import METHOD_LIMITS, MetadataServicer
+from muster_metadata.settings import MetadataSettings
+
+
+class MetadataServer:
+    """A `Metadata` with a server of its own.
+
+    Args:
+        settings: where the log is, where to listen, and times; the environment's if absent.
+        server: what to serve it on; a plain one if absent.
+        telemetry: where its numbers go; nothing is counted if absent.
+    """
+
+    def __init__(
+        self,
+        settings: MetadataSettings | None = None,
+        server: RpcServer | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.settings = load(MetadataSettings) if settings is None else settings
+        self.server = RpcServer(telemetry=telemetry) if server is None else server
+        self.metadata = Metadata(self.settings, telemetry)
+        self.server.add(
+            metadata_pb2_grpc.add_MetadataServiceServicer_to_server,
+            MetadataServicer(self.metadata),
+            method_limits=METHOD_LIMITS,
+        )
+        self.server.on_stop(self.metadata.drain)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` that other services reach it at, after `start`."""
+        if self.settings.advertise:
+            return self.settings.advertise
+        host = self.settings.listen.rpartition(":")[0]
+        return f"{host}:{self.server.port}"
+
+    async def start(self) -> int:
+        """Listens and begins to connect to the log; health turns to serving once a majority of it answers.
+
+        Returns:
+            The bound port.
+        """
+        port = await self.server.start(self.settings.listen)
+        await self.metadata.start()
+        self._serving = asyncio.create_task(self._serve(), name="metadata-serving")
+        return port
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Ends the streams, then the calls, then the connections."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+        await self.server.stop(grace_ms)
+        await self.metadata.stop()
+
+    async def _serve(self) -> None:
+        await self.metadata.ready.wait()
+        await self.server.set_serving(True)
+        await self.metadata.outdated.wait()
+        await self.server.set_serving(False)
