@@ -20,8 +20,6 @@ from muster_core.events import (
     TopicsChanged,
     Unload,
 )
-from muster_core.fault import Journal
-from muster_core.position import Position
 from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -34,10 +32,10 @@ from muster_coordinator.failstop.failures import Failure
 from muster_coordinator.failstop.faults import Fault, Verdict
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.log_image import LoadFailed, LogImage
-from muster_coordinator.log.shard_log import LogStopped, ShardLog
-from muster_coordinator.shard.core_driver import CoreDriver, Outlets, Sink
+from muster_coordinator.log.shard_log import LogStopped
 from muster_coordinator.shard.dependencies import Dependencies
 from muster_coordinator.shard.phase import NOT_SURE, Phase
+from muster_coordinator.shard.served_shard import Outlets, ServedShard, Sink
 
 log = structlog.get_logger()
 
@@ -90,12 +88,8 @@ class OwnedShard:
         self.loaded_records = 0
         self._shared = shared
         self._listener = listener
-        self._driver: CoreDriver | None = None
-        self._log: ShardLog | None = None
-        self._kept: KeptSnapshots | None = None
+        self._served: ServedShard | None = None
         self._phase_ended: asyncio.Event = asyncio.Event()
-        self._own_appends: dict[int, asyncio.Future[metadata_pb2.LogEnd | None]] = {}
-        self._resuming: asyncio.Task[None] | None = None
 
     @property
     def serving(self) -> bool:
@@ -110,26 +104,26 @@ class OwnedShard:
     @property
     def suspended(self) -> bool:
         """Whether it is loaded and answers nobody, because the lease is not held."""
-        return self._driver is not None and self._driver.suspended
+        return self._served is not None and self._served.suspended
 
     @property
     def core(self) -> Shard | None:
         """Its state, to be read only; None: it is not loaded."""
-        return None if self._driver is None else self._driver.core
+        return None if self._served is None else self._served.core
 
     @property
     def kept(self) -> KeptSnapshots | None:
         """Its log's snapshots; None: it is not served now."""
-        return self._kept if self.phase is Phase.SERVING else None
+        return self._served.kept if self._served is not None and self.phase is Phase.SERVING else None
 
     @property
     def open_calls(self) -> int:
         """Number of calls that wait for their answer."""
-        return 0 if self._driver is None else self._driver.open_calls
+        return 0 if self._served is None else self._served.open_calls
 
     def open_requests(self) -> Iterator[GroupRequest]:
         """The calls that wait for their answer."""
-        return iter(()) if self._driver is None else self._driver.open_requests()
+        return iter(()) if self._served is None else self._served.open_requests()
 
     # --- taking it
 
@@ -176,35 +170,11 @@ class OwnedShard:
         self, image: LogImage, nonce: bytes, end: metadata_pb2.LogEnd, began_ms: int, catalog_offset: int
     ) -> None:
         shared = self._shared
-        watch = shared.watch(image.core)
-        shard_log = self._log = ShardLog(
-            self.number,
-            self.epoch,
-            nonce,
-            end,
-            shared.log,
-            shared.nonces,
-            self._appended,
-            self._log_stopped,
-            watch,
-        )
-        outlets = Outlets(
-            shard_log.append, partial(self._listener.pushed, self), self.refuse, self._core_failed
-        )
-        self._kept = KeptSnapshots(shard_log, image)
-        image.core.ask_for_room(shared.room)
-        suspects = shared.faults.suspects(self.number)
-        self._driver = CoreDriver(
-            self.number,
-            image.core,
-            outlets,
-            shared.now,
-            shared.may_answer,
-            watch,
-            Journal(image.core, suspects, shared.faults.folder.max_events_bytes) if suspects else None,
-        )
+        pushed = partial(self._listener.pushed, self)
+        outlets = Outlets(pushed, self.refuse, self._core_failed, self._log_stopped)
+        self._served = ServedShard(self.number, self.epoch, nonce, end, image, shared, outlets)
         self._become(Phase.SERVING)
-        self._driver.begin(self.epoch, shared.features())
+        self._served.begin(shared.features())
         if not self.serving:
             return  # its core failed at once
         catalog = shared.catalog()
@@ -232,7 +202,7 @@ class OwnedShard:
             return refused
         if isinstance(message, pb.ReleaseGroupRequest):
             return self._release(message.group_id)
-        if isinstance(message, pb.OffsetFetchRequest) and not await self._barrier():
+        if isinstance(message, pb.OffsetFetchRequest) and not await self._confirmed():
             return self._refused(message) or self.refuse(
                 message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
             )
@@ -248,7 +218,7 @@ class OwnedShard:
             What answers such calls from now on, at once.
         """
         await self._settled()
-        confirmed = not barrier or (self._may_answer and await self._barrier())
+        confirmed = not barrier or (self._may_answer and await self._confirmed())
         return partial(self._read, confirmed=confirmed)
 
     def _read(self, message: GroupRequest, host: str, *, confirmed: bool) -> GroupResponse:
@@ -279,17 +249,17 @@ class OwnedShard:
         Returns:
             What `abandon` takes; None: it was answered.
         """
-        driver = self._driver
-        if driver is None or self.phase is not Phase.SERVING or not driver.sure(self._shared.now().boot_ms):
+        served = self._served
+        if served is None or self.phase is not Phase.SERVING or not served.sure(self._shared.now().boot_ms):
             refused = self._refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
-        return driver.start(message, host, answered)
+        return served.start(message, host, answered)
 
     def abandon(self, call_id: int) -> None:
         """The caller of an open call went away: it is not answered any more."""
-        if self._driver is not None:
-            self._driver.abandon(call_id)
+        if self._served is not None:
+            self._served.abandon(call_id)
 
     def refuse(self, message: GroupRequest, code: ErrorCode, text: str) -> GroupResponse:
         """The answer that says no, with the epoch known here."""
@@ -307,18 +277,9 @@ class OwnedShard:
         known = self.successor is not None
         return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))
 
-    async def _barrier(self) -> bool:
+    async def _confirmed(self) -> bool:
         """Whether a majority confirmed that the claim still stands."""
-        assert self._log is not None
-        try:
-            await asyncio.wait_for(self._log.barrier(), self._shared.barrier_wait_ms / 1000)
-        except (TimeoutError, LogStopped):
-            return False
-        except asyncio.CancelledError:
-            if self.phase is Phase.SERVING:
-                raise
-            return False
-        return True
+        return self._served is not None and await self._served.confirmed(self._shared.barrier_wait_ms)
 
     async def _ask(self, message: GroupRequest, host: str) -> GroupResponse:
         future: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
@@ -358,22 +319,15 @@ class OwnedShard:
         return self._stream_event(event)
 
     def _stream_event(self, event: Event) -> ErrorCode:
-        if self._driver is not None:
-            return self._driver.handle_of_stream(event)
+        if self._served is not None:
+            return self._served.handle_of_stream(event)
         moved = self.phase is Phase.GONE and self.successor is not None
         return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
 
     def tell(self, event: Event) -> None:
         """Hands an event from outside to the core; a shard that is not loaded has none."""
-        if self._driver is not None:
-            self._driver.handle(event)
-
-    def _appended(self, append_id: int, position: Position) -> None:
-        own = self._own_appends.pop(append_id, None)
-        if own is not None and self._log is not None:
-            own.set_result(self._log.end)
-        elif self._driver is not None:
-            self._driver.appended(append_id, position)
+        if self._served is not None:
+            self._served.handle(event)
 
     def _log_stopped(self, reason: LogStopped) -> None:
         if reason.fenced:
@@ -387,34 +341,17 @@ class OwnedShard:
 
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""
-        if self._resuming is not None:
-            # What it hears may have been true before this lapse only.
-            self._resuming.cancel()
-            self._resuming = None
-        if self._driver is not None:
-            self._driver.suspend()
+        if self._served is not None:
+            self._served.suspend()
 
     def resume(self) -> None:
         """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
-        if (
-            self.suspended
-            and self.phase is Phase.SERVING
-            and (self._resuming is None or self._resuming.done())
-        ):
-            self._resuming = asyncio.get_running_loop().create_task(self._resume())
+        if self._served is not None:
+            self._served.resume()
 
     async def verify(self) -> bool:
         """Asks a majority whether the claim still stands; if it does not, the shard is unloaded."""
-        return self._log is not None and await self._barrier()
-
-    async def _resume(self) -> None:
-        assert self._log is not None
-        try:
-            await self._log.barrier()
-        except LogStopped:
-            return
-        if self.phase is Phase.SERVING and self._driver is not None and self._driver.resume():
-            log.info("shard_resumed", shard=self.number, epoch=self.epoch)
+        return await self._confirmed()
 
     # --- giving it up
 
@@ -424,50 +361,36 @@ class OwnedShard:
         Args:
             successor: who claims it next; None: anybody.
         """
-        if self.phase is not Phase.SERVING or self._log is None:
+        served = self._served
+        if served is None or self.phase is not Phase.SERVING:
             self.unload(successor)
             return
         self._become(Phase.HANDING_OVER)
         self.successor = successor
-        if self._driver is not None:
-            self._driver.stop_time()
+        served.stop_time()
         try:
             async with asyncio.timeout(self._shared.handoff_wait_ms / 1000):
-                await self._log.until_idle()
-                await self._store_handoff()
+                await served.until_idle()
+                await served.store(self._handoff(), ends_log=True)
         except TimeoutError:
             # Not needed for safety: the successor's claim fences whatever is still on its way.
             log.warning("handoff_not_stored", shard=self.number, epoch=self.epoch)
         finally:
             self.unload(successor)
 
-    async def _store_handoff(self) -> None:
+    def _handoff(self) -> records_pb2.Record:
         handoff = records_pb2.Handoff(
             node_id=self._shared.claimant.node_id,
             successor=self.successor.node_id if self.successor is not None else "",
         )
-        record = records_pb2.Record(written_at_ms=self._shared.now().wall_ms, handoff=handoff)
-        await self._store(record, ends_log=True)
+        return records_pb2.Record(written_at_ms=self._shared.now().wall_ms, handoff=handoff)
 
     async def store_marker(self, snapshot: records_pb2.Snapshot) -> metadata_pb2.LogEnd | None:
         """Stores a Snapshot record; gives its place and hash, or None if the shard is given up meanwhile."""
-        if self.phase is not Phase.SERVING:
+        if self._served is None or self.phase is not Phase.SERVING:
             return None
-        return await self._store(
-            records_pb2.Record(written_at_ms=self._shared.now().wall_ms, snapshot=snapshot)
-        )
-
-    async def _store(
-        self, record: records_pb2.Record, *, ends_log: bool = False
-    ) -> metadata_pb2.LogEnd | None:
-        """Stores a record that the core does not know of."""
-        if self._log is None:
-            return None  # fenced meanwhile
-        append_id = min(self._own_appends, default=0) - 1
-        stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
-        self._own_appends[append_id] = stored
-        self._log.append(append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log)
-        return await asyncio.shield(stored)
+        record = records_pb2.Record(written_at_ms=self._shared.now().wall_ms, snapshot=snapshot)
+        return await self._served.store(record)
 
     def unload(self, successor: common_pb2.Coordinator | None) -> None:
         """Gives the shard up: parked calls are answered NOT_COORDINATOR, all else is dropped."""
@@ -532,22 +455,15 @@ class OwnedShard:
         self._listener.changed(self)
 
     def _drop(self, last_event: Event | None) -> None:
-        """Ends core and log; the core is told an event, or nothing where it must not be asked any more."""
-        driver, self._driver = self._driver, None
-        shard_log, self._log = self._log, None
-        if self._resuming is not None:
-            self._resuming.cancel()
-        if driver is not None:
-            if last_event is None:
-                driver.drop(_RELOADING)
-            elif failure := driver.end(last_event):
-                fault = self._shared.faults.note(self.number, failure)
-                self._tell_failure(failure, fault, Verdict.GIVEN_UP)
-        if shard_log is not None:
-            shard_log.close()
-        for stored in self._own_appends.values():
-            stored.set_result(None)
-        self._own_appends.clear()
+        """Ends what is loaded; the core is told an event, or nothing where it must not be asked any more."""
+        served, self._served = self._served, None
+        if served is None:
+            return
+        if last_event is None:
+            served.drop(_RELOADING)
+        elif failure := served.end(last_event):
+            fault = self._shared.faults.note(self.number, failure)
+            self._tell_failure(failure, fault, Verdict.GIVEN_UP)
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

@@ -1,10 +1,11 @@
-"""Drives the core of a loaded shard: events in, its decisions carried out."""
+"""A loaded shard: events go into its core, and its decisions are carried out and stored."""
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import structlog
 from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.error_code import ErrorCode
@@ -24,12 +25,18 @@ from muster_core.events import (
 from muster_core.fault import Journal
 from muster_core.features import Feature
 from muster_core.position import Position
-from muster_core.shard import Shard
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster_coordinator.failstop.failures import Failure, of_turn
-from muster_coordinator.log.watch import Watch
+from muster_coordinator.log.kept_snapshots import KeptSnapshots
+from muster_coordinator.log.log_image import LogImage
+from muster_coordinator.log.shard_log import LogStopped, ShardLog
+from muster_coordinator.shard.dependencies import Dependencies
 from muster_coordinator.shard.phase import NOT_SURE
+
+log = structlog.get_logger()
 
 Sink = Callable[[GroupResponse], None]
 """Takes the one answer to a call."""
@@ -40,23 +47,23 @@ Refuse = Callable[[GroupRequest, ErrorCode, str], GroupResponse]
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Where a core's decisions go.
+    """What a loaded shard leaves to whoever loaded it.
 
     Attributes:
-        append: stores the records of an append, in order.
         push: takes news for session streams.
         refuse: makes answers that say no.
         failed: told once that the core raised, after which nothing is asked of it any more.
+        log_stopped: told once that nothing can be stored any more.
     """
 
-    append: Callable[[int, Sequence[bytes]], None]
     push: Callable[[Push], None]
     refuse: Refuse
     failed: Callable[[Failure], None]
+    log_stopped: Callable[[LogStopped], None]
 
 
-class CoreDriver:
-    """A loaded core with its open calls and its one timer.
+class ServedShard:
+    """A loaded core with its open calls and its one timer, and the log behind the claim.
 
     Every answer of the core passes the lease's deadline when it is built; if that has passed, the caller gets
     COORDINATOR_NOT_AVAILABLE instead (docs/safety.md, "Ownership").
@@ -66,37 +73,59 @@ class CoreDriver:
 
     Args:
         number: the shard.
-        core: its state, fully replayed.
-        outlets: where its decisions go.
-        now: both clocks.
-        may_answer: whether the lease is held at a boot time.
-        watch: told what the core stores; nobody is if absent.
-        journal: keeps what happens to groups under suspicion; nobody does if absent.
+        epoch: of the claim.
+        nonce: of the claim.
+        end: end of the log; at first the Claim record.
+        image: what was loaded.
+        shared: what all shards share.
+        outlets: who takes what is not stored.
+
+    Attributes:
+        core: its state.
+        kept: the snapshots of its log.
+        suspended: whether nobody is answered, because the lease is not held.
     """
 
     def __init__(
         self,
         number: int,
-        core: Shard,
+        epoch: int,
+        nonce: bytes,
+        end: metadata_pb2.LogEnd,
+        image: LogImage,
+        shared: Dependencies,
         outlets: Outlets,
-        now: Callable[[], Now],
-        may_answer: Callable[[int], bool],
-        watch: Watch | None = None,
-        journal: Journal | None = None,
     ) -> None:
-        self.core = core
+        self.core = image.core
         self.suspended = False
-        self._epoch = 0
-        self._features: frozenset[Feature] = frozenset()
-        self._failed = False
-        self._journal = journal
         self._number = number
+        self._epoch = epoch
         self._out = outlets
-        self._now = now
-        self._may_answer = may_answer
-        self._watch = watch
+        self._now = shared.now
+        self._may_answer = shared.may_answer
+        self._features: frozenset[Feature] = frozenset()
+        self._watch = shared.watch(image.core)
+        self._log = ShardLog(
+            number,
+            epoch,
+            nonce,
+            end,
+            shared.log,
+            shared.nonces,
+            self._appended,
+            outlets.log_stopped,
+            self._watch,
+        )
+        self.kept = KeptSnapshots(self._log, image)
+        image.core.ask_for_room(shared.room)
+        suspects = shared.faults.suspects(number)
+        limit_bytes = shared.faults.folder.max_events_bytes
+        self._journal = Journal(image.core, suspects, limit_bytes) if suspects else None
+        self._over = False
         self._calls: dict[int, tuple[Sink, GroupRequest]] = {}
         self._call_ids = 0
+        self._own_appends: dict[int, asyncio.Future[metadata_pb2.LogEnd | None]] = {}
+        self._resuming: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._timeless = False
@@ -110,12 +139,12 @@ class CoreDriver:
         """The calls that wait for their answer."""
         return (message for _, message in self._calls.values())
 
-    def begin(self, epoch: int, features: frozenset[Feature]) -> None:
+    def begin(self, features: frozenset[Feature]) -> None:
         """The load has ended: the core finishes what the last owner had begun, by the enabled features."""
         now = self._now()
-        self._epoch, self._features = epoch, features
+        self._features = features
         if self._journal is not None:
-            self._journal.loaded(epoch, now)
+            self._journal.loaded(self._epoch, now)
         self._turn(None, now)
         if not self._may_answer(now.boot_ms):
             self.suspend()
@@ -126,9 +155,7 @@ class CoreDriver:
         Returns:
             What the core raised, of which nothing is carried out: whoever waits is told to try again.
         """
-        self.stop_time()
-        if self._watch is not None:
-            self._watch.over()
+        self._stop()
         now = self._now()
         failure: Failure | None = None
         try:
@@ -142,7 +169,7 @@ class CoreDriver:
                 answered(reply.message)
         for push in effects.pushes:
             self._out.push(push)
-        self._refuse_all(NOT_SURE)
+        self._close(NOT_SURE)
         return failure
 
     def drop(self, text: str) -> None:
@@ -151,16 +178,25 @@ class CoreDriver:
         Args:
             text: why, for people.
         """
-        self._failed = True
+        self._stop()
+        self._close(text)
+
+    def _stop(self) -> None:
+        self._over = True
         self.stop_time()
+        if self._resuming is not None:
+            self._resuming.cancel()
         if self._watch is not None:
             self._watch.over()
-        self._refuse_all(text)
 
-    def _refuse_all(self, text: str) -> None:
+    def _close(self, text: str) -> None:
         calls, self._calls = self._calls, {}
         for answered, message in calls.values():
             answered(self._out.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, text))
+        self._log.close()
+        for stored in self._own_appends.values():
+            stored.set_result(None)
+        self._own_appends.clear()
 
     # --- events
 
@@ -204,11 +240,53 @@ class CoreDriver:
             return error_code.COORDINATOR_NOT_AVAILABLE
         return error_code.NONE
 
-    def appended(self, append_id: int, position: Position) -> None:
+    # --- log
+
+    async def confirmed(self, limit_ms: int) -> bool:
+        """Whether a majority confirmed, after now and in time, that the claim still stands."""
+        try:
+            await asyncio.wait_for(self._log.barrier(), limit_ms / 1000)
+        except (TimeoutError, LogStopped):
+            return False
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            return False
+        return True
+
+    async def until_idle(self) -> None:
+        """Waits until no records wait or are on their way."""
+        await self._log.until_idle()
+
+    async def store(
+        self, record: records_pb2.Record, *, ends_log: bool = False
+    ) -> metadata_pb2.LogEnd | None:
+        """Stores a record that the core does not know of.
+
+        Args:
+            record: the record.
+            ends_log: nothing is stored behind it.
+
+        Returns:
+            Its place and hash; None: the shard was given up meanwhile.
+        """
+        if self._over:
+            return None
+        append_id = min(self._own_appends, default=0) - 1
+        stored: asyncio.Future[metadata_pb2.LogEnd | None] = asyncio.get_running_loop().create_future()
+        self._own_appends[append_id] = stored
+        self._log.append(append_id, [record.SerializeToString()], ends_step=True, ends_log=ends_log)
+        return await asyncio.shield(stored)
+
+    def _appended(self, append_id: int, position: Position) -> None:
         """The records of an append are on a majority."""
-        if self._watch is not None:
-            self._watch.stored(append_id)
-        self.handle(AppendDone(append_id, position))
+        own = self._own_appends.pop(append_id, None)
+        if own is not None:
+            own.set_result(self._log.end)
+        elif not self._over:
+            if self._watch is not None:
+                self._watch.stored(append_id)
+            self.handle(AppendDone(append_id, position))
 
     # --- lease
 
@@ -216,28 +294,43 @@ class CoreDriver:
         """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
         if not self.suspended and not self._may_answer(now_ms):
             self.suspend()
-        return not self.suspended and not self._failed
+        return not self.suspended and not self._over
 
     def suspend(self) -> None:
         """Ends the parked calls and answers nobody; the state stays."""
+        if self._resuming is not None:
+            # What it hears may have been true before this lapse only.
+            self._resuming.cancel()
+            self._resuming = None
         if not self.suspended:
             self.suspended = True
             self._disarm()
             self._turn(Suspend(), self._now())
 
-    def resume(self) -> bool:
-        """The claim stands: goes on if the lease is held, which is returned."""
+    def resume(self) -> None:
+        """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
+        if not self.suspended or self._timeless:
+            return
+        if self._resuming is None or self._resuming.done():
+            self._resuming = asyncio.get_running_loop().create_task(self._resume())
+
+    async def _resume(self) -> None:
+        try:
+            await self._log.barrier()
+        except LogStopped:
+            return
         now = self._now()
-        if not self.suspended or not self._may_answer(now.boot_ms):
-            return False
+        if not self.suspended or self._timeless or not self._may_answer(now.boot_ms):
+            return
         self.suspended = False
-        return self._turn(Resume(), now)
+        if self._turn(Resume(), now):
+            log.info("shard_resumed", shard=self._number, epoch=self._epoch)
 
     # --- turns
 
     def _turn(self, event: Event | None, now: Now) -> bool:
         """Plays an event, the end of the load if None, and carries out what follows; False: it raised."""
-        if self._failed:
+        if self._over:
             return False
         played = False
         try:
@@ -249,9 +342,9 @@ class CoreDriver:
                 self._journal.appended(effects.appends)
             self._apply(effects, now)
         except Exception as error:
-            self._failed = True
+            self._over = True
             self._out.failed(self._failure(event, now, error, "" if played else self.core.blamed))
-        return not self._failed
+        return not self._over
 
     def _failure(self, event: Event | None, now: Now, error: Exception, group_id: str) -> Failure:
         return of_turn(
@@ -278,7 +371,7 @@ class CoreDriver:
         for append in effects.appends:
             if self._watch is not None:
                 self._watch.storing(append)
-            self._out.append(append.append_id, [record.SerializeToString() for record in append.records])
+            self._log.append(append.append_id, [record.SerializeToString() for record in append.records])
         self._arm(effects.next_deadline_ms, now)
 
     def _reply(self, effects: Effects, now: Now) -> None:
