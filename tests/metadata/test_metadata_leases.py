@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +450,8 @@ async def test_broken_stream_of_a_process_that_listens_is_no_death(tmp_path: Pat
         holder, other, watcher = Holder(cluster[0], "c-1"), Holder(cluster[0], "c-2"), Watcher(cluster[1])
         await holder.renew()
         await other.renew()
+        for name in ("c-1", "c-2"):
+            await until_equal(partial(watcher.state, name), LIVE, f"{name} is there")
         holder.call.cancel()
         other.close()
         await until_equal(lambda: watcher.state("c-2"), DEAD, "the one that is gone is dead")
