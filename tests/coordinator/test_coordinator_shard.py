@@ -11,7 +11,7 @@ from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import LogStopped
 from muster_coordinator.shard.dependencies import Claimant, Dependencies
-from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
 from muster_core.catalog import Catalog
@@ -61,7 +61,7 @@ class EmptyLoader(Loader):
         """Finds nothing."""
 
 
-class Bench:
+class Bench(ShardListener):
     def __init__(self) -> None:
         self.now_ms = 1_000
         self.deadline_ms = 1_000_000

@@ -2,13 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 import grpc
 import structlog
 from muster_core.clock import Now, reading
-from muster_core.events import GroupRequest, GroupResponse, Push
+from muster_core.events import GroupRequest, GroupResponse
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
@@ -21,7 +20,6 @@ from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.errors import StartupError
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Channels, open_channel
-from muster_runtime.rpc.refusals import Unavailable
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
@@ -30,6 +28,7 @@ from muster_runtime.telemetry import Telemetry
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.api.servicer import (
+    LARGEST_REQUEST_BYTES,
     METHOD_LIMITS,
     SESSION_LIMITS,
     GroupCoordinatorServicer,
@@ -149,6 +148,11 @@ class Coordinator:
             StartupError: it cannot listen, or a certificate cannot be read.
         """
         settings = self._settings
+        # Who this process is, is known only with its port; nobody is answered before `serve`.
+        port = await self._server.bind(str(settings.listen), LARGEST_REQUEST_BYTES)
+        address = self.address
+        session = str(uuid.uuid4())
+        version = software_version()
         channels = Channels(settings.metadata, self._tls, self._wire)
         view = ClusterView(channels, Watcher("coordinator", settings.node_id, FEATURE_NAMES))
         now = _clocks(view)
@@ -157,18 +161,6 @@ class Coordinator:
         measures = None if self._telemetry is None else _measures(self._telemetry, log_client, now)
         loader = Loader(channels.channel, len(channels), self._config)
         peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
-        # Calls can only be served when their servicers are there before the port is, and who this process is
-        # is known only after: so the servicers get what answers them a moment later.
-        late = _Late()
-        self._add_servicers(late, measures)
-        try:
-            port = await self._server.start(str(settings.listen))
-        except BaseException:
-            await channels.close()
-            raise
-        session = str(uuid.uuid4())
-        version = software_version()
-        address = self.address
         lease = LeaseKeeper(
             targets,
             self._lease_line,
@@ -201,7 +193,6 @@ class Coordinator:
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
             ),
-            late if measures is None else measures.listening(late),
             loader,
             peers,
             OwnershipPace(
@@ -213,23 +204,27 @@ class Coordinator:
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
-        late.calls, late.ownership = Calls(ownership, view, settings.max_answer_bytes), ownership
-        tally = None if measures is None else measures.calls
+        calls = Calls(ownership, view, settings.max_answer_bytes)
         traces = None if measures is None else measures.traces
-        self._sessions = Sessions(
+        sessions = self._sessions = Sessions(
             self._session_settings,
-            late.calls,
+            calls,
             lease.may_answer,
             clock.boot_ms,
-            tally,
+            None if measures is None else measures.calls,
             None if traces is None else traces.of_stream,
             says_unsure=lambda: Feature.UNSURE_BEATS in follower.features,
         )
-        late.sessions = self._sessions
+        ownership.listen(sessions)
         if self._telemetry is not None and measures is not None:
-            measures.attach(ownership, lease, self._sessions)
+            ownership.listen(measures)
+            measures.attach(ownership, lease, sessions)
             self._telemetry.add(measures)
             self._telemetry.add(ViewSource(view, "coordinator"))
+        self._add_servicers(
+            calls.answer if measures is None else measures.answering(calls.answer), sessions, ownership
+        )
+        await self._server.serve()
         log_client.start()
         await view.start()
         ownership.start()
@@ -306,10 +301,14 @@ class Coordinator:
         await parts.channels.close()
         log.info("coordinator_stopped", node_id=self.node_id)
 
-    def _add_servicers(self, late: "_Late", measures: CoordinatorMeasures | None) -> None:
+    def _add_servicers(
+        self,
+        answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]],
+        sessions: Sessions,
+        ownership: Ownership,
+    ) -> None:
         add = self._server.add
         callers = Callers(self._settings.trusted_proxies)
-        answer = late.answer if measures is None else measures.answering(late.answer)
         add(
             coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server,
             GroupCoordinatorServicer(answer, callers),
@@ -317,13 +316,13 @@ class Coordinator:
         )
         add(
             session_pb2_grpc.add_GroupSessionServiceServicer_to_server,
-            GroupSessionServicer(late.serve, callers),
+            GroupSessionServicer(sessions.serve, callers),
             method_limits=SESSION_LIMITS,
         )
-        self._server.on_stop(late.end_sessions)
+        self._server.on_stop(sessions.stop)
         add(
             peer_rpc.add_CoordinatorPeerServiceServicer_to_server,
-            CoordinatorPeerServicer(late.give, self._failed),
+            CoordinatorPeerServicer(ownership.give, self._failed),
         )
 
     def _failed(self) -> peer_pb.DescribeFaultsResponse:
@@ -385,41 +384,6 @@ class _Parts:
         self.lease = lease
         self.ownership = ownership
         self.peers = peers
-
-
-class _Late:
-    """Stands in for the parts until the port is known."""
-
-    def __init__(self) -> None:
-        self.calls: Calls | None = None
-        self.ownership: Ownership | None = None
-        self.sessions: Sessions | None = None
-
-    async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
-        if self.calls is None:
-            raise Unavailable("the coordinator starts", 100)
-        return await self.calls.answer(request, host)
-
-    async def serve(self, context: Any, host: str) -> None:
-        if self.sessions is None:
-            raise Unavailable("the coordinator starts", 100)
-        await self.sessions.serve(context, host)
-
-    def changed(self, shard: OwnedShard) -> None:
-        """Nobody else needs to know."""
-
-    def pushed(self, shard: OwnedShard, push: Push) -> None:
-        if self.sessions is not None:
-            self.sessions.pushed(shard, push)
-
-    async def end_sessions(self) -> None:
-        if self.sessions is not None:
-            await self.sessions.stop()
-
-    async def give(self, shard: int, asker: common_pb2.Coordinator) -> peer_pb.RequestHandoffResponse:
-        if self.ownership is None:
-            raise Unavailable("the coordinator starts", 100)
-        return await self.ownership.give(shard, asker)
 
 
 def _measures(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now]) -> CoordinatorMeasures:

@@ -13,6 +13,8 @@ METHOD_LIMITS = {"JoinGroup": 2 << 20, "SyncGroup": 4 << 20, "OffsetCommit": 4 <
 one record of the log (8 MiB)."""
 SESSION_LIMITS = {"Session": 8 << 20}
 """Largest message of a session in bytes; its calls have the limits of the unary ones besides."""
+LARGEST_REQUEST_BYTES = max(*METHOD_LIMITS.values(), *SESSION_LIMITS.values())
+"""No limit is above it."""
 
 
 class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):

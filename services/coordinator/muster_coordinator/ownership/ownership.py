@@ -57,7 +57,7 @@ class OwnershipPace:
     drain_limit_ms: int = 10_000
 
 
-class Ownership:
+class Ownership(ShardListener):
     """Brings what this process owns in line with what it should own.
 
     Args:
@@ -66,7 +66,6 @@ class Ownership:
         lease: held or not; told what is served.
         follower: the topics and the features.
         shared: what all shards share.
-        listener: told of the shards too.
         loader: reads logs.
         peers: asks other coordinators.
         pace: limits and times.
@@ -79,7 +78,6 @@ class Ownership:
         lease: LeaseKeeper,
         follower: ClusterFollower,
         shared: Dependencies,
-        listener: ShardListener,
         loader: Loader,
         peers: Peers,
         pace: OwnershipPace,
@@ -91,7 +89,7 @@ class Ownership:
         self._lease = lease
         self._follower = follower
         self._shared = shared
-        self._listener = listener
+        self._listeners: list[ShardListener] = []
         self._loader = loader
         self._peers = peers
         self._pace = pace
@@ -115,6 +113,10 @@ class Ownership:
         self._stopped = False
 
     # --- life
+
+    def listen(self, listener: ShardListener) -> None:
+        """Somebody else is told of the shards from now on, before this is."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Begins to reconcile, on every change of the view and on a tick."""
@@ -234,11 +236,13 @@ class Ownership:
 
     def pushed(self, shard: OwnedShard, push: Push) -> None:
         """See `ShardListener`."""
-        self._listener.pushed(shard, push)
+        for listener in self._listeners:
+            listener.pushed(shard, push)
 
     def changed(self, shard: OwnedShard) -> None:
         """See `ShardListener`."""
-        self._listener.changed(shard)
+        for listener in self._listeners:
+            listener.changed(shard)
         if shard.phase is Phase.GONE and self.shards.get(shard.number) is shard:
             del self.shards[shard.number]
             if shard.reloads and not self._stopped:

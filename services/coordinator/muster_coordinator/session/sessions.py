@@ -17,7 +17,7 @@ from muster_coordinator.session.calls import CallTraces, Tally
 from muster_coordinator.session.outbox import Queued
 from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.settings import SessionSettings
-from muster_coordinator.shard.owned_shard import OwnedShard
+from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ _STOP_WAIT_S = 2.0
 _RETRY_MS = 1_000
 
 
-class Sessions:
+class Sessions(ShardListener):
     """Opens streams, routes news to them, watches their limits, and ends them.
 
     Args:

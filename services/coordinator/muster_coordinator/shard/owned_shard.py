@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 import structlog
 from muster_core import error_code
@@ -45,8 +44,8 @@ _SUSPEND = Suspend()
 _NO_BARRIER = "the log does not answer, so it is not certain what was committed last; try again"
 
 
-class ShardListener(Protocol):
-    """Who is told of a shard."""
+class ShardListener:
+    """Who is told of the shards of a process: of what it says something about, the rest is nothing to it."""
 
     def changed(self, shard: "OwnedShard") -> None:
         """It began or ceased to be served."""

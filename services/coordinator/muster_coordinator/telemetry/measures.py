@@ -143,24 +143,7 @@ class MeasuredLog:
         return [*self._durations.samples(), *self._records.samples(), *self._bytes.samples()]
 
 
-class _CountedLoads:
-    """A `ShardListener` that counts how long shards took to load, and passes everything on."""
-
-    def __init__(self, listener: ShardListener, loads: Histogram, loaded: Counter) -> None:
-        self.pushed = listener.pushed
-        self._changed = listener.changed
-        self._loads = loads
-        self._loaded = loaded
-
-    def changed(self, shard: OwnedShard) -> None:
-        """See `ShardListener`."""
-        if shard.phase is Phase.SERVING:
-            self._loads.observe(shard.load_ms / 1000)
-            self._loaded.add((), shard.loaded_records)
-        self._changed(shard)
-
-
-class CoordinatorMeasures:
+class CoordinatorMeasures(ShardListener):
     """The numbers of one coordinator.
 
     Args:
@@ -207,9 +190,11 @@ class CoordinatorMeasures:
         """What answers unary calls, with its answers counted and its joins known to their rebalance."""
         return self.calls.timed(answer if self.traces is None else self.traces.noting(answer))
 
-    def listening(self, listener: ShardListener) -> ShardListener:
-        """Who is told of shards, with their loads counted."""
-        return _CountedLoads(listener, self._loads, self._loaded)
+    def changed(self, shard: OwnedShard) -> None:
+        """Counts loads: see `ShardListener`."""
+        if shard.phase is Phase.SERVING:
+            self._loads.observe(shard.load_ms / 1000)
+            self._loaded.add((), shard.loaded_records)
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""

@@ -219,7 +219,7 @@ class RpcServer:
 
     @property
     def port(self) -> int:
-        """The bound port; 0 before `start`."""
+        """The bound port; 0 before `bind`."""
         return self._port
 
     def add(
@@ -229,7 +229,7 @@ class RpcServer:
         *,
         method_limits: Mapping[str, int] | None = None,
     ) -> None:
-        """Adds a servicer. Only before `start`.
+        """Adds a servicer. Only before `serve`.
 
         Args:
             add_servicer: the generated `add_…Servicer_to_server`.
@@ -237,7 +237,12 @@ class RpcServer:
             method_limits: largest request in bytes of single methods, by name: `{"SyncGroup": 16 << 20}`.
         """
         limits = dict(method_limits or {})
-        self._largest_request_bytes = max(self._largest_request_bytes, *limits.values(), 0)
+        largest_bytes = max(self._largest_request_bytes, *limits.values(), 0)
+        if self._server is not None and largest_bytes > self._largest_request_bytes:
+            raise ValueError(
+                f"the port was bound for requests of at most {self._largest_request_bytes} bytes"
+            )
+        self._largest_request_bytes = largest_bytes
         self._register(add_servicer, servicer, limits, None)
 
     def on_stop(self, hook: StopHook) -> None:
@@ -245,10 +250,17 @@ class RpcServer:
         self._stop_hooks.append(hook)
 
     async def start(self, listen: str) -> int:
-        """Listens and serves; health is NOT_SERVING until `set_serving`.
+        """Binds and serves in one step: see `bind` and `serve`."""
+        port = await self.bind(listen, self._largest_request_bytes)
+        await self.serve()
+        return port
+
+    async def bind(self, listen: str, largest_request_bytes: int) -> int:
+        """Takes the port; who connects waits for `serve`.
 
         Args:
             listen: `host:port`; port 0 picks one, `0.0.0.0` and `[::]` listen everywhere.
+            largest_request_bytes: what no method's limit is above.
 
         Returns:
             The bound port.
@@ -256,6 +268,28 @@ class RpcServer:
         Raises:
             ListenError: the address is taken, or is none of this machine's.
         """
+        self._largest_request_bytes = largest_request_bytes
+        credentials = None if self._tls is None else self._tls.server_credentials()
+        # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
+        server = self._wire.server(
+            self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes)
+        )
+        try:
+            if credentials is None:
+                self._port = server.add_insecure_port(listen)
+            else:
+                self._port = server.add_secure_port(listen, credentials)
+        except RuntimeError:
+            await server.stop(None)
+            raise ListenError(
+                f"cannot listen on {listen!r}: the port is taken or the address is not one of this machine's"
+            ) from None
+        self._server = server
+        return self._port
+
+    async def serve(self) -> None:
+        """Serves what was added on the port that was bound; health is NOT_SERVING until `set_serving`."""
+        assert self._server is not None
         self.add(process_pb2_grpc.add_ProcessServiceServicer_to_server, ProcessServicer())
         services = [*self._handlers, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         self._register(
@@ -269,30 +303,13 @@ class RpcServer:
         )
         await self.set_serving(False)
         await self._health.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
-        # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
-        server = self._wire.server(
-            self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes)
-        )
-        server.add_generic_rpc_handlers(
+        self._server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(name, methods)
                 for name, methods in self._handlers.items()
             )
         )
-        credentials = None if self._tls is None else self._tls.server_credentials()
-        try:
-            if credentials is None:
-                self._port = server.add_insecure_port(listen)
-            else:
-                self._port = server.add_secure_port(listen, credentials)
-        except RuntimeError:
-            await server.stop(None)
-            raise ListenError(
-                f"cannot listen on {listen!r}: the port is taken or the address is not one of this machine's"
-            ) from None
-        await server.start()
-        self._server = server
-        return self._port
+        await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
         """Sets what health says, for the process and each of its services."""
