@@ -1,10 +1,99 @@
-"""What holds for all tests."""
+"""What holds for all tests: their markers, what they share where many processes run them, and the logs."""
 
 import logging
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+CORES = os.cpu_count() or 2
+WAITING = 2
+"""How many processes there are for each core beside the one that computes."""
+
+PORTS = range(15_000, 32_768)
+"""Servers of tests listen on these ports; each process of the tests has a part of them."""
+
+NOT_QUICK = ("cluster", "containers", "long", "spark")
+"""Markers of tests that `quick` leaves out."""
+
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process for each core that computes, and others for tests that wait."""
+    return CORES * (1 + WAITING)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each process of the tests ports of its own; servers that its tests start inherit them."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        share = len(PORTS) // worker["workercount"]
+        first = PORTS.start + share * int(worker["workerid"].removeprefix("gw"))
+        os.environ["MUSTER_DEV_PORTS"] = f"{first}-{first + share - 1}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is quick, says what may run again, and, for many processes, what one of them runs alone."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in NOT_QUICK):
+            item.add_marker("quick")
+        if config.getoption("reruns", None) and not item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.flaky(reruns=0))
+    if hasattr(config, "workerinput"):
+        _share(items)
+
+
+def _share(items: list[pytest.Item]) -> None:
+    """Groups tests, and puts first what takes longest.
+
+    Tests that compute are in as many groups as there are cores, so that those that wait beside them find time
+    when what they wait for comes. A group is run by one process, in order.
+    """
+    groups = cycle(f"computing-{number}" for number in range(1, CORES + 1))
+    group_of: dict[Path, str] = {}
+    for item in items:
+        if item.get_closest_marker("brief_lease"):
+            item.add_marker(pytest.mark.xdist_group("brief-lease"))
+        elif item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("computing-1"))
+        elif not item.get_closest_marker("cluster"):
+            if item.path not in group_of:
+                group_of[item.path] = next(groups)
+            item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    names = (("spark", 0), ("long", 1), ("brief_lease", 2), ("cluster", 3))
+    return next((place for name, place in names if item.get_closest_marker(name)), 4)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names a test as the command line takes it, where pytest-xdist added the name of its group."""
+    if hasattr(report, "node") and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+        report.nodeid = report.nodeid.rpartition("@")[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows the first failure, whole, of each test that passed when it ran once more."""
+    failed = {report.nodeid for report in terminalreporter.stats.get("failed", ())}
+    for report in terminalreporter.stats.get("rerun", ()):
+        if report.nodeid in failed:
+            continue
+        terminalreporter.write_sep("=", f"UNSTEADY {report.nodeid}", yellow=True)
+        terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.write_sep("-", title)
+            terminalreporter.write_line(text)
 
 
 @pytest.fixture(autouse=True)

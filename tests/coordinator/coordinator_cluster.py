@@ -5,6 +5,7 @@ from itertools import count, islice
 from typing import Any
 
 import grpc
+from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until
 from muster_coordinator import (
     Coordinator,
@@ -17,7 +18,6 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.addresses import Address, parse_addresses
-from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 SHARDS = 4
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
+from kit.metadata_in_memory import MemoryMetadata
 from kit.waiting import until, until_equal
 from muster._cluster.discovery import Discovery, Found
 from muster._session.transport import ConnectionLost
@@ -18,7 +19,6 @@ from muster_core.sharding import java_hash, shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
-from support.metadata_in_memory import MemoryMetadata
 
 LOADING = error_code.COORDINATOR_LOAD_IN_PROGRESS
 UNAVAILABLE = error_code.COORDINATOR_NOT_AVAILABLE

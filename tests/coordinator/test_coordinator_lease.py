@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import stand_still, until, until_equal
 from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.ownership.lease_line import LeaseThread
@@ -14,7 +15,6 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
 from structlog.testing import capture_logs
-from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 PACE = LeasePace(lease_ms=1_000, margin_ms=200, interval_ms=100, limit_ms=100, retry_ms=20)
 

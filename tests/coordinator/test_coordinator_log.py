@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, Nonces, Pace
@@ -17,7 +18,6 @@ from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECO
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
-from support.metadata_in_memory import MemoryMetadata, MemoryStore
 
 PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
 

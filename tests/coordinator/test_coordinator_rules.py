@@ -10,6 +10,7 @@ import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster, owns
 from coordinator.test_coordinator_shard import Bench
+from kit.metadata_in_memory import MemoryMetadata
 from kit.waiting import until, until_equal
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LoadFailed
@@ -21,7 +22,6 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
-from support.metadata_in_memory import MemoryMetadata
 
 PACE = LeasePace(lease_ms=2_000, margin_ms=400, interval_ms=400, limit_ms=300)
 

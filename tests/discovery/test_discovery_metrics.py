@@ -2,13 +2,13 @@
 from collections.abc import Callable
 
 import grpc
+from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
-from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 
 
 async def tells(port: int, holds: Callable[[Scrape], bool]) -> Scrape:

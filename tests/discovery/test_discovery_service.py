@@ -7,13 +7,13 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kit.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
-from support.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 
 NONE = common_pb2.ERROR_CODE_NONE
 NOT_AVAILABLE = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE

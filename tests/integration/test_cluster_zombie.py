@@ -15,7 +15,7 @@ from muster_server.dev.redis_nodes import RedisNode
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 4
 WITHIN_SECONDS = 60.0
-STOPPING_WORKER = str(Path(__file__).parents[1] / "support" / "stopping_worker.py")
+STOPPING_WORKER = str(Path(__file__).parents[1] / "kit" / "stopping_worker.py")
 LINES = [f"word{number % 7} again" for number in range(200_000)]
 
 

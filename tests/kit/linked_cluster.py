@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,12 @@ from muster_server.initialise import initialise_log
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
 INSIDE = Path(__file__).resolve().parent / "inside"
+
+
+def inside(**changes: str) -> dict[str, str]:
+    """Environment of a process in which `inside/sitecustomize.py`, which lists the changes, is loaded."""
+    paths = [str(INSIDE), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **changes}
 
 
 def link_name(source: str, target: str) -> str:
@@ -133,7 +140,7 @@ class LinkedCluster:
         prefix = f"MUSTER_{role.upper()}_"
         settings = {prefix + key: value for key, value in own.items()}
         settings[f"{prefix}LISTEN"] = f"{LOOPBACK}:{port}"
-        settings |= {"PYTHONPATH": str(INSIDE), "LINKED_ROUTES": routes}
+        settings |= inside(LINKED_ROUTES=routes)
         return RoleProcess(name, role, port, self.folder / "logs", {**self._settings, **settings})
 
     async def watch(self, instance: str, watchers: Sequence[str]) -> None:

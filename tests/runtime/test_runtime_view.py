@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime import clock
@@ -15,7 +16,6 @@ from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.tls import TlsSettings
 from structlog.testing import capture_logs
-from support.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 
 WATCHER = Watcher("discovery", "d1", ("one",))
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import muster
-from kit.linked_cluster import LinkedCluster
+from kit.linked_cluster import LinkedCluster, inside
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -20,7 +20,6 @@ from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.role_process import RoleProcess
 from muster_server.roles import COORDINATOR
 
-SKEWED = Path(__file__).resolve().parent.parent / "kit" / "skewed"
 WEEK_MS = 7 * 86_400_000 + 3_600_000
 LOOK_MS = 200
 LOOKS_S = 3.0
@@ -66,8 +65,7 @@ def skewed(cluster: LinkedCluster, ahead_ms: int) -> RoleProcess:
         "MUSTER_COORDINATOR_LISTEN": f"{LOOPBACK}:{port}",
         "MUSTER_COORDINATOR_NODE_ID": "skewed",
         "MUSTER_COORDINATOR_METADATA": ",".join(process.address for process in cluster.metadata),
-        "PYTHONPATH": str(SKEWED),
-        "SKEWED_CLOCK_MS": str(ahead_ms),
+        **inside(SKEWED_CLOCK_MS=str(ahead_ms)),
     }
     return RoleProcess("skewed", COORDINATOR, port, cluster.folder / "logs", settings)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.linked_cluster import inside
 from kit.server_cluster import running
 from muster_metadata.operator.initialise import initialise
 from muster_server.dev.cluster import DevCluster
@@ -21,7 +22,6 @@ from muster_server.doctor.findings import Result
 from redis.asyncio import Redis
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
-SKEWED = str(Path(__file__).parents[1] / "kit" / "skewed")
 NOBODY = f"{LOOPBACK}:1"
 SECONDS = 60
 
@@ -159,9 +159,7 @@ async def test_processes_that_do_not_fit_together(tmp_path: Path) -> None:
                 **common,
                 "MUSTER_COORDINATOR_LISTEN": f"{LOOPBACK}:{ports[1]}",
                 "MUSTER_COORDINATOR_NODE_ID": "skewed",
-                "PYTHONPATH": SKEWED,
-                "SKEWED_CLOCK_MS": "90000",
-                "SKEWED_VERSION": "0.4.0",
+                **inside(SKEWED_CLOCK_MS="90000", SKEWED_VERSION="0.4.0"),
             },
         )
         try:

@@ -17,7 +17,7 @@ from muster_runtime.errors import StartupError
 PREFIX = "MUSTER_"
 """What every variable of Muster begins with."""
 
-TOOL_VARIABLES = frozenset({"MUSTER_PYTHON", "MUSTER_SERVERS"})
+TOOL_VARIABLES = frozenset({"MUSTER_DEV_PORTS", "MUSTER_PYTHON", "MUSTER_SERVERS"})
 """Variables that scripts around the services read; they are known, and mean nothing to a service."""
 
 _SECRET_FILE_MAX_BYTES = 65_536

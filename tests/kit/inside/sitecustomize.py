@@ -1,12 +1,18 @@
-"""What tests change inside the processes of a `LinkedCluster`; Python loads this file by itself.
+"""What tests change inside the processes that they start; Python loads this file by itself.
 
-Two things. Connections to the addresses in `LINKED_ROUTES` (`host:port=port,…`) take another port of the same
-host: a link of this process's own, though all processes name a server by the same address. And on SIGUSR1 the
-process computes for a second: a signal's handler runs in the main thread, which is the one of the event loop;
-other threads go on.
+`kit.linked_cluster.inside` gives the environment of a process that loads it. These variables change something:
+
+* `LINKED_ROUTES` (`host:port=port,…`): connections to these addresses take another port of the same host, a
+  link of this process's own, though all processes name a server by the same address.
+* `SKEWED_CLOCK_MS`: the wall clock goes ahead by so much.
+* `SKEWED_VERSION`: what Muster takes its version for.
+
+On SIGUSR1 the process computes for a second: a signal's handler runs in the main thread, which is the one of the
+event loop; other threads go on.
 """
 
 import asyncio
+import importlib.metadata
 import os
 import signal
 import time
@@ -34,6 +40,15 @@ def _take_routes(text: str) -> None:
     asyncio.open_connection = open_connection
 
 
+def _skew_clock(ahead_ms: int) -> None:
+    shown_ns, ahead_ns = time.time_ns, ahead_ms * 1_000_000
+    time.time_ns = lambda: shown_ns() + ahead_ns
+
+
 signal.signal(signal.SIGUSR1, _compute)
-if os.environ.get("LINKED_ROUTES"):
-    _take_routes(os.environ["LINKED_ROUTES"])
+if routes := os.environ.get("LINKED_ROUTES"):
+    _take_routes(routes)
+if ahead := os.environ.get("SKEWED_CLOCK_MS"):
+    _skew_clock(int(ahead))
+if version := os.environ.get("SKEWED_VERSION"):
+    importlib.metadata.version = lambda distribution_name: version

@@ -1,10 +1,17 @@
 """Free TCP ports of this machine."""
 
+import os
 import random
+import re
 import socket
 from collections import deque
+from itertools import islice
 
 LOOPBACK = "127.0.0.1"
+PORTS_VARIABLE = "MUSTER_DEV_PORTS"
+"""Environment variable with the first and the last port to draw from (`20000-20999`), so that programs beside
+each other draw different ones."""
+
 _SERVERS = range(15_000, 32_768)
 """Where servers listen: below the ports that systems give to the near end of outgoing connections. One of
 those could be taken by any connection between the choice and the start of the server."""
@@ -20,15 +27,28 @@ def free_ports(count: int) -> list[int]:
 
     Raises:
         OSError: there are not so many.
+        ValueError: `MUSTER_DEV_PORTS` is no range of ports.
     """
+    servers = _servers()
+    recent = set(islice(reversed(_drawn), len(servers) // 2))
     found: list[int] = []
-    for port in random.sample(_SERVERS, len(_SERVERS)):
+    for port in random.sample(servers, len(servers)):
         if len(found) == count:
             _drawn.extend(found)
             return found
-        if port not in _drawn and is_free(port):
+        if port not in recent and is_free(port):
             found.append(port)
-    raise OSError(f"this machine has no {count} free ports from {_SERVERS.start} to {_SERVERS.stop - 1}")
+    raise OSError(f"this machine has no {count} free ports from {servers.start} to {servers.stop - 1}")
+
+
+def _servers() -> range:
+    text = os.environ.get(PORTS_VARIABLE, "")
+    if not text:
+        return _SERVERS
+    if not (match := re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)):
+        raise ValueError(f"{PORTS_VARIABLE}={text!r} is no range of ports; an example: 20000-20999")
+    first, last = map(int, match.groups())
+    return range(first, last + 1)
 
 
 def is_free(port: int) -> bool:
