@@ -1,14 +1,14 @@
 """What tests change inside the processes that they start; Python loads this file by itself.
 
-`kit.linked_cluster.inside` gives the environment of a process that loads it. These variables change something:
+`kit.linked_cluster.inside` gives the environment of a process that loads it. What variables change:
 
 * `LINKED_ROUTES` (`host:port=port,…`): connections to these addresses take another port of the same host, a
   link of this process's own, though all processes name a server by the same address.
 * `SKEWED_CLOCK_MS`: the wall clock goes ahead by so much.
 * `SKEWED_VERSION`: what Muster takes its version for.
 
-On SIGUSR1 the process computes for a second: a signal's handler runs in the main thread, which is the one of the
-event loop; other threads go on.
+On SIGUSR1 the process computes for a second: a signal's handler runs in the main thread, which is the one of
+the event loop; other threads go on.
 """
 
 import asyncio
