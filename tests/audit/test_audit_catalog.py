@@ -20,6 +20,8 @@ from muster_audit.reading.facts import Broken, LogRead
 from muster_audit.reading.scan import Rules, ScanOptions, audit_log
 from muster_audit.reading.sources import open_source
 
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
 SHARDS, RECORDS = 2, 100
 
 

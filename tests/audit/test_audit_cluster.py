@@ -19,7 +19,7 @@ import pyspark
 from muster_audit.spark.java import find_java_home
 from muster_server.dev.ports import free_ports
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 PATIENCE_S = 300
 
 

@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
 from muster_audit.command import app
 from muster_audit.spark.executor import NotAnExecutor, command
 from typer.testing import CliRunner
+
+pytestmark = pytest.mark.spark
 
 SAID = {
     "SPARK_DRIVER_URL": "spark://driver@10.0.0.1:7078",

@@ -31,6 +31,8 @@ from muster_audit.reading.scan import ScanOptions, audit_log
 from muster_audit.reading.sources import NodesSource, open_source
 from typer.testing import CliRunner
 
+pytestmark = pytest.mark.spark
+
 GENESIS = log.Genesis(cluster_id=CLUSTER, shard_count=1)
 
 
@@ -51,6 +53,7 @@ def exported(folder: Path, built: LogBuilder) -> ExportSource:
     return ExportSource(folder)
 
 
+@pytest.mark.cluster
 async def test_an_export_holds_what_the_nodes_hold_and_goes_on_where_it_ended(
     nodes: RedisNodes, tmp_path: Path
 ) -> None:
@@ -72,6 +75,7 @@ async def test_an_export_holds_what_the_nodes_hold_and_goes_on_where_it_ended(
     assert not [fact for fact in audit_log(copy, 0, ScanOptions()) if isinstance(fact, Broken)]
 
 
+@pytest.mark.cluster
 async def test_only_what_is_verified_is_exported(nodes: RedisNodes, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     built = builder()
@@ -88,6 +92,7 @@ async def test_only_what_is_verified_is_exported(nodes: RedisNodes, tmp_path: Pa
     assert "L6 is broken at 2-23" in done.problem
 
 
+@pytest.mark.cluster
 async def test_a_gap_that_a_trim_left_is_named(nodes: RedisNodes, tmp_path: Path) -> None:
     built = builder()
     built.snapshot(Position(2, 15))
@@ -172,6 +177,7 @@ class TestDescribe:
     def test_times(self, text: str) -> None:
         assert parse_time(text) == 1_700_000_000_000
 
+    @pytest.mark.cluster
     async def test_a_trimmed_log_cannot_tell(self, nodes: RedisNodes) -> None:
         built = builder()
         built.snapshot(Position(2, 15))
@@ -180,6 +186,7 @@ class TestDescribe:
             describe_at(open_source(nodes.url), "g", 2 * 10**12)
 
 
+@pytest.mark.cluster
 async def test_metadata_is_told_how_far_and_refuses_what_it_does_not_have(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path / "nodes", shards=1) as cluster:
         writer = Writer(0)

@@ -28,6 +28,8 @@ from muster_audit.reading.nonce_window import NonceWindow
 from muster_audit.reading.sources import NodesSource
 from typer.testing import CliRunner
 
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
 CLUSTER = "cluster-of-the-tests"
 PATIENCE_S = 120
 OPTIONS = FollowOptions(page_entries=10)

@@ -20,6 +20,8 @@ from muster_server.verify.reader import LogReader
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
 GROUP = "progress"
 SETTINGS = {"MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": "100", "MUSTER_SHARD_LOG_RETENTION_MS": "1"}
 PATIENCE_S = 120

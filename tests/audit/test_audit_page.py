@@ -15,6 +15,8 @@ from muster_audit.check import ALL, Result
 from muster_audit.page import write_page
 from muster_audit.reading.facts import Broken
 
+pytestmark = pytest.mark.spark
+
 TAG = "<script>alert(1)</script>"
 QUOTE = '"><img src=x onerror=alert(2)>'
 CLOSING = "</script><script>alert(3)</script>"

@@ -26,6 +26,8 @@ from muster_audit.reading.sources import NodesSource, open_source
 from muster_audit.spark.plan import Piece, spread, task_count
 from muster_server.verify.reader import LogUnreadableError
 
+pytestmark = pytest.mark.spark
+
 
 def first(number: int) -> Position:
     return Position(1, number)
@@ -168,6 +170,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
         yield nodes
 
 
+@pytest.mark.cluster
 async def test_a_pass_over_a_log_tells_everything(nodes: RedisNodes) -> None:
     with NodesSource(nodes.url) as source:
         facts = list(audit_log(source, 1, ScanOptions(span_ms=1_000, compare=True)))
@@ -188,6 +191,7 @@ async def test_a_pass_over_a_log_tells_everything(nodes: RedisNodes) -> None:
     assert len([fact for fact in facts if isinstance(fact, Segment)]) == 1
 
 
+@pytest.mark.cluster
 async def test_a_user_who_may_only_read_will_do(nodes: RedisNodes) -> None:
     for node in nodes:
         with redis.Redis(port=node.port) as connection:
@@ -200,6 +204,7 @@ async def test_a_user_who_may_only_read_will_do(nodes: RedisNodes) -> None:
             assert broken == (["G1"] if shard == 1 else [])
 
 
+@pytest.mark.cluster
 async def test_the_rules_of_the_log_alone_say_nothing_of_groups(nodes: RedisNodes) -> None:
     with NodesSource(nodes.url) as source:
         facts = list(audit_log(source, 1, ScanOptions(rules=Rules.LOG)))
@@ -209,6 +214,7 @@ async def test_the_rules_of_the_log_alone_say_nothing_of_groups(nodes: RedisNode
     assert "G1" not in looked
 
 
+@pytest.mark.cluster
 async def test_nodes_that_agree_have_the_same_digests(nodes: RedisNodes) -> None:
     with NodesSource(nodes.url) as source:
         one, two = ([*digest_log(source, 0, node, ScanOptions())] for node in (1, 2))
@@ -225,6 +231,7 @@ async def test_nodes_that_agree_have_the_same_digests(nodes: RedisNodes) -> None
     ]
 
 
+@pytest.mark.cluster
 async def test_places_are_found_by_their_offset(nodes: RedisNodes) -> None:
     with NodesSource(nodes.url) as source:
         built = healthy(empty(0, 2))

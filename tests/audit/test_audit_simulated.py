@@ -13,7 +13,7 @@ from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 TESTS = Path(__file__).parent.parent
 SEEDS = range(3, 30)

@@ -9,6 +9,8 @@ from chaos.arena import Size
 from chaos.run import run
 from chaos.scenario import SCENARIOS
 
+pytestmark = pytest.mark.cluster
+
 GATE = ("4", "5", "12", "15", "A")
 
 

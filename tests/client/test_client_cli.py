@@ -15,6 +15,8 @@ from muster.cli import _app
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
     servers = scripted.address if scripted else "127.0.0.1:1"

@@ -17,6 +17,8 @@ from muster._session.sessions import Spells
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import session_pb2 as session
 
+pytestmark = pytest.mark.cluster
+
 ALL = tuple(TopicPartition("t", n) for n in range(3))
 LONGEST_MS = 1_800_000
 LATER_TOKEN = "0000000001-0000000000000099"

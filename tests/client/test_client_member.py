@@ -15,6 +15,8 @@ from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2 as disco
 
+pytestmark = pytest.mark.cluster
+
 FAST: muster.MemberSettings = {
     "session_timeout_ms": 10_000,
     "heartbeat_interval_ms": 30,

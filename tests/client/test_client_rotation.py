@@ -11,6 +11,8 @@ from muster._cluster.discovery import OLD_VIEW_MS
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 GROUP = "g"
 
 

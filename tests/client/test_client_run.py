@@ -17,6 +17,8 @@ from muster import TopicPartition
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FAST: muster.MemberSettings = {"heartbeat_interval_ms": 30, "session_timeout_ms": 10_000}
 

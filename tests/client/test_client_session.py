@@ -19,6 +19,8 @@ from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2 as session
 
+pytestmark = pytest.mark.cluster
+
 FAST: muster.MemberSettings = {
     "session_timeout_ms": 10_000,
     "beat_interval_ms": 100,

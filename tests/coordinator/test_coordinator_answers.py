@@ -17,6 +17,8 @@ from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 MIB = 1 << 20
 FETCH = pb.OffsetFetchRequest
 

@@ -8,6 +8,8 @@ from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.settings import SettingsError, load
 
+pytestmark = pytest.mark.cluster
+
 JOIN = pb.JoinGroupRequest(
     group_id=group_of(1, 0, SHARDS),
     protocol_type="consumer",

@@ -20,6 +20,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
+pytestmark = pytest.mark.cluster
+
 LOADING = error_code.COORDINATOR_LOAD_IN_PROGRESS
 UNAVAILABLE = error_code.COORDINATOR_NOT_AVAILABLE
 SLOW = 1

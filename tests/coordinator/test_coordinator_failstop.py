@@ -47,6 +47,8 @@ from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime import clock
 
+pytestmark = pytest.mark.cluster
+
 SHARD = 2
 GOOD, BAD = group_of(SHARD, 0), group_of(SHARD, 1)
 AGAIN = {

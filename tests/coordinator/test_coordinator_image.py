@@ -34,6 +34,7 @@ def collecting(request: pytest.FixtureRequest) -> Iterator[bool]:
     (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.cluster
 async def test_no_garbage_is_collected_while_logs_are_read(
     collecting: bool, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

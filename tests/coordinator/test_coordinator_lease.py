@@ -16,6 +16,8 @@ from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 PACE = LeasePace(lease_ms=1_000, margin_ms=200, interval_ms=100, limit_ms=100, retry_ms=20)
 
 

@@ -19,6 +19,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
 
+pytestmark = pytest.mark.cluster
+
 PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
 
 

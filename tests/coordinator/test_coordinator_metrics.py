@@ -21,6 +21,8 @@ from muster_protos.muster.v1 import session_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 
+pytestmark = pytest.mark.cluster
+
 SERIES_MAX = 1_000
 
 

@@ -15,6 +15,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
+pytestmark = pytest.mark.cluster
+
 
 async def stable(caller: Caller, group: str) -> pb.JoinGroupResponse:
     """A group of one member, stable, with a commit."""

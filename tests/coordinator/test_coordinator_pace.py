@@ -15,6 +15,8 @@ from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 async def caller(cluster: MemoryCluster) -> Caller:

@@ -18,6 +18,8 @@ from muster_core.events import Request
 from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 NEVER_MS = 3_600_000
 BACK_OFF_S = 0.02
 

@@ -144,6 +144,7 @@ async def test_a_shard_does_not_resume_by_what_it_asked_before_the_lease_ran_out
     await until(lambda: not bench.shard.suspended)
 
 
+@pytest.mark.cluster
 async def test_a_row_that_names_another_owner_is_only_a_hint(cluster: MemoryCluster) -> None:
     only = await cluster.add("a")
     await owns(only, SHARDS)
@@ -161,6 +162,7 @@ async def test_a_row_that_names_another_owner_is_only_a_hint(cluster: MemoryClus
     assert (only.shards[1], shard.phase, only.serving[1]) == (shard, Phase.SERVING, 1)
 
 
+@pytest.mark.cluster
 async def test_a_log_that_ends_with_a_foreign_claim_is_not_served(cluster: MemoryCluster) -> None:
     store, [instance] = cluster.store, cluster.instances
     nonces = [os.urandom(16), os.urandom(16)]
@@ -175,6 +177,7 @@ async def test_a_log_that_ends_with_a_foreign_claim_is_not_served(cluster: Memor
             await loader.load(loader.image(1), 1, nonces[1], store.end(1))
 
 
+@pytest.mark.cluster
 async def test_loads_that_fail_together_go_on_with_the_next_instance(cluster: MemoryCluster) -> None:
     """Each of them would go one further, and all of them come back to where they were."""
     cut_off = await MemoryMetadata(cluster.store).start()

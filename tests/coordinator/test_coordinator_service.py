@@ -14,6 +14,8 @@ from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
+pytestmark = pytest.mark.cluster
+
 
 def group(shard: int, number: int = 0) -> str:
     return group_of(shard, number, SHARDS)

@@ -18,6 +18,8 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 GRACE_MS = 300
 NEVER_MS = 3_600_000
 

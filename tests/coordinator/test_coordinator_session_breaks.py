@@ -121,6 +121,7 @@ def test_settings_have_bounds(fields: dict[str, Any]) -> None:
         SessionSettings(**fields)
 
 
+@pytest.mark.cluster
 async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real: RealCluster) -> None:
     coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
@@ -145,6 +146,7 @@ async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real:
     await session.close()
 
 
+@pytest.mark.cluster
 async def test_members_of_a_failed_shard_are_unheard(real: RealCluster) -> None:
     coordinator = await real.add("a")
     await owns(coordinator, SHARDS)

@@ -38,6 +38,8 @@ from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 NEVER_MS = 3_600_000
 SHARD = 3
 GROUP = group_of(SHARD, 0, SHARDS)

@@ -12,6 +12,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
 
+pytestmark = pytest.mark.cluster
+
 NEVER_MS = 3_600_000
 GROUP = group_of(1, 0, SHARDS)
 

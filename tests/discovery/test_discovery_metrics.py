@@ -2,6 +2,7 @@
 from collections.abc import Callable
 
 import grpc
+import pytest
 from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
@@ -9,6 +10,8 @@ from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
+
+pytestmark = pytest.mark.cluster
 
 
 async def tells(port: int, holds: Callable[[Scrape], bool]) -> Scrape:

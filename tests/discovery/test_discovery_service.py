@@ -15,6 +15,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 
+pytestmark = pytest.mark.cluster
+
 NONE = common_pb2.ERROR_CODE_NONE
 NOT_AVAILABLE = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
 EXISTS = common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS

@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import muster
+import pytest
 from kit.server_cluster import running
 from kit.waiting import until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2
+
+pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP, TOPIC, PARTITIONS = "g", "t", 6

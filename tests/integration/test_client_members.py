@@ -18,6 +18,8 @@ from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.addresses import Address, parse_address
 
+pytestmark = pytest.mark.cluster
+
 SETTINGS: muster.MemberSettings = {
     "session_timeout_ms": 10_000,
     "beat_interval_ms": 100,

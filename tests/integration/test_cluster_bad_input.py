@@ -13,6 +13,8 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 SECONDS = 10.0
 GROUP = "g"
 

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from conformance import traces, traces_grpc
+
+pytestmark = pytest.mark.cluster
 
 
 async def test_a_sample_is_answered_as_kafka_does(tmp_path: Path) -> None:

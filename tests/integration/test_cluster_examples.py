@@ -6,7 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from kit.server_cluster import running
+
+pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

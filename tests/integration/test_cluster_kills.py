@@ -14,6 +14,8 @@ from muster_server.dev.cluster import DevCluster
 from muster_server.verify.reader import LogReader
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 GROUP, TOPIC, PARTITIONS = "g", "t", 6
 WITHIN_SECONDS = 30.0
 

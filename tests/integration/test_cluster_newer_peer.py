@@ -17,6 +17,8 @@ from muster_server.dev.role_process import RoleProcess
 from muster_server.initialise import initialise_log
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 GROUP, TOPIC = "readers", "books"
 PARTITIONS = [muster.TopicPartition(TOPIC, number) for number in range(4)]
 

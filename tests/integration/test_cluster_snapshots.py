@@ -22,6 +22,8 @@ from muster_server.verify.reader import LogReader
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 
+pytestmark = pytest.mark.cluster
+
 GROUP = "progress"
 PARTITIONS = 150
 WITHIN_SECONDS = 60.0

@@ -12,6 +12,8 @@ from kit.waiting import until, until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 TIMEOUT_SECONDS = 30.0
 DELAY_MS = "1500"
 

@@ -22,6 +22,8 @@ from muster_server.features.command import FeaturesError, enable_one, listing
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 GROUP, MEMBERS = "steady", 4
 SETTINGS = {
     **FAST_GROUPS,

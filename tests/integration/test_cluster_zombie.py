@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from kit.server_cluster import running
 from muster_server.child_process import ChildProcess
 from muster_server.demo.progress import Progress
 from muster_server.demo.workload import FULL, Store, collect, load
 from muster_server.dev.redis_nodes import RedisNode
+
+pytestmark = pytest.mark.cluster
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 4
 WITHIN_SECONDS = 60.0

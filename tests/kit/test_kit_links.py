@@ -8,6 +8,8 @@ from kit.links import Links
 from kit.waiting import until_equal
 from muster_server.dev.ports import LOOPBACK, free_ports
 
+pytestmark = pytest.mark.cluster
+
 NAME = "one"
 LONG_MS = 300
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from kit.programs import Program, command, programs_in, verdict
 
+pytestmark = pytest.mark.cluster
+
 PROGRAM = '''"""Attacks nothing.
 
 More about it.

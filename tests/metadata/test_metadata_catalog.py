@@ -11,6 +11,8 @@ from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(params=[1, 3], ids=["1-node", "3-nodes"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataCluster]:

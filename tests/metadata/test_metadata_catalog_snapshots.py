@@ -37,6 +37,8 @@ from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.verifier import verify
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 RECORDS = 100
 SHARDS = 2
 SNAPSHOTTED: dict[str, Any] = {"shards": SHARDS, "catalog_snapshot_records": RECORDS}

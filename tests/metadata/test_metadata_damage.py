@@ -15,6 +15,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 LIMITED = """
 import os, resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

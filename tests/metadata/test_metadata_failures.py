@@ -32,6 +32,8 @@ from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(
     params=[

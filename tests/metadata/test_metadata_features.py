@@ -22,6 +22,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.log.v1.records_pb2 import Record
 from muster_runtime.settings import load
 
+pytestmark = pytest.mark.cluster
+
 SHARDS = 2
 COORDINATOR: dict[str, Any] = {
     "node_id": "c-1",

@@ -18,6 +18,8 @@ from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
 
+pytestmark = pytest.mark.cluster
+
 
 async def test_initialise_is_repeatable_and_keeps_the_identity(tmp_path: Path) -> None:
     nodes = RedisNodes(tmp_path, 3)

@@ -12,6 +12,8 @@ from muster_metadata.nodes.lane import Lane
 from muster_metadata.nodes.reply import Status, plain
 from muster_server.dev.redis_nodes import RedisNode
 
+pytestmark = pytest.mark.cluster
+
 
 @asynccontextmanager
 async def connected_lane(folder: Path, on_connect: Callable[[], None] | None = None) -> AsyncIterator[Lane]:

@@ -25,6 +25,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 LAST_KNOWN = pb.WatchRequest(watcher=WATCH.watcher, last_known=True)
 ROW = LeaseRow("c-1", "s-1", run=1, counter=5, host="127.0.0.1", port=1)
 

@@ -26,6 +26,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import wall_ms
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(
     params=[

@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from kit.metadata_instances import Instance, Writer
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
@@ -13,6 +14,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.addresses import Address
 from muster_runtime.telemetry import Telemetry, TelemetrySettings
 from muster_server.dev.redis_nodes import RedisNodes
+
+pytestmark = pytest.mark.cluster
 
 SHARDS = 4
 

@@ -13,6 +13,8 @@ from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 DYING = secrets.token_bytes(16)
 """The nonce of a claimant that gets one promise and is never heard of again."""
 

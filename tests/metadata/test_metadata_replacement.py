@@ -27,6 +27,8 @@ from muster_runtime.settings import load
 from muster_server.dev.redis_nodes import RedisNode
 from redis.asyncio import Redis
 
+pytestmark = pytest.mark.cluster
+
 STEP_TIMEOUT_MS, REBUILD_DELAY_MS = 500, 1_000
 EVERY_STEP = range(1, 20)
 """With `EVERY_STEP=1`: after each write that a node confirms, until there are no more."""

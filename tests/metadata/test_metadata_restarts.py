@@ -19,6 +19,8 @@ from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 MISSING = "log_second_may_be_missing"
 CUT = "log_acknowledged_records_cut"
 

@@ -26,6 +26,8 @@ from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 
 def promised_late(prepare: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
     """A node's promise, which comes after those of the others."""

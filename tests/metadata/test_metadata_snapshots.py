@@ -15,6 +15,8 @@ from muster_metadata.nodes.entries import End
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
+pytestmark = pytest.mark.cluster
+
 OK = pb.LOG_OUTCOME_OK
 INVALID = pb.LOG_OUTCOME_INVALID
 PARTS = [b"first part", b"second part"]

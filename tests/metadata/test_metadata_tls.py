@@ -34,6 +34,7 @@ from muster_server.nodes.survey import survey
 from muster_server.verify.verifier import verify
 
 pytestmark = [
+    pytest.mark.cluster,
     pytest.mark.containers,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the path; install it"),
 ]

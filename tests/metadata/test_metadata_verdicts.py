@@ -25,6 +25,8 @@ from muster_runtime.clock import boot_ms
 from safety.early_death import dead_after_ms
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 
 def test_silence_counts_to_what_a_majority_was_read_by() -> None:
     """The newest read is of the node that the last renewal did not come to; those of the others are late."""

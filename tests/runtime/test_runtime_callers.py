@@ -21,6 +21,8 @@ from muster_runtime.rpc._deadlines import AT_ONCE, CallOverdue, Deadlines
 from muster_runtime.rpc.server import ALIVE, RpcServer, ServerSettings
 from muster_runtime.rpc.unread import Cuts, cut
 
+pytestmark = pytest.mark.cluster
+
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
 FIND = SERVICE + "FindCoordinator"
 LIST = SERVICE + "ListTopics"

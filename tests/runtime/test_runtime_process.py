@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
+pytestmark = pytest.mark.cluster
+
 PRELUDE = """
 import asyncio, sys
 from muster_runtime.process import run

@@ -21,6 +21,8 @@ from muster_runtime.rpc.refusals import InvalidArgument, ResourceExhausted, Unim
 from muster_runtime.rpc.server import ALIVE, ListenError, RpcServer, ServerSettings
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 SERVICE = "/muster.v1.CoordinatorDiscoveryService/"
 METADATA = "/muster.internal.v1.MetadataService/"
 

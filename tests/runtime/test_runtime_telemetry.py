@@ -153,6 +153,7 @@ async def _scraped(port: int) -> Any:
         return None
 
 
+@pytest.mark.cluster
 async def test_taken_port_is_said_at_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -162,6 +163,7 @@ async def test_taken_port_is_said_at_the_start() -> None:
         await telemetry.stop()
 
 
+@pytest.mark.cluster
 async def test_collector_gets_metrics_with_their_kinds() -> None:
     with Collector() as collector:
         async with running(
@@ -185,6 +187,7 @@ def _with(collector: Collector, name: str) -> dict[str, Any] | None:
     return metrics if name in metrics else None
 
 
+@pytest.mark.cluster
 async def test_collector_that_is_down_costs_only_what_it_would_have_got() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -210,6 +213,7 @@ async def test_collector_that_is_down_costs_only_what_it_would_have_got() -> Non
         await until(dropped, "the losses")
 
 
+@pytest.mark.cluster
 async def test_collector_that_is_silent_fills_the_queue_and_holds_nobody_up() -> None:
     with Collector() as collector:
         collector.silent = True
@@ -229,6 +233,7 @@ async def test_collector_that_is_silent_fills_the_queue_and_holds_nobody_up() ->
         assert time.monotonic() - began < 15
 
 
+@pytest.mark.cluster
 async def test_spans_reach_the_collector_with_their_context() -> None:
     from muster_runtime.telemetry import tracing as traces
 
@@ -303,6 +308,7 @@ class Servicer(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         raise RuntimeError("a defect")
 
 
+@pytest.mark.cluster
 async def test_unary_calls_are_counted_by_their_status() -> None:
     async with running(prometheus_listen="127.0.0.1:0") as (telemetry, _, metrics_port):
         server = RpcServer(telemetry=telemetry)

@@ -17,6 +17,8 @@ from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.tls import TlsSettings
 from structlog.testing import capture_logs
 
+pytestmark = pytest.mark.cluster
+
 WATCHER = Watcher("discovery", "d1", ("one",))
 
 

@@ -23,6 +23,8 @@ from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 from typer.testing import CliRunner
 
+pytestmark = pytest.mark.cluster
+
 GROUP, TOPIC = "workers", "work"
 PARTITIONS = [muster.TopicPartition(TOPIC, number) for number in range(4)]
 FILES = "appendonlydir"

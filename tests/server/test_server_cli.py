@@ -20,6 +20,8 @@ from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.verifier import verify
 
+pytestmark = pytest.mark.cluster
+
 SERVER = [sys.executable, "-m", "muster_server"]
 DEV = [str(Path(sys.executable).with_name("muster")), "dev"]
 SECONDS = 60

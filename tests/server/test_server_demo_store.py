@@ -9,6 +9,8 @@ from muster_server.demo.text import InputError, count, read_lines
 from muster_server.demo.workload import FULL, StaleTokenError, Store, collect, load
 from muster_server.dev.redis_nodes import RedisNode
 
+pytestmark = pytest.mark.cluster
+
 OLD, NEW = "0000000001-0000000000000009", "0000000001-0000000000000010"
 
 

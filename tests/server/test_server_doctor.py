@@ -21,6 +21,8 @@ from muster_server.doctor.cluster import judge_clocks, judge_versions
 from muster_server.doctor.findings import Result
 from redis.asyncio import Redis
 
+pytestmark = pytest.mark.cluster
+
 MUSTER = str(Path(sys.executable).with_name("muster"))
 NOBODY = f"{LOOPBACK}:1"
 SECONDS = 60

@@ -12,6 +12,8 @@ from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
+pytestmark = pytest.mark.cluster
+
 UPGRADE = Path(__file__).parents[2] / "docs" / "upgrade.md"
 
 

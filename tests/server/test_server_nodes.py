@@ -17,6 +17,8 @@ from muster_server.nodes.command import _times, app
 from muster_server.nodes.survey import NodeState, survey
 from typer.testing import CliRunner, Result
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[MetadataCluster]:

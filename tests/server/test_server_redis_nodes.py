@@ -11,6 +11,8 @@ import redis
 from muster_server.child_process import ChildError
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 
+pytestmark = pytest.mark.cluster
+
 
 def client(node: RedisNode) -> redis.Redis:
     return redis.Redis(port=node.port, socket_timeout=5)

@@ -24,6 +24,8 @@ from muster_server.verify.verifier import verify
 from typer import Typer
 from typer.testing import CliRunner
 
+pytestmark = pytest.mark.cluster
+
 SHARDS = 2
 CLUSTER = "cluster-of-the-tests"
 LOG, ACKNOWLEDGED, SNAPSHOT = "muster:{1}:log", "muster:{1}:acknowledged", "muster:{1}:snapshot"

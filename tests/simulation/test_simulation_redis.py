@@ -21,6 +21,8 @@ from simulation.redis_scripts import Scripts
 from simulation.redis_store import Simple, Stream
 from simulation.world import World
 
+pytestmark = pytest.mark.cluster
+
 KEYS = [b"muster:{0}:log", b"muster:{0}:promise", b"muster:{0}:acknowledged", b"muster:node"]
 COPY = b"muster:{0}:copy"
 VACANT = b"muster:{0}:vacant"

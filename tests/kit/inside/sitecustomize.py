@@ -45,10 +45,14 @@ def _skew_clock(ahead_ms: int) -> None:
     time.time_ns = lambda: shown_ns() + ahead_ns
 
 
+def _take_version(shown: str) -> None:
+    importlib.metadata.version = lambda distribution_name: shown
+
+
 signal.signal(signal.SIGUSR1, _compute)
 if routes := os.environ.get("LINKED_ROUTES"):
     _take_routes(routes)
 if ahead := os.environ.get("SKEWED_CLOCK_MS"):
     _skew_clock(int(ahead))
 if version := os.environ.get("SKEWED_VERSION"):
-    importlib.metadata.version = lambda distribution_name: version
+    _take_version(version)
