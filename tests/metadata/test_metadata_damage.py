@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
+from muster_metadata.nodes.problem import LOADING
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
@@ -343,7 +344,7 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
         last.delay_us = 100
         last.spawn()
         node = cluster[0].server.metadata.quorum.nodes[count - 1]
-        await until(lambda: "reads its data" in node.steps.problem, "it says what it does")
+        await until(lambda: node.steps.problem == LOADING, "it says what it does")
         assert problem_of(cluster, count - 1)
         if count == 3:
             await write(cluster, writer, 5)

@@ -23,6 +23,7 @@ from kit.metadata_instances import (
 )  # fmt: skip
 from kit.waiting import until
 from muster_metadata.nodes.addresses import place_of, split_urls
+from muster_metadata.nodes.problem import NOT_REACHED_YET
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.operator.replacement import Replacement
 from muster_metadata.server import MetadataServer
@@ -206,6 +207,6 @@ async def test_what_a_server_does_not_accept_is_said(
     plain = f"redis://muster:{nodes.password}@{split_urls(nodes.url)[0].rpartition('@')[2].partition('?')[0]}"
     server = MetadataServer(load(MetadataSettings, redis_url=plain, listen="127.0.0.1:0", **FAST))
     await server.start()
-    await until(lambda: server.metadata.quorum.nodes[0].tables.problem != "it was not reached yet", "tried")
+    await until(lambda: server.metadata.quorum.nodes[0].tables.problem != NOT_REACHED_YET, "tried")
     assert not server.metadata.ready.is_set()
     await server.stop(0)

@@ -9,6 +9,7 @@ import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
 from muster_metadata.nodes.addresses import place_of
+from muster_metadata.nodes.problem import UNREACHABLE, ProblemKind
 from muster_metadata.nodes.reply import Status
 from muster_metadata.operator.replacement import REBUILD_DELAY_MS, STEP_TIMEOUT_MS
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -69,13 +70,15 @@ async def test_list_shows_what_is_wrong_with_a_node(cluster: MetadataCluster) ->
         await client.xdel("muster:{0}:log", "1-7", "1-6", "1-3")
     await cluster.nodes[2].kill()
     found = await states(cluster)
-    assert found[0].problems == ["it is out of memory: it answers reads and refuses writes"]
+    assert [str(problem) for problem in found[0].problems] == [
+        "it is out of memory: it answers reads and refuses writes"
+    ]
     assert (found[1].missing_logs, found[1].lagging_logs, found[1].lag_entries) == (1, 1, 2)
-    assert found[1].problems == [
+    assert [str(problem) for problem in found[1].problems] == [
         "it lacks 1 of 5 logs",
         "1 of its logs lack entries in the middle: `muster verify` names them",
     ]
-    assert found[2].problems == ["it cannot be reached"]
+    assert found[2].problems == [UNREACHABLE]
     result = await run("list", "--redis", cluster.nodes.url)
     assert result.exit_code == 1
     assert "node 3: it cannot be reached" in result.stdout
@@ -95,8 +98,10 @@ async def test_list_names_servers_that_are_not_the_nodes(cluster: MetadataCluste
     stranger = RedisNode(tmp_path / "stranger")
     await stranger.start()
     found = await survey(f"redis://{one},{two},{place_of(stranger.url)}")
-    assert "it has no data of a cluster" in found.nodes[2].problems
-    assert any(f"names {three} as this node" in problem for problem in found.nodes[2].problems)
+    empty, not_a_node = found.nodes[2].problems
+    assert empty.kind is ProblemKind.EMPTY
+    assert not_a_node.kind is ProblemKind.NOT_A_NODE
+    assert f"names {three} as this node" in not_a_node.sentence
     await stranger.stop()
 
 

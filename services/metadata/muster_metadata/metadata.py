@@ -214,7 +214,8 @@ class Metadata:
             return
         self._told = True
         nodes = {
-            f"{node.index} ({node.place})": node.tables.problem or "it answers" for node in self.quorum.nodes
+            f"{node.index} ({node.place})": str(node.tables.problem or "it answers")
+            for node in self.quorum.nodes
         }
         tell = log.error if found.contradiction else log.warning
         tell("log_not_usable_yet", problem=problem, nodes=nodes)

@@ -63,5 +63,5 @@ def _answered(span: Span, answer: Answer) -> None:
         reply = answer.result()
         span.set_attribute("muster.status", reply.status.value)
         if not reply.done:
-            span.set_status(Status(StatusCode.ERROR, reply.problem or reply.status.value))
+            span.set_status(Status(StatusCode.ERROR, str(reply.problem or reply.status.value)))
     span.end()

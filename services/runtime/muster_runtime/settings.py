@@ -3,7 +3,8 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,20 +144,23 @@ def load(settings_class: type[S], *, known: Iterable[type[Settings]] = (), **val
     Raises:
         SettingsError: it names each variable that is wrong, its value and the limit.
     """
-    problems: list[str] = []
     others = tuple(known)
-    if others:
-        problems += unknown_variables((settings_class, *others))
+    unread = _Unread.of((settings_class, *others)) if others else _Unread()
+    problems = unread.problems()
     try:
         settings = settings_class(**values)
     except ValidationError as error:
-        problems += [_explain(settings_class, details) for details in error.errors(include_url=False)]
+        problems += [
+            _explain(settings_class, details)
+            for details in error.errors(include_url=False)
+            if _variable(settings_class, details) not in unread.service_links  # said already
+        ]
     except SettingsError as error:
         problems += error.problems
     else:
         if not problems:
             return settings
-    raise SettingsError(_without_repeats(problems)) from None
+    raise SettingsError(problems) from None
 
 
 def check_environment(classes: Iterable[type[Settings]]) -> None:
@@ -168,31 +172,46 @@ def check_environment(classes: Iterable[type[Settings]]) -> None:
     Raises:
         SettingsError: it names each key and the nearest one that is known.
     """
-    problems = unknown_variables(tuple(classes))
+    problems = _Unread.of(classes).problems()
     if problems:
         raise SettingsError(problems)
 
 
-def unknown_variables(
-    classes: Iterable[type[Settings]], environment: Mapping[str, str] | None = None
-) -> list[str]:
-    """One sentence for each variable that begins with `MUSTER_` and that no class reads."""
-    known = set(TOOL_VARIABLES).union(*(settings_class.variables() for settings_class in classes))
-    problems = []
-    links = []
-    for key, value in sorted((os.environ if environment is None else environment).items()):
-        if not key.upper().startswith(PREFIX):
-            continue
-        if _is_service_link(key, value, known):
-            links.append(key)
-        elif key.upper() not in known:
-            problems.append(_unknown(key, known))
-    if links:
-        problems.append(
-            f"{', '.join(links)}: set by Kubernetes for a Service whose name begins with `muster`, "
-            "not by you; set `enableServiceLinks: false` in the pod's spec"
-        )
-    return problems
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Variables that begin with `MUSTER_` and that nobody reads.
+
+    Attributes:
+        unknown: a sentence for each.
+        service_links: names of those that Kubernetes set for a Service, which settings may have too.
+    """
+
+    unknown: tuple[str, ...] = ()
+    service_links: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, classes: Iterable[type[Settings]]) -> "_Unread":
+        """Those of the environment that none of these classes reads."""
+        known = set(TOOL_VARIABLES).union(*(settings_class.variables() for settings_class in classes))
+        unknown, links = [], []
+        for key, value in sorted(os.environ.items()):
+            if not key.upper().startswith(PREFIX):
+                continue
+            if _is_service_link(key, value, known):
+                links.append(key)
+            elif key.upper() not in known:
+                unknown.append(_unknown(key, known))
+        return cls(tuple(unknown), tuple(links))
+
+    def problems(self) -> list[str]:
+        """All of them, in sentences."""
+        if not self.service_links:
+            return list(self.unknown)
+        return [
+            *self.unknown,
+            f"{', '.join(self.service_links)}: set by Kubernetes for a Service whose name begins with "
+            "`muster`, not by you; set `enableServiceLinks: false` in the pod's spec",
+        ]
 
 
 def _is_service_link(key: str, value: str, known: set[str]) -> bool:
@@ -207,13 +226,18 @@ def _unknown(key: str, known: set[str]) -> str:
     return f"{key}: there is no such setting; {hint}"
 
 
+def _variable(settings_class: type[Settings], details: ErrorDetails) -> str:
+    """The variable that an error is about; empty: several together."""
+    return settings_class.variable(str(details["loc"][0])) if details["loc"] else ""
+
+
 def _explain(settings_class: type[Settings], details: ErrorDetails) -> str:
-    location = details["loc"]
-    message = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if not location:
+    raised = details.get("ctx", {}).get("error")  # by a validator of ours, whose words need no introduction
+    message = details["msg"] if raised is None else str(raised)
+    variable = _variable(settings_class, details)
+    if not variable:
         return message
-    field_name = str(location[0])
-    variable = settings_class.variable(field_name)
+    field_name = str(details["loc"][0])
     field = settings_class.model_fields.get(field_name)
     if details["type"] == "extra_forbidden" or field is None:
         return f"{variable}: there is no such setting"
@@ -227,20 +251,6 @@ def _shown(details: ErrorDetails, variable: str) -> str:
     value = os.environ.get(variable, details.get("input"))
     text = value if isinstance(value, str) else str(value)
     return repr(text if len(text) <= 100 else text[:100] + "…")
-
-
-def _without_repeats(problems: Iterable[str]) -> list[str]:
-    """Drops complaints about a value of a variable that is already known to be a service link."""
-    kept: list[str] = []
-    links = ""
-    for problem in problems:
-        if "enableServiceLinks" in problem:
-            links = problem
-        name = problem.split("=")[0].split(":")[0]
-        if links and problem is not links and name in links.split(":")[0].split(", "):
-            continue
-        kept.append(problem)
-    return kept
 
 
 def _is_secret(field: FieldInfo) -> bool:

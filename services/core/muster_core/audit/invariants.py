@@ -237,7 +237,7 @@ INVARIANTS: dict[str, Invariant] = {
             "removals",
             Severity.SERIOUS,
             "The time between a removal and the last record that shows the member, within one owner; "
-            "100 ms are allowed for.",
+            "100 ms are allowed for. Removals by version 0.1 are not judged: it did not store the time-out.",
         ),
         Invariant(
             "M4",

@@ -1,6 +1,5 @@
 """Why a rebalance was started: the typed cause and a sentence that a person understands."""
 
-import re
 from typing import TypeAlias
 
 from muster_protos.muster.v1 import common_pb2
@@ -33,8 +32,6 @@ _SENTENCES: dict[Kind, str] = {
     ADMIN: "{who} was removed by an operator.",
     OVER_CAPACITY: "{who} was removed because the group is larger than its limit.",
 }
-_SILENCE = re.compile(r"(?:for its session timeout of|come back within) ([0-9.]+) s and was removed\.\Z")
-"""How the two sentences end; what comes before has names in it that members chose."""
 
 
 def by_member(
@@ -66,16 +63,8 @@ def by_member(
         reason=reason,
         sentence=sentence,
         at_ms=at_ms,
+        silence_ms=_silence_ms(kind, member),
     )
-
-
-def silence_ms(cause: common_pb2.RebalanceCause) -> int | None:
-    """How long a removed member had to be silent for this cause, as its sentence says; None: it says nothing.
-
-    The time-outs of a member may have changed since its last record, so the records do not tell.
-    """
-    found = _SILENCE.search(cause.sentence)
-    return round(float(found[1]) * 1000) if found and cause.kind in (SESSION_EXPIRED, DISCONNECTED) else None
 
 
 def topics_changed(topics: list[str], at_ms: int) -> common_pb2.RebalanceCause:
@@ -93,6 +82,12 @@ def over_capacity(size: int, limit: int, at_ms: int) -> common_pb2.RebalanceCaus
         sentence=f"The group was loaded with {size} members, more than its limit of {limit}.",
         at_ms=at_ms,
     )
+
+
+def _silence_ms(kind: Kind, member: Member) -> int:
+    if kind == SESSION_EXPIRED:
+        return member.session_timeout_ms
+    return member.disconnect_grace_ms if kind == DISCONNECTED else 0
 
 
 def _who(member: Member, others: int) -> str:

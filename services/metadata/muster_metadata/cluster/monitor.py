@@ -14,6 +14,7 @@ from muster_metadata.cluster.owners import OwnerRow, highest
 from muster_metadata.cluster.tables import NodeTables, Tables
 from muster_metadata.cluster.view import ClusterView
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT
 from muster_metadata.nodes.quorum import Quorum
 
 log = structlog.get_logger()
@@ -170,11 +171,11 @@ class Monitor:
     def _problem(self, node: Node, fresh: dict[Node, tuple[int, NodeTables]]) -> str:
         if node in fresh:
             # It can be read, and what is read counts; the administrator shall know that it writes nothing.
-            return node.refusal
+            return str(node.refusal or "")
         latest = self._latest.get(node)
         if latest is None:
-            return "it was not reached yet"
-        return latest[1].problem or "it does not answer"
+            return str(NOT_REACHED_YET)
+        return latest[1].problem or str(SILENT)
 
     def _look_for_missing_catalog(self) -> None:
         lacking = any(

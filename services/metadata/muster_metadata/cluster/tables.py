@@ -14,6 +14,7 @@ from muster_metadata.log.steps import count
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import parse_id
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Reply, Status
 
@@ -110,11 +111,11 @@ class Tables:
         time = node.ask("TIME")
         _, pending = await asyncio.wait((*answers, before, time), timeout=timeout_ms / 1000)
         if pending:
-            return NodeTables("it does not answer")
+            return NodeTables(str(SILENT))
         replies: list[Reply] = [answer.result() for answer in answers]
         for reply in replies:
             if reply.status is not Status.OK:
-                return NodeTables(node.tables.problem or reply.problem)
+                return NodeTables(str(node.tables.problem or reply.problem or SILENT))
         identity, leases, owners, catalog = (reply.values[0] for reply in replies)
         if identity is None:
             return NodeTables(_EMPTY if node.member else _EMPTY_STRANGER, empty=True)

@@ -14,6 +14,7 @@ from muster_metadata.log import steps
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.nodes.entries import End
 from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.problem import Problem
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
 
@@ -66,7 +67,7 @@ class Upkeep:
         self._logs: dict[int, _Written] = {}
         self._repairs: dict[tuple[int, Node], asyncio.Task[None]] = {}
         self._retry_s: dict[tuple[int, Node], float] = {}
-        self._complain_s: dict[tuple[Node, str], float] = {}
+        self._complain_s: dict[tuple[Node, Problem | None], float] = {}
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
 
@@ -149,7 +150,11 @@ class Upkeep:
         if now_s >= self._complain_s.get((node, reply.problem), now_s):
             self._complain_s[node, reply.problem] = now_s + _COMPLAINT_S
             log.error(
-                "log_node_refuses", node=node.index, address=node.place, shard=shard, problem=reply.problem
+                "log_node_refuses",
+                node=node.index,
+                address=node.place,
+                shard=shard,
+                problem=str(reply.problem or ""),
             )
 
     def _lags(self, known: _Written, node: Node) -> None:

@@ -18,6 +18,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptErro
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster_metadata.nodes.addresses import TLS_FILES
+from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT, UNREACHABLE, Problem, ProblemKind
 from muster_metadata.nodes.reply import DOWN, LOST, Reply, failure
 from muster_metadata.nodes.scripts import SCRIPTS
 
@@ -33,6 +34,9 @@ _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _CONNECT_S = 1.0
 _TLS_CONNECT_S = 5.0
+
+_TOO_SLOW = Reply(DOWN.status, problem=Problem(ProblemKind.SLOW, "it is too slow"))
+_UNFORESEEN = Problem(ProblemKind.UNFORESEEN, "something unforeseen broke the connection")
 
 
 class Lane:
@@ -51,6 +55,7 @@ class Lane:
     Attributes:
         on_reply: told how long each command waited for its answer, in seconds; nobody is if absent.
         losses: connections that broke or were given up.
+        problem: why there is no connection; None: there is one.
         run_id: of the server's process at the other end of the connection; empty: it does not tell.
         started_s: when that process was started, in Unix time.
         synced: whether it syncs each write.
@@ -82,7 +87,7 @@ class Lane:
         self._sizes: collections.deque[int] = collections.deque()
         self._runner: asyncio.Task[None] | None = None
         self._made: tuple[list[int], Any] | None = None
-        self.problem = "it was not reached yet"
+        self.problem: Problem | None = NOT_REACHED_YET
 
     def _patience_s(self) -> float:
         """How long making a connection may take; nobody waits for it. With TLS certificates are checked."""
@@ -117,16 +122,14 @@ class Lane:
         self._class = self._arguments.pop("connection_class", Connection)
         self._connect_timeout_s = self._patience_s()
         self._made = None
-        self.problem = "it was not reached yet"
+        self.problem = NOT_REACHED_YET
         self.start()
 
     def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[Reply]":
         """Sends a command with what else this loop turn sends. The future never fails."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
-            future.set_result(
-                DOWN if self._connection is None else Reply(DOWN.status, problem="it is too slow")
-            )
+            future.set_result(DOWN if self._connection is None else _TOO_SLOW)
             return future
         packed = _pack(command)
         self._outbox.append(packed)
@@ -146,14 +149,14 @@ class Lane:
                     await connection.connect()
                     await self._load_scripts(connection)
                 backoff_s = _BACKOFF_FIRST_S
-                self._connection, self.problem = connection, ""
+                self._connection, self.problem = connection, None
                 if self._on_connect is not None:
                     self._on_connect()
                 await self._carry(connection)
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = _describe(error)
             except Exception:  # a lane that ended would leave its node alone until the next start
-                self.problem = "something unforeseen broke the connection"
+                self.problem = _UNFORESEEN
                 log.exception("node_connection_failed")
             finally:
                 self.losses += self._connection is not None
@@ -288,25 +291,26 @@ def _file_changed_ns(file: Path) -> int:
         return 0
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception) -> Problem | None:
     """What keeps the connection from being made, without addresses."""
     if isinstance(error, ResponseError | BusyLoadingError):
         return failure(error).problem
     if isinstance(error, AuthenticationError):
-        return "it refuses the credentials"
+        return Problem(ProblemKind.BAD_CREDENTIALS, "it refuses the credentials")
     if isinstance(error, TimeoutError | RedisTimeoutError):
-        return "it does not answer"
-    return _describe_tls(error) or "it cannot be reached"
+        return SILENT
+    return _describe_tls(error) or UNREACHABLE
 
 
-def _describe_tls(error: BaseException) -> str:
-    """What TLS has to do with it; empty: nothing."""
+def _describe_tls(error: BaseException) -> Problem | None:
+    """What TLS has to do with it; None: nothing."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate is not accepted: {cause.verify_message}"
+            detail = f"its certificate is not accepted: {cause.verify_message}"
+            return Problem(ProblemKind.BAD_CERTIFICATE, detail)
         if isinstance(cause, ssl.SSLError):
             reason = (cause.reason or "it speaks no TLS").lower().replace("_", " ")
-            return f"it refuses this TLS connection: {reason}"
+            return Problem(ProblemKind.TLS_REFUSED, f"it refuses this TLS connection: {reason}")
         cause = cause.__cause__ or cause.__context__
-    return ""
+    return None

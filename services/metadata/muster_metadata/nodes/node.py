@@ -8,6 +8,7 @@ from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
 from muster_metadata.nodes.entries import Entry, arguments
 from muster_metadata.nodes.lane import SYNCED, Lane
+from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import Reply, Status, plain, scripted
 from muster_metadata.nodes.scripts import SCRIPTS, Script
 
@@ -22,6 +23,8 @@ _MORE_KEYS = {
     "exported": ("exported",),
     "vacant": ("vacant",),
 }
+
+_OTHER_CONFIGURATION = Problem(ProblemKind.OTHER_CONFIGURATION, "the log has another configuration there")
 
 
 class Node:
@@ -41,7 +44,7 @@ class Node:
         identity: what it must say that it is.
         member: whether the log's configuration names it at this address; only then it is filled when it is
             empty: an empty server at another address may stand beside the real one.
-        refusal: why it refused the last write, in words; empty if it did not.
+        refusal: why it refused the last write; None: it did not.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Node:
         self.place = place_of(url)
         self.identity = ""
         self.member = True
-        self.refusal = ""
+        self.refusal: Problem | None = None
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
         self.steps = Lane(
@@ -78,7 +81,7 @@ class Node:
 
     async def move(self, place: str) -> None:
         """Goes on with the server at another address: it took the place of this one."""
-        self.url, self.place, self.refusal = at(self.url, place), place, ""
+        self.url, self.place, self.refusal = at(self.url, place), place, None
         await asyncio.gather(*(lane.move(self.url) for lane in (self.steps, self.tables, self.bulk)))
 
     def belongs_to(
@@ -111,13 +114,13 @@ class Node:
         elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
             mine = keys.Identity.parse(self.identity)
             if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
-                return Reply(Status.MOVED, problem="the log has another configuration there")
+                return Reply(Status.MOVED, problem=_OTHER_CONFIGURATION)
         return reply
 
     def _wrote(self, raw: Any) -> Reply:
         reply = self._read(raw)
         if reply.status is Status.OK:
-            self.refusal = ""
+            self.refusal = None
         return reply
 
     def _keys(self, shard: int) -> tuple[str, ...]:

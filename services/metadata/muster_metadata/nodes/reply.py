@@ -7,6 +7,7 @@ from typing import Any
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ResponseError
 
 from muster_metadata.nodes.entries import End, parse_id
+from muster_metadata.nodes.problem import LOADING, REPLICA, SILENT, UNREACHABLE, Problem, ProblemKind
 
 
 class Status(enum.Enum):
@@ -55,12 +56,12 @@ class Reply:
     Attributes:
         status: how it ended.
         values: what the script or command returned after its status.
-        problem: what is wrong, in words; empty if nothing is.
+        problem: what is wrong with the node; None: nothing.
     """
 
     status: Status
     values: tuple[Any, ...] = ()
-    problem: str = ""
+    problem: Problem | None = None
 
     @property
     def done(self) -> bool:
@@ -86,8 +87,8 @@ class Reply:
 _SILENT = frozenset({Status.DOWN, Status.LOST, Status.LOADING, Status.REFUSED, Status.BROKEN})
 _BY_NAME = {status.value.encode(): status for status in Status}
 
-DOWN = Reply(Status.DOWN, problem="it cannot be reached")
-LOST = Reply(Status.LOST, problem="it does not answer")
+DOWN = Reply(Status.DOWN, problem=UNREACHABLE)
+LOST = Reply(Status.LOST, problem=SILENT)
 
 
 def scripted(raw: Any) -> Reply:
@@ -108,15 +109,17 @@ def failure(raw: Any) -> Reply:
     """Reads an error, or anything else that no script of ours answers."""
     text = str(raw)
     if isinstance(raw, BusyLoadingError):
-        return Reply(Status.LOADING, problem="it reads its data after a start")
+        return Reply(Status.LOADING, problem=LOADING)
     if isinstance(raw, OutOfMemoryError) or "OOM" in text:
-        return Reply(Status.REFUSED, problem="it is out of memory")
+        return Reply(Status.REFUSED, problem=Problem(ProblemKind.OUT_OF_MEMORY, "it is out of memory"))
     if "MISCONF" in text:
-        return Reply(Status.REFUSED, problem="it cannot write to its disk")
+        return Reply(Status.REFUSED, problem=Problem(ProblemKind.DISK, "it cannot write to its disk"))
     if isinstance(raw, NoScriptError):
-        return Reply(Status.DOWN, problem="it lost its scripts; they are loaded again")
+        lost = Problem(ProblemKind.NO_SCRIPTS, "it lost its scripts; they are loaded again")
+        return Reply(Status.DOWN, problem=lost)
     if "READONLY" in text:
-        return Reply(Status.BROKEN, problem="it is a replica; every node must be a primary of its own")
+        return Reply(Status.BROKEN, problem=REPLICA)
     if isinstance(raw, ResponseError):
-        return Reply(Status.BROKEN, problem=f"it refuses: {text.split(':')[0][:80]}")
-    return Reply(Status.BROKEN, problem="its answer makes no sense")
+        refused = Problem(ProblemKind.COMMAND_REFUSED, f"it refuses: {text.split(':')[0][:80]}")
+        return Reply(Status.BROKEN, problem=refused)
+    return Reply(Status.BROKEN, problem=Problem(ProblemKind.NONSENSE, "its answer makes no sense"))

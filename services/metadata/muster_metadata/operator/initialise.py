@@ -24,6 +24,7 @@ from muster_metadata.nodes.configuration import Configuration, Introduction, Unu
 from muster_metadata.nodes.entries import genesis
 from muster_metadata.nodes.introductions import introduction
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
 
@@ -187,7 +188,7 @@ async def _answers(
 
 
 def _away(node: Node) -> str:
-    return f"node {node.index} ({node.place}): {node.tables.problem or 'it does not answer'}"
+    return f"node {node.index} ({node.place}): {node.tables.problem or SILENT}"
 
 
 async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True) -> bool:

@@ -26,6 +26,7 @@ from muster_metadata.nodes.entries import End, arguments, chain
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.lane import fields
 from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Status
 
@@ -212,9 +213,7 @@ class Replacement:
     async def _check_newcomer(self, target: Configuration, said: dict[Node, Introduction | None]) -> None:
         newcomer = said[self._coming]
         if newcomer is None:
-            raise ReplaceError(
-                f"the new server {self.new}: {self._coming.tables.problem or 'it does not answer'}"
-            )
+            raise ReplaceError(f"the new server {self.new}: {self._coming.tables.problem or SILENT}")
         size = await self._coming.ask("DBSIZE")
         if newcomer.identity or size.status is not Status.OK or size.values[0]:
             has = (

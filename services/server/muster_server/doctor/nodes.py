@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from muster_core.position import NOWHERE, Position
+from muster_metadata.nodes.problem import ProblemKind
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_server.doctor.findings import Finding, Result
@@ -19,23 +20,23 @@ CATCH_UP_S = 2.0
 
 _MEMORY_SHARE = 0.8
 
-_REMEDIES = (
-    ("it cannot be reached", "start it; it is repaired by itself. Gone for good: `muster nodes replace`"),
-    ("it does not answer", "it is stopped, or overloaded: look at its machine; the others go on without it"),
-    ("it refuses the credentials", "correct user and password in MUSTER_METADATA_REDIS_URL"),
-    ("its certificate", "correct the certificates named in MUSTER_METADATA_REDIS_URL"),
-    ("it refuses this TLS", "correct scheme and certificates in MUSTER_METADATA_REDIS_URL"),
-    ("it refuses", 'give the user its rights: docs/failures.md, "TLS, passwords, rights"'),
-    ("it has no data of a cluster", "wait: a running metadata service rebuilds it from the others"),
-    ("it reads its data", "wait until it has read its append-only file"),
-    ("it cannot write to its disk", "make room on its disk; it catches up by itself"),
-    ("it is out of memory", "raise its maxmemory; it catches up by itself"),
-    ("it is a replica", "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own"),
-    ("it does not know the newest configuration", "wait: a running metadata service tells it"),
-    ("it says to be", "name the nodes in the order in which they were made: `muster nodes list`"),
-    ("the log's configuration names", "`muster nodes replace OLD NEW` if it shall take that one's place"),
-    ("it lacks", "wait: it is rebuilt from the others while a metadata service runs"),
-)
+_REMEDIES = {
+    ProblemKind.UNREACHABLE: "start it; it is repaired by itself. Gone for good: `muster nodes replace`",
+    ProblemKind.SILENT: "it is stopped, or overloaded: look at its machine; the others go on without it",
+    ProblemKind.BAD_CREDENTIALS: "correct user and password in MUSTER_METADATA_REDIS_URL",
+    ProblemKind.BAD_CERTIFICATE: "correct the certificates named in MUSTER_METADATA_REDIS_URL",
+    ProblemKind.TLS_REFUSED: "correct scheme and certificates in MUSTER_METADATA_REDIS_URL",
+    ProblemKind.COMMAND_REFUSED: 'give the user its rights: docs/failures.md, "TLS, passwords, rights"',
+    ProblemKind.EMPTY: "wait: a running metadata service rebuilds it from the others",
+    ProblemKind.LOADING: "wait until it has read its append-only file",
+    ProblemKind.DISK: "make room on its disk; it catches up by itself",
+    ProblemKind.OUT_OF_MEMORY: "raise its maxmemory; it catches up by itself",
+    ProblemKind.REPLICA: "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own",
+    ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service tells it",
+    ProblemKind.OTHER_NODE: "name the nodes in the order in which they were made: `muster nodes list`",
+    ProblemKind.NOT_A_NODE: "`muster nodes replace OLD NEW` if it shall take that one's place",
+    ProblemKind.LACKS_LOGS: "wait: it is rebuilt from the others while a metadata service runs",
+}
 _REMEDY = 'see docs/failures.md, "What the operator does"'
 
 
@@ -65,7 +66,7 @@ def judge_nodes(first: Survey, second: Survey, cluster_id: str) -> Iterator[Find
     for node in second.nodes:
         subject = f"node {node.index} ({node.address})"
         for problem in node.problems:
-            yield Finding("log node", subject, Result.FAILED, problem, _remedy(problem))
+            yield Finding("log node", subject, Result.FAILED, str(problem), _remedy(problem.kind))
         if not node.server:
             continue
         if not node.problems:
@@ -115,8 +116,8 @@ def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
         )
 
 
-def _remedy(problem: str) -> str:
-    return next((remedy for beginning, remedy in _REMEDIES if problem.startswith(beginning)), _REMEDY)
+def _remedy(kind: ProblemKind) -> str:
+    return _REMEDIES.get(kind, _REMEDY)
 
 
 def _memory(node: NodeState) -> str:
@@ -210,6 +211,6 @@ def judge_replicas(
         subject = f"node {index}"
         if missing[index]:
             problem = f"it lacks {missing[index]} of its logs"
-            yield Finding("log node", subject, Result.FAILED, problem, _remedy(problem))
+            yield Finding("log node", subject, Result.FAILED, problem, _remedy(ProblemKind.LACKS_LOGS))
         else:
             yield _lag(behind.get(index, (0, 0)), subject)

@@ -160,10 +160,14 @@ def as_json(found: Survey) -> str:
             "cluster_id": configuration.cluster_id if configuration else "",
             "shard_count": configuration.shard_count if configuration else 0,
             "configuration": configuration.number if configuration else 0,
-            "nodes": [asdict(node) for node in found.nodes],
+            "nodes": [_for_programs(node) for node in found.nodes],
         },
         indent=2,
     )
+
+
+def _for_programs(node: NodeState) -> dict[str, Any]:
+    return asdict(node) | {"problems": [str(problem) for problem in node.problems]}
 
 
 def show(found: Survey, console: Console) -> None:

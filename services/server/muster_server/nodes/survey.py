@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.position import Position
@@ -14,13 +14,30 @@ from muster_metadata.nodes.durability import judge as judge_durability
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.lane import fields
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.problem import (
+    LOADING,
+    NOT_REACHED_YET,
+    REPLICA,
+    SILENT,
+    Problem,
+    ProblemKind,
+)
 from muster_metadata.nodes.reply import Reply, Status
 
 STEP_TIMEOUT_MS = 2_000
 
 _PATIENCE_S = 10.0
-_NOT_KNOWN_YET = ("", "it was not reached yet", "it does not answer")
+_NOT_KNOWN_YET = (None, NOT_REACHED_YET, SILENT)
 _INSPECTED_AT_ONCE = 500
+_EMPTY = Problem(ProblemKind.EMPTY, "it has no data of a cluster")
+_DISK = Problem(ProblemKind.DISK, "it cannot write to its disk: it answers reads and refuses writes")
+_OUT_OF_MEMORY = Problem(
+    ProblemKind.OUT_OF_MEMORY, "it is out of memory: it answers reads and refuses writes"
+)
+_OLD_CONFIGURATION = Problem(
+    ProblemKind.OLD_CONFIGURATION,
+    "it does not know the newest configuration yet; a running metadata service tells it",
+)
 _UNREADABLE = Weakness(
     "configuration",
     "its configuration cannot be read",
@@ -49,7 +66,7 @@ class NodeState:
         lagging_logs: logs that end before the best copy.
         lag_entries: entries that it lacks at most in one log.
         apart_promises: logs for which it promised another epoch than the majority.
-        problems: sentences about what is wrong; none: it is well.
+        problems: what is wrong; none: it is well.
         weaknesses: what its configuration gives up.
     """
 
@@ -68,7 +85,7 @@ class NodeState:
     lagging_logs: int = 0
     lag_entries: int = 0
     apart_promises: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     weaknesses: list[Weakness] = field(default_factory=list)
 
 
@@ -140,7 +157,7 @@ async def _introductions(nodes: Sequence[Node]) -> list[Introduction | None]:
 async def _describe(node: Node, said: Introduction | None, state: NodeState) -> None:
     """What the server says of itself and of its configuration."""
     if said is None:
-        state.problems.append(node.tables.problem or "it does not answer")
+        state.problems.append(node.tables.problem or SILENT)
         return
     state.identity = said.identity
     told: dict[str, str] = {}
@@ -153,15 +170,15 @@ async def _describe(node: Node, said: Introduction | None, state: NodeState) -> 
     state.memory_bytes = int(told.get("used_memory", 0))
     state.memory_limit_bytes = int(told.get("maxmemory", 0))
     if not said.identity:
-        state.problems.append("it has no data of a cluster")
+        state.problems.append(_EMPTY)
     if told.get("loading") == "1":
-        state.problems.append("it reads its data after a start")
+        state.problems.append(LOADING)
     if told.get("aof_last_write_status", "ok") != "ok":
-        state.problems.append("it cannot write to its disk: it answers reads and refuses writes")
+        state.problems.append(_DISK)
     if 0 < state.memory_limit_bytes <= state.memory_bytes:
-        state.problems.append("it is out of memory: it answers reads and refuses writes")
+        state.problems.append(_OUT_OF_MEMORY)
     if told.get("role", "master") != "master":
-        state.problems.append("it is a replica; every node must be a primary of its own")
+        state.problems.append(REPLICA)
     state.clock_ahead_ms = await _clock_ahead_ms(node)
     await _configured(node, state)
 
@@ -208,10 +225,11 @@ async def _compare(
         if one.identity and one.identity != node.identity:
             state.problems.append(_stranger(one, node, configuration))
         elif not one.identity and not node.member:
-            state.problems.append(
+            sentence = (
                 f"the log's configuration names {configuration.addresses[node.index - 1]} as this node: run "
                 "`muster nodes replace` if it shall take its place"
             )
+            state.problems.append(Problem(ProblemKind.NOT_A_NODE, sentence))
         else:
             counted.append((node, state))
     logs = range(configuration.shard_count + 1)
@@ -222,24 +240,33 @@ async def _compare(
             replies = await asyncio.gather(*(node.inspect(shard) for node, _ in counted))
             ends[shard] = _compare_log([state for _, state in counted], replies, len(nodes) // 2 + 1)
     for _, state in counted:
-        if state.identity and state.missing_logs:
-            state.problems.append(f"it lacks {state.missing_logs} of {len(logs)} logs")
-        if state.unsure_logs:
-            state.problems.append(
-                f"it restarted and may have forgotten what it said last: it does not vote on "
-                f"{state.unsure_logs} of {len(logs)} logs until a majority of the others has repaired them"
-            )
-        if state.damaged_logs:
-            state.problems.append(
-                f"{state.damaged_logs} of its logs lack entries in the middle: `muster verify` names them"
-            )
+        state.problems += _of_its_logs(state, len(logs))
     return ends
 
 
-def _stranger(said: Introduction, node: Node, configuration: Configuration) -> str:
+def _of_its_logs(state: NodeState, count: int) -> Iterator[Problem]:
+    if state.identity and state.missing_logs:
+        yield Problem(ProblemKind.LACKS_LOGS, f"it lacks {state.missing_logs} of {count} logs")
+    if state.unsure_logs:
+        yield Problem(
+            ProblemKind.UNSURE,
+            f"it restarted and may have forgotten what it said last: it does not vote on "
+            f"{state.unsure_logs} of {count} logs until a majority of the others has repaired them",
+        )
+    if state.damaged_logs:
+        yield Problem(
+            ProblemKind.DAMAGED,
+            f"{state.damaged_logs} of its logs lack entries in the middle: `muster verify` names them",
+        )
+
+
+def _stranger(said: Introduction, node: Node, configuration: Configuration) -> Problem:
     if configuration.keeps(node.index, said):
-        return "it does not know the newest configuration yet; a running metadata service tells it"
-    return f"it says to be {said.identity!r} and should be {node.identity!r}: it does not count"
+        return _OLD_CONFIGURATION
+    return Problem(
+        ProblemKind.OTHER_NODE,
+        f"it says to be {said.identity!r} and should be {node.identity!r}: it does not count",
+    )
 
 
 def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority: int) -> dict[int, Position]:

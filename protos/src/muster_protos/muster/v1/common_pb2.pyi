@@ -405,6 +405,7 @@ class RebalanceCause(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
     AT_MS_FIELD_NUMBER: _builtins.int
+    SILENCE_MS_FIELD_NUMBER: _builtins.int
     kind: Global___RebalanceCauseKind.ValueType
     """The kind, for programs."""
     member_id: _builtins.str
@@ -421,6 +422,10 @@ class RebalanceCause(_message.Message):
     """One sentence for people that names member, host and reason."""
     at_ms: _builtins.int
     """When, as wall clock time, ms since the Unix epoch."""
+    silence_ms: _builtins.int
+    """How long the removed member had to be silent for this, ms: its session timeout, or its disconnect grace. 0: it was
+    not removed for its silence, or the record is of version 0.1, which says it only in words.
+    """
     def __init__(
         self,
         *,
@@ -432,10 +437,11 @@ class RebalanceCause(_message.Message):
         reason: _builtins.str = ...,
         sentence: _builtins.str = ...,
         at_ms: _builtins.int = ...,
+        silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "kind", b"kind", "member_id", b"member_id", "reason", b"reason", "sentence", b"sentence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "host", b"host", "kind", b"kind", "member_id", b"member_id", "reason", b"reason", "sentence", b"sentence", "silence_ms", b"silence_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
