@@ -9,7 +9,7 @@ AUTHORITY, OTHER_AUTHORITY = "authority", "other-authority"
 SERVER, WORKER, STRANGER = "server", "worker", "stranger"
 
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-_DAYS = "2"
+_DAYS = 2
 
 
 class Certificates:
@@ -24,7 +24,7 @@ class Certificates:
         folder.mkdir(parents=True, exist_ok=True)
         for authority in (AUTHORITY, OTHER_AUTHORITY):
             files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
-            self._openssl("req", "-x509", *_CURVE, *files, "-days", _DAYS, "-subj", f"/CN={authority}")
+            self._openssl("req", "-x509", *_CURVE, *files, "-days", str(_DAYS), "-subj", f"/CN={authority}")
         for name in (SERVER, WORKER):
             self.issue(name, AUTHORITY)
         self.issue(STRANGER, OTHER_AUTHORITY)
@@ -47,8 +47,8 @@ class Certificates:
         """Path of somebody's private key."""
         return str(self._folder / f"{name}.key")
 
-    def issue(self, name: str, authority: str) -> None:
-        """Makes a certificate for this machine, or a new one in its place."""
+    def issue(self, name: str, authority: str, days: int = _DAYS) -> None:
+        """Makes a certificate for this machine, or a new one in its place, that lasts so many days."""
         request, extensions = self._folder / f"{name}.csr", self._folder / "extensions"
         extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         self._openssl(
@@ -56,7 +56,7 @@ class Certificates:
         )
         by = ("-CA", self.certificate(authority), "-CAkey", self.key(authority), "-CAcreateserial")
         files = ("-in", str(request), "-out", self.certificate(name), "-extfile", str(extensions))
-        self._openssl("x509", "-req", *by, *files, "-days", _DAYS)
+        self._openssl("x509", "-req", *by, *files, "-days", str(days))
 
     def credentials(self, name: str = "") -> grpc.ChannelCredentials:
         """What somebody connects with who trusts the authority; without a name: with no certificate."""

@@ -7,6 +7,8 @@ on by itself, with the partition that it had.
 import asyncio
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,42 +37,59 @@ RETRIED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
         async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
-            target = await Target.at(lab.cluster.servers)
-            [group] = await target.groups(1, "full")
-            await asyncio.sleep(QUIET_S)
-            began_s = time.monotonic()
-            told = await while_full(lab, target, group)
-            room_s = time.monotonic()
-            acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
-            await until(lambda: lab.window(room_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
-            await asyncio.sleep(QUIET_S)
-            window = lab.window(began_s, time.monotonic())
-            report(f"full for {room_s - began_s:.1f} s: {told}; W's longest gap {window.gap_s:.1f} s")
-            if window.events:
-                raise Broken(f"W was disturbed: {'; '.join(window.events)}")
-            if (found := await fetched(target, group)) != acknowledged:
-                raise Broken(f"{acknowledged} was acknowledged, {found} is stored")
-            after = lab.window(time.monotonic() - QUIET_S, time.monotonic())
-            if after.gap_s > 2 * GAP_S:
-                raise Broken(f"W had a gap of {after.gap_s:.1f} s long after there was room again")
-            if ended := lab.cluster.ended():
-                raise Broken(f"ended: {', '.join(ended)}")
+            await judge(lab, out_of_memory(lab))
 
 
-async def while_full(lab: Lab, target: Target, group: str) -> str:
-    """Lets the node be full, and writes; gives what a commit and a new topic were answered."""
+@asynccontextmanager
+async def out_of_memory(lab: Lab) -> AsyncIterator[None]:
+    """The node has no memory for anything new meanwhile."""
     assert lab.cluster.nodes is not None
     async with Redis.from_url(lab.cluster.nodes[0].url) as node:
-        if await stored(target, group, 1) != 1:
-            raise Broken("a commit before it was not stored")
         await node.config_set("maxmemory", "1mb")
-        ends_s = time.monotonic() + FULL_S
         try:
-            code = await answer_to_a_commit(target, group)
-            topic = await answer_to_a_topic(target)
-            await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
+            yield
         finally:
             await node.config_set("maxmemory", "0")
+
+
+async def judge(lab: Lab, full: AbstractAsyncContextManager[None]) -> None:
+    """Raises `Broken` unless all is well while the node takes nothing, and after it.
+
+    Args:
+        lab: with W.
+        full: meanwhile the node takes nothing.
+    """
+    target = await Target.at(lab.cluster.servers)
+    [group] = await target.groups(1, "full")
+    await asyncio.sleep(QUIET_S)
+    began_s = time.monotonic()
+    told = await while_full(full, target, group)
+    room_s = time.monotonic()
+    acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
+    await until(lambda: lab.window(room_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+    await asyncio.sleep(QUIET_S)
+    window = lab.window(began_s, time.monotonic())
+    report(f"full for {room_s - began_s:.1f} s: {told}; W's longest gap {window.gap_s:.1f} s")
+    if window.events:
+        raise Broken(f"W was disturbed: {'; '.join(window.events)}")
+    if (found := await fetched(target, group)) != acknowledged:
+        raise Broken(f"{acknowledged} was acknowledged, {found} is stored")
+    after = lab.window(time.monotonic() - QUIET_S, time.monotonic())
+    if after.gap_s > 2 * GAP_S:
+        raise Broken(f"W had a gap of {after.gap_s:.1f} s long after there was room again")
+    if ended := lab.cluster.ended():
+        raise Broken(f"ended: {', '.join(ended)}")
+
+
+async def while_full(full: AbstractAsyncContextManager[None], target: Target, group: str) -> str:
+    """Writes while the node is full; gives what a commit and a new topic were answered."""
+    if await stored(target, group, 1) != 1:
+        raise Broken("a commit before it was not stored")
+    async with full:
+        ends_s = time.monotonic() + FULL_S
+        code = await answer_to_a_commit(target, group)
+        topic = await answer_to_a_topic(target)
+        await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
     return f"a commit was answered {code}, a new topic {topic}"
 
 

@@ -18,6 +18,8 @@ from muster_protos.muster.v1 import discovery_pb2
 STANDS_OPEN = "the ports between services ask nobody who he is"
 
 SHARDS = 50
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE)
+"""What a caller is answered who may not."""
 
 
 async def entries_read(stub: Any) -> int:
@@ -59,11 +61,7 @@ async def main() -> None:
                     renewed = await renewals(stub, lab.cluster.coordinators[0].name)
                     print(f"a lease in a coordinator's name was renewed {renewed} times")
                 except grpc.aio.AioRpcError as error:
-                    if error.code() in (
-                        grpc.StatusCode.UNAUTHENTICATED,
-                        grpc.StatusCode.PERMISSION_DENIED,
-                        grpc.StatusCode.UNAVAILABLE,
-                    ):
+                    if error.code() in REFUSALS:
                         return
                     raise
             raise Broken(f"a stranger read {read} entries and renewed a lease {renewed} times")

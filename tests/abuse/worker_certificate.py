@@ -9,15 +9,13 @@ from typing import Any
 
 import grpc
 from abuse.certificates import WORKER, Certificates
-from abuse.internal_ports import entries_read, renewals
+from abuse.internal_ports import REFUSALS, entries_read, renewals
 from kit.programs import Broken, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 
 STANDS_OPEN = "a certificate of the authority opens every port: nothing says which of them belongs to whom"
-
-REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE)
 
 
 async def main() -> None:

@@ -105,7 +105,14 @@ def test_an_owner_gives_only_to_whom_its_own_view_says() -> None:
     seen = picture(me="b", nodes={"a": LIVE, "b": LIVE}, shard_count=50)
     assert may_give(seen, shard, "a", draining=False)
     assert not may_give(seen, shard, "c", draining=False)
+
+
+def test_a_draining_owner_gives_to_anybody_who_lives() -> None:
+    shard = wanted_by_a("b")
+    seen = picture(me="b", nodes={"a": LIVE, "b": DRAINING, "c": LIVE}, shard_count=50)
+    assert may_give(seen, shard, "a", draining=True)
     assert may_give(seen, shard, "c", draining=True)
+    assert not may_give(seen, shard, "nobody", draining=True)
 
 
 def test_a_pull_is_given_up_when_it_is_not_wanted_any_more() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import grpc
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
@@ -16,6 +17,9 @@ from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.shard import Shard
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.cluster
@@ -103,6 +107,29 @@ async def test_a_group_lives_through_the_drain_of_its_owner(real: RealCluster) -
     for group_id in groups:
         assert await generations(caller, group_id) == 1
     assert await caller.fetch(*groups) == [(error_code.NONE, 7)] * 2
+
+
+async def test_callers_are_sent_to_the_successor_whatever_address_was_asked_with(real: RealCluster) -> None:
+    first = await real.add("a", settle_ms=NEVER_MS)
+    await owns(first, SHARDS)
+    second = await real.add("b", settle_ms=NEVER_MS)
+    await sees(first, "b")
+    await stable(real.caller(first), group(1))
+    parked = asyncio.ensure_future(real.caller(first).join(group(1)))
+    shard = first.shards[1]
+    await until_equal(lambda: shard.open_calls, 1)
+    parts = first._parts
+    assert parts is not None
+    parts.ownership.draining = True
+    stranger = common_pb2.Coordinator(node_id="b", host="192.0.2.1", port=9)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{first.port}") as channel:
+        peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
+        asked = peer_pb2.RequestHandoffRequest(shard=1, successor=stranger)
+        given = await peer.RequestHandoff(asked, timeout=20)
+    assert given.outcome == peer_pb2.HANDOFF_OUTCOME_HANDED_OVER
+    moved = await parked
+    assert moved.error_code == error_code.NOT_COORDINATOR
+    assert (moved.coordinator.node_id, moved.coordinator.port) == ("b", second.port)
 
 
 async def test_a_drained_owner_lingers_to_name_the_successor(real: RealCluster) -> None:

@@ -149,7 +149,9 @@ async def test_health_is_never_refused() -> None:
         await until(free, "room again after the caller has gone")
 
 
-async def test_who_does_not_read_loses_the_connection_and_nobody_else_does() -> None:
+async def test_who_does_not_read_loses_the_connection_and_nobody_else_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with serving(read_timeout_ms=500) as (address, channel):
         with closing(await connect(address, 0)) as caller, closing(await connect(address)) as other:
             caller.open(LIST, b"")
@@ -162,6 +164,7 @@ async def test_who_does_not_read_loses_the_connection_and_nobody_else_does() -> 
             await until(gone, "the end of the connection")
             assert not other.dead
             assert await channel.unary_unary(FIND)(b"", timeout=20) == b""
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_what_is_unread_is_bounded_and_small_answers_go_on() -> None:

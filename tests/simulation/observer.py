@@ -134,8 +134,9 @@ class Observer:
         patience_s = self.patience.get(member)
         if left.cause.kind not in _SILENCE or process is None or patience_s is None:
             return
-        stamped_s = process.when_s(record.written_at_ms / 1000) + 0.002
-        decided_s = process.world.now_s if process.clock_was_set else stamped_s
+        stamped_s = process.when_s(record.written_at_ms / 1000)
+        # Where its clock was set since, only that it was not decided after it was stored is known.
+        decided_s = process.world.now_s if stamped_s is None else stamped_s + 0.002
         heard_s = max((at_s for at_s in self.heard[process, member] if at_s <= decided_s), default=0.0)
         claimed_s = self._ledger.claims.get(place[0], {}).get(place[1][0], 0.0)
         silent_s = (decided_s - max(heard_s, claimed_s)) * process.rate

@@ -146,7 +146,7 @@ class Process:
         watch: looks at its messages.
 
     Attributes:
-        clock_was_set: whether its wall clock was ever set; then what it stamped tells no time.
+        clock_was_set: whether its wall clock was ever set; then what it stamped before tells no time.
         after_turn: called after each turn of its loops.
     """
 
@@ -172,6 +172,7 @@ class Process:
         self._offset_s = world.random.uniform(1_000, 100_000)
         self._wall_error_s = self._usual_error_s = world.random.uniform(-5, 5)
         self.clock_was_set = False
+        self._set_at_s = 0.0
         self.after_turn: Callable[[], None] | None = None
         self._asleep_since_s: float | None = None
         self._slept_s = 0.0
@@ -197,13 +198,15 @@ class Process:
         """Virtual time at which its clock shows that."""
         return (boot_s - self._offset_s) / self.rate
 
-    def when_s(self, wall_s: float) -> float:
-        """Virtual time at which its wall clock showed that."""
-        return (wall_s - EPOCH_S - self._wall_error_s) / self.rate
+    def when_s(self, wall_s: float) -> float | None:
+        """Virtual time at which its wall clock showed that; None: not since it was set last."""
+        at_s = (wall_s - EPOCH_S - self._wall_error_s) / self.rate
+        return at_s if at_s >= self._set_at_s else None
 
     def set_clock(self, error_s: float | None) -> None:
         """Sets its wall clock to so much off the true time; None: as it was at first."""
         self.clock_was_set = True
+        self._set_at_s = self.world.now_s
         self._wall_error_s = self._usual_error_s if error_s is None else error_s
 
     def another_loop(self) -> "VirtualLoop":

@@ -304,20 +304,20 @@ class Shard:
     # --- events
 
     def _request(self, call: Request) -> None:
-        self._context.calls[call.call_id] = call
+        context = self._context
+        context.calls[call.call_id] = call
         if self._unloaded:
-            self._context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
+            context.refuse(call.call_id, error_code.NOT_COORDINATOR, _MOVED, self._successor)
         elif self._suspended:
-            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
-        elif self._is_held(call.message):
-            self._context.refuse(call.call_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
+            context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, _SUSPENDED)
+        elif context.quarantine.groups and self._is_held(call.message):
+            context.refuse(call.call_id, error_code.GROUP_QUARANTINED, IN_QUARANTINE)
         else:
             self._requests[type(call.message)](call, call.message)
 
     def _is_held(self, message: GroupRequest) -> bool:
         """Whether a call is refused because of the one group that it is about; batches look at each."""
-        held = self._context.quarantine.groups
-        return bool(held) and getattr(message, "group_id", "") in held
+        return getattr(message, "group_id", "") in self._context.quarantine.groups
 
     def _route(self, call: Request) -> None:
         self._requests[type(call.message)](call, call.message)

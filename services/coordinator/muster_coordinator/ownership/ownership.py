@@ -221,11 +221,14 @@ class Ownership(ShardListener):
         if shard.phase is not Phase.SERVING or shard.suspended:
             return _no(peer_pb.HANDOFF_OUTCOME_BUSY, f"the shard is {shard.phase.value}")
         picture = self._picture()
-        if picture is None or not may_give(picture, number, asker.node_id, draining=self.draining):
+        node = self._view.node(asker.node_id)
+        may = picture is not None and may_give(picture, number, asker.node_id, draining=self.draining)
+        if node is None or not may:
             return _no(peer_pb.HANDOFF_OUTCOME_DECLINED, "by this coordinator's view the shard stays here")
         epoch = shard.epoch
+        # The address that it has a lease with: callers are sent there, whoever it was that asked.
         successor = common_pb2.Coordinator(
-            node_id=asker.node_id, host=asker.host, port=asker.port, shard=number, shard_epoch=epoch
+            node_id=node.node_id, host=node.host, port=node.port, shard=number, shard_epoch=epoch
         )
         self._given[number] = successor
         await asyncio.shield(self._in_background(shard.hand_over(successor)))

@@ -119,6 +119,9 @@ def still_wanted(picture: Picture, shard: int) -> bool:
 def may_give(picture: Picture, shard: int, asker: str, *, draining: bool) -> bool:
     """Whether the owner agrees that an asker gets a shard.
 
-    A draining owner gives to anybody; a live one only to whom its own view says, while both see the same.
+    A draining owner gives to anybody who lives; a live one only to whom its own view says, while both see
+    the same.
     """
-    return draining or place(picture.live, picture.shard_count).get(shard) == asker
+    if draining:
+        return asker in picture.live
+    return place(picture.live, picture.shard_count).get(shard) == asker

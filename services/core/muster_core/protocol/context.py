@@ -139,10 +139,11 @@ class ShardContext:
             calls: calls that wait for it; they are refused when it takes longer than the limit.
             overdue: runs when it takes longer than the limit, and each time that the limit passes again.
         """
-        whole = tuple(records)
-        *first, last = [whole] if len(whole) == 1 else in_appends(whole)
-        for part in first:
-            self._send(_OpenAppend(self, part, _nothing, None, (), None))
+        last = tuple(records)
+        if len(last) > 1:
+            *first, last = in_appends(last)
+            for part in first:
+                self._send(_OpenAppend(self, part, _nothing, None, (), None))
         if holds is not None:
             holds.in_flight = True
         self._send(_OpenAppend(self, last, done, holds, tuple(calls), overdue))

@@ -139,7 +139,7 @@ class Joins:
         """Whether the record of the group's next generation can take what the member brings."""
         instance_id = join.group_instance_id
         known = group.member_of(member_id, instance_id)
-        ids = _ID_BYTES + 2 * utf8_bytes(instance_id) + 2 * utf8_bytes(join.request.client_id)
+        ids = _ID_BYTES + 2 * utf8_bytes(instance_id + join.request.client_id)
         brings = ids + join.protocols.size_bytes
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes

@@ -21,7 +21,13 @@ from muster_core.protocol.context import IN_QUARANTINE, ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.protocol.topic_deletions import TopicDeletions
-from muster_core.record_bounds import APPEND_MAX_BYTES, PART_BYTES, RECORD_MAX_BYTES, in_appends
+from muster_core.record_bounds import (
+    APPEND_MAX_BYTES,
+    PART_BYTES,
+    RECORD_MAX_BYTES,
+    in_appends,
+    utf8_bytes,
+)
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
@@ -132,17 +138,7 @@ class Offsets:
         if request.retention_ms > 0:
             commit.expire_at_ms = self._context.now.wall_ms + request.retention_ms
         # Decided now: the catalog may be another one when the commit is stored.
-        response = self._answer(request)
-        for topic, outcomes in zip(request.topics, response.topics, strict=True):
-            for entry, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
-                if not outcome.error_code:
-                    commit.offsets.add(
-                        topic=topic.name,
-                        partition=entry.partition,
-                        offset=entry.offset,
-                        leader_epoch=entry.leader_epoch,
-                        metadata=entry.metadata,
-                    )
+        response = self._answer(request, commit)
         if not commit.offsets:
             self._context.reply(call.call_id, response)
             return
@@ -157,7 +153,7 @@ class Offsets:
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key, response)
         self._open_commits[request.group_id] += 1
-        self._deletions.note_before({topic.name for topic in request.topics})
+        self._deletions.note_before(topic.name for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
     def _stored(
@@ -181,24 +177,39 @@ class Offsets:
             )
         waiting.clear()
 
-    def _answer(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    def _answer(
+        self, request: OffsetCommitRequest, commit: log.OffsetCommitted | None = None
+    ) -> OffsetCommitResponse:
+        """What becomes of each partition; those that are well are written to the commit."""
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
         group = self._context.groups.get(request.group_id)
         renewed = group.renewed_topics if group is not None and request.generation >= 0 else frozenset()
+        stored = None if commit is None else commit.offsets
+        limit_bytes = self._context.config.offset_metadata_max_bytes
         for topic in request.topics:
-            outcome = response.topics.add(name=topic.name)
-            count = self._context.catalog.partitions.get(topic.name)
-            gone = topic.name in renewed  # what its members work at is of the topic that was deleted
+            name = topic.name
+            outcomes = response.topics.add(name=name).partitions
+            count = self._context.catalog.partitions.get(name)
+            gone = name in renewed  # what its members work at is of the topic that was deleted
             for entry in topic.partitions:
                 code = error_code.NONE
-                if self._too_large(entry.metadata):
+                partition, metadata = entry.partition, entry.metadata
+                if utf8_bytes(metadata) > limit_bytes:
                     code = error_code.OFFSET_METADATA_TOO_LARGE
-                elif gone or (count is not None and entry.partition >= count):
+                elif gone or (count is not None and partition >= count):
                     code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     # Whoever was given a partition may know of it before this coordinator does.
-                    if not gone and group is not None and (topic.name, entry.partition) in group.owners:
+                    if not gone and group is not None and (name, partition) in group.owners:
                         code = error_code.NONE
-                outcome.partitions.add(partition=entry.partition, error_code=code)
+                outcomes.add(partition=partition, error_code=code)
+                if stored is not None and not code:
+                    stored.add(
+                        topic=name,
+                        partition=partition,
+                        offset=entry.offset,
+                        leader_epoch=entry.leader_epoch,
+                        metadata=metadata,
+                    )
         return response
 
     def _answer_to_retry(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -214,9 +225,6 @@ class Offsets:
                     outcome.error_code = error_code.UNKNOWN_TOPIC_OR_PARTITION
                     response.error_message = _OTHER_COMMIT
         return response
-
-    def _too_large(self, metadata: str) -> bool:
-        return len(metadata.encode()) > self._context.config.offset_metadata_max_bytes
 
     # --- OffsetFetch
 

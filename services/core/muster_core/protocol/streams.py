@@ -68,11 +68,12 @@ class Streams:
 
     def beat(self, event: Beat) -> None:
         """Everybody on the stream is alive: about a microsecond for each, and nothing is allocated."""
-        now_ms = self._context.now.boot_ms
-        for member, group in self._context.streams.get(event.stream_id, {}).items():
+        context = self._context
+        now_ms = context.now.boot_ms
+        for member, group in context.streams.get(event.stream_id, {}).items():
             if member.extended_until_ms:
                 member.confirm(event.number, event.acknowledged)
-            self._context.working_on = group
+            context.working_on = group
             timer = member.heartbeat
             deadline_ms = now_ms + member.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:

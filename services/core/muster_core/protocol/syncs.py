@@ -112,7 +112,7 @@ class Syncs:
         member.sync_call = call.call_id
         self._rebalancer.synced(group, member)
         if record is not None and plan is not None:
-            self._deletions.note_before(plan.topics(group.members))
+            self._deletions.note_before(plan.topics)
             self._context.append(
                 [record],
                 partial(self._assignment_stored, group),
@@ -152,10 +152,9 @@ class Syncs:
         """
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
-        for member in group.members.values():
-            assignment = plan.assignments.get(member.member_id, b"")
-            entry = record.members.add(member_id=member.member_id, assignment=assignment)
-            for (topic, number), position in self._kept(group, member, plan):
+        for member_id, member in group.members.items():
+            entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
+            for (topic, number), position in self._kept(group, member, plan) if group.owners else ():
                 left_bytes -= utf8_bytes(topic)
                 if left_bytes < 0:
                     return False
@@ -165,14 +164,11 @@ class Syncs:
     @staticmethod
     def _kept(group: Group, member: Member, plan: Plan) -> Iterator[tuple[TopicPartition, Position]]:
         """Partitions that it never gave up and keeps, with their tokens: writes in flight stay valid."""
-        given = plan.given(member.member_id)
-        if not given or not group.owners:
-            return
         subscription = read_subscription(member.metadata_for(group.protocol_name))
         if subscription is None or not subscription.keeps_owned:
             return
         held = set(partitions_of(subscription.owned_partitions))
-        for partition in partitions_of(given):
+        for partition in plan.given(member.member_id):
             owner, position = group.owners.get(partition, ("", None))
             if partition[0] in group.renewed_topics:
                 continue  # of a topic that was deleted: what is given now is another one's

@@ -1,7 +1,7 @@
 """Deletions of topics, carried out in the groups of a shard."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -83,7 +83,7 @@ class TopicDeletions:
             for topic, _ in partitions_in(member.assignment)
         )
 
-    def note_before(self, topics: Collection[str]) -> None:
+    def note_before(self, topics: Iterable[str]) -> None:
         """Says in the log what must stand there before offsets or an assignment in these topics.
 
         That is how far deletions were carried out, and which topics of these names are meant: so a later
@@ -115,7 +115,7 @@ class TopicDeletions:
 
     @property
     def _records(self) -> bool:
-        return Feature.TOPIC_INCARNATIONS in self._context.features and self._carried_out > 0
+        return self._carried_out > 0 and Feature.TOPIC_INCARNATIONS in self._context.features
 
     def _seen(self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})) -> log.Record:
         self._recorded = self._carried_out

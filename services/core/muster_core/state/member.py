@@ -121,8 +121,8 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
-        ids = (self.member_id, self.group_instance_id, self.client_id, self.host)
-        return _RECORD_OVERHEAD_BYTES + sum(map(utf8_bytes, ids)) + self.protocols.size_bytes
+        ids = f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}"
+        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
         """From now on it may hear `unsure`, or it may have heard it from an owner before.

@@ -1,18 +1,17 @@
 """What the leader of a group hands in: who is to own what."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
 
-from muster_core.state.published import TopicPartition, partitions_of, read_assignment
-
-_NOTHING: Sequence[common_pb2.TopicPartitions] = ()
+from muster_core.state.published import TopicPartition, partitions_in, read_assignment
 
 
 class Plan:
-    """The assignments of a generation; those that are published ones are read here, once.
+    """The assignments of a generation.
+
+    Those that are published ones are read here, and not kept as messages: that would take most of the time.
 
     Args:
         request: the leader's call.
@@ -24,31 +23,32 @@ class Plan:
 
     def __init__(self, request: SyncGroupRequest) -> None:
         self.assignments: dict[str, bytes] = {}
-        self.partitions = 0
-        self._given: dict[str, Sequence[common_pb2.TopicPartitions]] = {}
+        self._numbers: dict[str, list[int]] = {}
+        numbers = self._numbers
         for entry in request.assignments:
-            message = read_assignment(entry.assignment)
-            given = _NOTHING if message is None else message.partitions
-            self.assignments[entry.member_id] = entry.assignment
-            self._given[entry.member_id] = given
-            for topic in given:
-                self.partitions += len(topic.partitions)
+            assignment = entry.assignment
+            self.assignments[entry.member_id] = assignment
+            message = read_assignment(assignment)
+            if message is not None:
+                for given in message.partitions[:]:
+                    numbers.setdefault(given.topic, []).extend(given.partitions[:])
+        self.partitions = sum(map(len, numbers.values()))
 
-    def given(self, member_id: str) -> Sequence[common_pb2.TopicPartitions]:
+    @property
+    def topics(self) -> Iterable[str]:
+        """The topics of which partitions are given."""
+        return self._numbers
+
+    def given(self, member_id: str) -> Iterator[TopicPartition]:
         """What a member is given; nothing where its bytes are foreign."""
-        return self._given.get(member_id, _NOTHING)
-
-    def topics(self, member_ids: Iterable[str]) -> set[str]:
-        """The topics of which members are given partitions."""
-        return {entry.topic for member_id in member_ids for entry in self.given(member_id)}
+        return partitions_in(self.assignments.get(member_id, b""))
 
     def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:
         """A partition that two members are given, or one twice; None: there is none."""
-        given = [self.given(member_id) for member_id in member_ids]
-        if len(set(chain.from_iterable(map(partitions_of, given)))) == self.partitions:
+        if all(len(set(numbers)) == len(numbers) for numbers in self._numbers.values()):
             return None
         seen: set[TopicPartition] = set()
-        for partition in chain.from_iterable(map(partitions_of, given)):
+        for partition in chain.from_iterable(map(self.given, member_ids)):  # not what strangers are given
             if partition in seen:
                 return partition
             seen.add(partition)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from muster_runtime.telemetry.tracing import Tracing
 
 log = structlog.get_logger()
+
+
+def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC is kept: it tells of callers who left with an answer unread as of errors."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, grpc.aio.InternalError)
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
 Behaviour = Callable[..., Any]
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -63,6 +73,16 @@ class OpenCalls:
     def full(self) -> bool:
         """Whether there are as many as may be."""
         return self.number >= self.most
+
+    def enter(self) -> None:
+        """Counts the call whose task this is, until that has ended: its answer was read then."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.number += 1
+        task.add_done_callback(self._leave)
+
+    def _leave(self, _: object) -> None:
+        self.number -= 1
 
 
 class Recorder:
@@ -122,9 +142,15 @@ class Guard:
         limit = self._method_limits.get(name, self._max_request_bytes)
         serve = self._behaviour(method, handler)
         decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
-        # A call with one request is served as a stream too, which is the same on the wire: else gRPC reads
-        # the request by itself, and nobody ends the call of a caller who never sends it.
-        return grpc.stream_stream_rpc_method_handler(
+        # A call with one request is served as a stream of requests, which is the same on the wire: else gRPC
+        # reads the request by itself, and nobody ends the call of a caller who never sends it. Its answer is
+        # given to gRPC, which sends it with the status; in two steps the call takes a third more.
+        to_grpc = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.request_streaming or handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return to_grpc(
             _let_go(serve if self._open_calls is None else _counted(serve, self._open_calls)),
             decode,
             handler.response_serializer,
@@ -147,28 +173,28 @@ class Guard:
         return self._one_to_one(method, unary)
 
     def _one_to_one(self, method: str, unary: Handler) -> Handler:
-        """Reads the request, answers, and waits until the caller has the answer."""
+        """Reads the request and gives the answer; it is unread until the task of the call has ended."""
         deadlines = self._deadlines
         unread = self._unread
         read = self._awaited.read
 
-        async def exchange(context: Any) -> None:
+        async def exchange(context: Any) -> Any:
             request = await read(context)
             if request is grpc.aio.EOF:
                 request = undecodable()
             answer = await unary(request, context)
             if not context.done():
-                await unread.write(context, answer)
+                unread.add(context, answer)
+            return answer
 
-        async def call(_: Any, context: Any) -> None:
+        async def call(_: Any, context: Any) -> Any:
             remaining_s = context.time_remaining()
             try:
                 if remaining_s is not None and remaining_s <= deadlines.longest_s:
-                    await exchange(context)
-                else:
-                    await _capped(exchange, context, deadlines)
+                    return await exchange(context)
+                return await _capped(exchange, context, deadlines)
             except Exception as error:
-                await _answer(method, error, context)
+                return await _answer(method, error, context)
 
         return call
 
@@ -268,13 +294,11 @@ def _let_go(serve: Handler) -> Handler:
     belongs to the call would stay until a full garbage collection; a caller can make thousands of them.
     """
 
-    async def call(request: Any, context: Any) -> None:
+    async def call(request: Any, context: Any) -> Any:
         try:
-            await serve(request, context)
+            return await serve(request, context)
         except grpc.aio.AbortError as error:
             ended = error
-        else:
-            return
         del request, context
         ended.__context__ = None
         try:
@@ -286,17 +310,14 @@ def _let_go(serve: Handler) -> Handler:
 
 
 def _counted(serve: Handler, open_calls: OpenCalls) -> Handler:
-    async def call(request: Any, context: Any) -> None:
+    async def call(request: Any, context: Any) -> Any:
         if open_calls.full:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"this server has {open_calls.most:,} open calls; try again",
             )
-        open_calls.number += 1
-        try:
-            await serve(request, context)
-        finally:
-            open_calls.number -= 1
+        open_calls.enter()
+        return await serve(request, context)
 
     return call
 

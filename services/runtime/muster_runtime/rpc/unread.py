@@ -110,8 +110,8 @@ def _connection(number: int) -> socket.socket | None:
         return None
 
 
-class _Write:
-    """An answer on its way."""
+class _Answer:
+    """An answer that its caller may not have read yet."""
 
     __slots__ = ("began_ms", "peer", "size_bytes")
 
@@ -135,11 +135,13 @@ class Unread:
         self._timeout_ms = timeout_ms
         self._cuts = Cuts()
         self._looked_ms = 0
-        self._writes: dict[_Write, None] = {}  # the oldest first
+        self._answers: dict[object, _Answer] = {}  # by the task of the call, the oldest first
         self._checker: asyncio.TimerHandle | None = None
 
-    async def write(self, context: Any, message: Message) -> None:
-        """Writes the answer of a call; returns when the caller has it.
+    def add(self, context: Any, message: Message) -> None:
+        """Takes in the answer that the task of a call is about to give to gRPC.
+
+        gRPC lets the task end when the caller has the answer, or is gone.
 
         Raises:
             ResourceExhausted: too much is unread by others.
@@ -150,16 +152,16 @@ class Unread:
             raise ResourceExhausted(
                 f"callers have left {self.bytes:,} bytes of answers unread; try again", _RETRY_MS
             )
-        write = _Write(context.peer(), size_bytes, boot_ms())
-        self._writes[write] = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._answers[task] = _Answer(context.peer(), size_bytes, boot_ms())
         self.bytes += size_bytes
         if self._checker is None:
             self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
-        try:
-            await context.write(message)
-        finally:
-            self.bytes -= size_bytes
-            del self._writes[write]
+        task.add_done_callback(self._read)
+
+    def _read(self, task: object) -> None:
+        self.bytes -= self._answers.pop(task).size_bytes
 
     def close(self) -> None:
         """Watches no longer."""
@@ -169,7 +171,7 @@ class Unread:
     def _check(self) -> None:
         self._checker = None
         self._cut_off_older(self._timeout_ms)
-        if self._writes:
+        if self._answers:
             self._checker = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 
     def _cut_off_older(self, age_ms: int) -> None:
@@ -178,9 +180,9 @@ class Unread:
             return  # there may be many callers who find that there is no room
         self._looked_ms = now_ms
         peers: dict[str, int] = {}
-        for write in self._writes:
-            if now_ms - write.began_ms < age_ms:
+        for answer in self._answers.values():
+            if now_ms - answer.began_ms < age_ms:
                 break
-            peers[write.peer] = peers.get(write.peer, 0) + write.size_bytes
+            peers[answer.peer] = peers.get(answer.peer, 0) + answer.size_bytes
         for peer, unread_bytes in peers.items():
             self._cuts.soon(peer, unread_bytes)

@@ -1,0 +1,47 @@
+"""The certificate of a cluster's processes ends within a day, and nobody has looked.
+
+Must hold: the processes say so, in their logs and to who reads their metrics, while there is time.
+"""
+
+import asyncio
+import json
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from abuse.certificates import AUTHORITY, SERVER, Certificates
+from kit.programs import Broken, report, run
+from muster_server.dev.cluster import DevCluster
+
+STANDS_OPEN = "nothing looks at when a certificate ends"
+
+LOOKED_S = 8.0
+WORDS = ("expire", "expiry", "not_after", "certificate_ends")
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="muster-abuse-") as made:
+        certificates = Certificates(Path(made) / "certificates")
+        certificates.issue(SERVER, AUTHORITY, days=1)
+        settings = {**certificates.settings, "MUSTER_TELEMETRY_PROMETHEUS_LISTEN": "127.0.0.1:0"}
+        async with DevCluster(Path(made) / "c", coordinators=1, settings=settings) as cluster:
+            await asyncio.sleep(LOOKED_S)
+            told = {role.name: await asyncio.to_thread(tells, cluster, role.name) for role in cluster.roles}
+    if silent := [name for name, said in told.items() if not said]:
+        raise Broken(f"nothing of it in the logs and metrics of {', '.join(silent)}")
+    report(f"all of {', '.join(told)} tell that their certificate ends")
+
+
+def tells(cluster: DevCluster, name: str) -> bool:
+    """Whether a process says when its certificate ends."""
+    logs = cluster.folder / "logs"
+    port = json.loads((logs / f"{name}.ready").read_text())["metrics"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = [line for line in answer.read().decode().splitlines() if "certificate" in line]
+    lines = (logs / f"{name}.log").read_text().lower().splitlines()
+    warned = [line for line in lines if "certificate" in line and any(word in line for word in WORDS)]
+    return bool(metrics and warned)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,92 @@
+"""A stranger at the port of metadata claims the shard of W's group and writes a commit into its log.
+
+Must hold: only coordinators claim shards and write to their logs.
+"""
+
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+from abuse.caller import connection, groups_stub
+from abuse.innocent import TOPIC
+from abuse.internal_ports import REFUSALS, SHARDS
+from abuse.lab import GROUP, Lab, find
+from kit.programs import Broken, report, run
+from kit.waiting import until
+from muster_core.sharding import shard_of
+from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2
+
+STANDS_OPEN = "the ports between services ask nobody who he is"
+
+FORGED = 666_666_666_666
+BACK_S = 20.0
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
+        async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
+            async with grpc.aio.insecure_channel(lab.cluster.metadata[0].address) as channel:
+                began_s = time.monotonic()
+                try:
+                    await forge(metadata_pb2_grpc.MetadataServiceStub(channel))
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in REFUSALS:
+                        return
+                    raise
+            await until(lambda: lab.window(began_s, time.monotonic()).commits > 0, "W to go on", BACK_S)
+            window = lab.window(began_s, time.monotonic())
+            stored = await fetched(await find(lab.cluster.servers, GROUP))
+            report(f"W's progress is {stored:,} now; its longest gap was {window.gap_s:.1f} s")
+            raise Broken("a stranger claimed W's shard and wrote to its log")
+
+
+async def forge(stub: Any) -> None:
+    """Claims the shard of W's group, and writes a commit.
+
+    Raises:
+        grpc.aio.AioRpcError: it is not done for a stranger.
+    """
+    shard, nonce, call = shard_of(GROUP, SHARDS), secrets.token_bytes(16), stub.Log(timeout=20)
+
+    async def ask(**step: Any) -> pb.LogResult:
+        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=shard, **step)]))
+        answer = await call.read()
+        if answer is grpc.aio.EOF:
+            raise RuntimeError("metadata ended the stream")
+        result: pb.LogResult = answer.results[0]
+        if result.outcome != pb.LOG_OUTCOME_OK:
+            raise RuntimeError(f"answered {pb.LogOutcome.Name(result.outcome)}")
+        return result
+
+    claimed = await ask(claim=pb.ClaimStep(node_id="a-stranger", session="x", nonce=nonce))
+    record = records_pb2.Record(written_at_ms=time.time_ns() // 1_000_000)
+    record.offset_committed.group_id, record.offset_committed.generation = GROUP, -1
+    record.offset_committed.offsets.add(topic=TOPIC, offset=FORGED, leader_epoch=-1, metadata="forged")
+    new = pb.NewRecord(record=record.SerializeToString(), nonce=secrets.token_bytes(16))
+    await ask(
+        append=pb.AppendStep(
+            epoch=claimed.epoch, claim_nonce=nonce, end=claimed.end, records=[new], first_attempt=True
+        )
+    )
+    call.cancel()
+
+
+async def fetched(owner: str) -> int:
+    """What is stored of W's progress."""
+    async with connection(owner) as channel:
+        request = coordinator_pb2.OffsetFetchRequest(
+            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=GROUP)]
+        )
+        answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
+    topics = answer.groups[0].topics
+    return int(topics[0].partitions[0].offset) if topics else -1
+
+
+if __name__ == "__main__":
+    run(main)
