@@ -101,8 +101,8 @@ class Judge:
         clocks_were_set = any(process.clock_was_set for process in self._cluster.started)
         for violation in checker.findings.violations:
             if violation.invariant == "M3" and clocks_were_set:
-                # Stamps do not measure silence then, nor does the time at which the nodes got the records: one
-                # that shows the member may have waited for the log. The observer knows what was heard when.
+                # Stamps do not measure silence then, nor does the time at which a node got a record: one that
+                # shows the member may have waited for the log. The observer knows what was heard when.
                 continue
             self._violations.expect(
                 violation.invariant,
