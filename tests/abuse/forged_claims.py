@@ -49,12 +49,11 @@ async def claim_all(stub: Any) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     call = stub.Log(timeout=60)
     for _ in range(ROUNDS):
-        step = {"node_id": "a-stranger", "session": "x"}
         calls = [
             pb.LogCall(
                 call_id=shard + 1,
                 shard=shard,
-                claim=pb.ClaimStep(nonce=secrets.token_bytes(16), **step),
+                claim=pb.ClaimStep(node_id="a-stranger", session="x", nonce=secrets.token_bytes(16)),
             )
             for shard in range(SHARDS)
         ]
