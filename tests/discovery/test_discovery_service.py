@@ -435,6 +435,21 @@ async def test_where_nobody_writes_one_instance_is_told_to(setup: Setup) -> None
     assert sorted(told) == [False, True, True]
 
 
+async def test_a_change_whose_instance_dies_before_it_is_settled_goes_to_the_next_one(setup: Setup) -> None:
+    """The dead one is not asked again and again for as long as the caller waits."""
+    await with_topics(setup, {}, 1)
+    watched = setup.watched
+    other = setup.second if watched is setup.first else setup.first
+
+    def waits_and_dies(_: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
+        watched.on_change = None
+        return metadata_pb2.ChangeTopicResponse(error_code=NOT_AVAILABLE, pending=True)
+
+    watched.on_change, other.on_change = waits_and_dies, exists
+    assert (await setup.create("sites", 12)).error_code == EXISTS
+    assert len(watched.changes) == 2
+
+
 async def test_a_change_is_retriable_when_nobody_answers(setup: Setup) -> None:
     await with_topics(setup, {}, 1)
     response = await setup.create("sites", 12)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from kit.metadata_instances import (
+    FAST,
     ContainerNodes,
+    Instance,
     MetadataCluster,
     Writer,
     docker_problem,
@@ -29,7 +31,11 @@ from muster_metadata.nodes.entries import Entry, arguments
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.metadata import MetadataServer
+from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_runtime.settings import load
+from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
@@ -361,7 +367,58 @@ async def test_node_without_identity_answers_no_log(tmp_path: Path) -> None:
         assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
         async with cluster.client(0) as client:
             await client.hset(keys.NODE, "identity", "another/4/1 of 1/1")
-        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+        # It is not the node, of which nothing is known.
+        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_UNKNOWN
+
+
+@asynccontextmanager
+async def misled(cluster: MetadataCluster, folder: Path) -> AsyncIterator[Instance]:
+    """An instance whose settings name an empty server in the place of the third node."""
+    other = RedisNode(folder / "other")
+    await other.start()
+    one, two, _ = cluster.nodes.url.removeprefix("redis://").split(",")
+    urls = f"redis://{one},{two},{other.url.removeprefix('redis://')}"
+    settings = load(MetadataSettings, redis_url=urls, listen="127.0.0.1:0", **FAST)
+    instance = await Instance(MetadataServer(settings)).start()
+    try:
+        yield instance
+    finally:
+        await instance.stop()
+        await other.stop()
+
+
+async def test_a_log_is_not_lost_where_a_server_stands_that_is_none_of_its_nodes(tmp_path: Path) -> None:
+    """An instance has the address of an empty server for the third node, and the second one is wiped."""
+    async with metadata_cluster(tmp_path, 3) as cluster, misled(cluster, tmp_path) as instance:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 3)
+        await cluster[0].stop()
+        async with cluster.client(1) as client:
+            await client.flushall()
+        assert (await writer.send(instance, writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await Writer(0, "c-2").claim(instance)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
+        async for page in instance.stub.ReadLog(request):
+            assert page.outcome == pb.LOG_OUTCOME_UNKNOWN
+
+
+async def test_a_node_that_forgot_waits_for_one_in_whose_place_a_stranger_stands(tmp_path: Path) -> None:
+    """What it said to the third node is known there, so it is not let in as it is."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await until(lambda: cluster.level(0), "level")
+        await cluster[0].stop()
+        with capture_logs() as logs:
+            async with misled(cluster, tmp_path):
+                await cluster.nodes[1].kill()
+                await cluster.nodes[1].start()
+                await until(
+                    lambda: any(line["event"] == "log_waits_for_a_node" for line in logs), "it is waited for"
+                )
+        assert [line["away"] for line in logs if line["event"] == "log_waits_for_a_node"] == ["3"]
+        assert not any(line["event"] == "log_second_may_be_missing" for line in logs)
 
 
 async def test_promise_of_a_claimant_that_died_at_one_node_stops_nobody(cluster: MetadataCluster) -> None:

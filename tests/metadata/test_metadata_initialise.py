@@ -88,6 +88,50 @@ async def test_features_whose_enabling_was_interrupted_are_enabled_when_it_is_ru
         assert await cluster.ends(4) == before
 
 
+@pytest.mark.parametrize("count", [1, 3])
+async def test_initialise_that_was_interrupted_by_a_restart_of_the_nodes_goes_on(
+    tmp_path: Path, count: int
+) -> None:
+    """With `everysec` they may have forgotten something, and nothing runs yet that would help them."""
+    nodes = RedisNodes(tmp_path, count, fsync="everysec")
+    await nodes.start()
+
+    async def restarted(*indexes: int) -> None:
+        for index in indexes:
+            await nodes[index].kill()
+            await nodes[index].start()
+
+    try:
+        first = await initialise(nodes.url, 2, features=FEATURE_NAMES[:1])
+        await restarted(*range(count))
+        assert (await initialise(nodes.url, 2)).cluster_id == first.cluster_id
+        settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
+        instance = await Instance(MetadataServer(settings)).start()
+        assert tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled) == FEATURE_NAMES
+        await instance.stop()
+    finally:
+        await nodes.stop()
+
+
+async def test_a_node_that_was_made_and_restarted_does_not_keep_the_others_from_being_made(
+    tmp_path: Path,
+) -> None:
+    nodes = RedisNodes(tmp_path, 3, fsync="everysec")
+    await nodes.start()
+    try:
+        first = await initialise(nodes.url, 2, features=())
+        for index in (1, 2):
+            client: Redis = Redis.from_url(nodes[index].url)
+            await client.flushall()
+            await client.aclose()
+        await nodes[0].kill()
+        await nodes[0].start()
+        again = await initialise(nodes.url, 2)
+        assert (again.cluster_id, again.made) == (first.cluster_id, (2, 3))
+    finally:
+        await nodes.stop()
+
+
 async def test_used_cluster_gets_no_second_beginning(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         await Writer(0).claim(cluster[0])

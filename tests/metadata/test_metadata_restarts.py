@@ -14,6 +14,7 @@ from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.log.patrol import Patrol
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode
@@ -199,6 +200,72 @@ async def test_a_node_is_let_in_with_what_the_others_had_and_not_before(tmp_path
             assert (await node.repair(*held, ends, entries)).status is Status.OK
             assert (await node.readmit(*held, having, 9, run)).status is Status.OK
             assert (await node.inspect(0)).status is Status.OK
+
+
+@asynccontextmanager
+async def doubted(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Patrol, list[int]]]:
+    """Nodes 2 and 3 restarted; nobody brings them back but a patrol, whose clock can be moved."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        await claimed(cluster, b"w:1")
+        metadata = cluster[0].server.metadata
+        await metadata._patrol.stop()
+        await metadata.upkeep.stop()
+        for index in (1, 2):
+            await cluster.nodes[index].kill()
+            await cluster.nodes[index].start()
+        await until_equal(lambda: hears(cluster[0]), [True, True, True], "connected again")
+        assert await voting(cluster, 0) == 1
+        now_ms = [0]
+        yield cluster, Patrol(metadata.quorum, metadata.upkeep, lambda: now_ms[0]), now_ms
+
+
+async def test_what_was_heard_long_ago_lets_no_node_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance was stopped while the nodes answered it; another may have let the best one in since."""
+    async with doubted(tmp_path) as (cluster, patrol, now_ms):
+        node = cluster[0].server.metadata.quorum.nodes[0]
+        inspect = node.inspect
+
+        def answered_before_a_pause(*arguments: Any, **options: Any) -> Answer:
+            async def paused() -> Reply:
+                reply = await inspect(*arguments, **options)
+                now_ms[0] += 60_000
+                return reply
+
+            return asyncio.ensure_future(paused())
+
+        with monkeypatch.context() as patched:
+            patched.setattr(node, "inspect", answered_before_a_pause)
+            await patrol._look(0)
+        assert await voting(cluster, 0) == 1
+        await patrol._look(0)
+        assert await voting(cluster, 0) == 2
+
+
+async def test_a_node_that_restarts_once_more_is_not_let_in_for_what_it_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with doubted(tmp_path) as (cluster, patrol, _):
+        node = cluster[0].server.metadata.quorum.nodes[1]
+        other = cluster[0].server.metadata.quorum.nodes[2]
+        inspect, run = node.inspect, node.steps.run
+
+        def answered_before_a_restart(*arguments: Any, vote: bool = True) -> Answer:
+            async def restarted() -> Reply:
+                reply = await inspect(*arguments, vote=vote)
+                if not vote:
+                    await cluster.nodes[1].kill()
+                    await cluster.nodes[1].start()
+                    await until(lambda: node.steps.connected and node.steps.run != run, "it is back")
+                return reply
+
+            return asyncio.ensure_future(restarted())
+
+        monkeypatch.setattr(node, "inspect", answered_before_a_restart)
+        await patrol._look(0)
+        assert (await inspect(0)).status is Status.RESTARTED
+        assert (await other.inspect(0)).status is Status.RESTARTED
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -124,6 +124,16 @@ async def test_an_acknowledged_entry_that_only_a_minority_has(nodes: RedisNodes)
     assert report.broken["L5"] == 2
 
 
+async def test_a_node_that_is_away_may_have_what_another_one_lacks(nodes: RedisNodes) -> None:
+    """An entry is acknowledged by two, one of which goes away, and the third is behind for a moment."""
+    built = healthy()
+    store(nodes[0], built.entries[:-2], built.end)
+    await nodes[2].stop()
+    assert verify(nodes.url).clean
+    store(nodes[1], built.entries[:-1], built.end)
+    assert verify(nodes.url).broken["L5"] == 1
+
+
 async def test_an_acknowledged_entry_that_nobody_has(nodes: RedisNodes) -> None:
     built = healthy()
     for node in nodes:

@@ -70,13 +70,13 @@ class Forwarder:
             others = []
             for instance in instances:
                 found = await self._ask(instance, request, share_s)
+                while found is not None and found.pending and time.monotonic() < until_s:
+                    answer, found = found, await self._ask(instance, request, share_s)
                 if found is None:
                     continue
                 if found.not_writer:
                     others.append(instance)
                     continue
-                while found.pending and time.monotonic() < until_s:
-                    found = await self._ask(instance, request, share_s) or found
                 answer = found
                 if answer.pending or answer.error_code != common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
                     self._writer = instance

@@ -20,7 +20,7 @@ HIGHEST_EPOCH = (1 << 53) - 1
 """Lua's numbers are exact up to here."""
 
 _ATTEMPTS = 4
-_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
+_FORGOTTEN = (Status.FENCED, Status.UNPROMISED, Status.NOLOG, Status.STRANGER, Status.RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
+from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
 from muster_metadata.log.repair import Held, Inspected
@@ -34,11 +35,13 @@ class Patrol:
     Args:
         quorum: the nodes.
         upkeep: repairs.
+        now_ms: boot clock; that of the machine if absent.
     """
 
-    def __init__(self, quorum: Quorum, upkeep: Upkeep) -> None:
+    def __init__(self, quorum: Quorum, upkeep: Upkeep, now_ms: Callable[[], int] = boot_ms) -> None:
         self._quorum = quorum
         self._upkeep = upkeep
+        self._now_ms = now_ms
         self._log_count = 0
         self._again = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -89,6 +92,8 @@ class Patrol:
 
     async def _look(self, shard: int) -> None:
         nodes = self._quorum.nodes
+        until_ms = self._now_ms() + 2 * self._quorum.step_timeout_ms
+        runs = {node: node.steps.run for node in nodes}
         replies = await asyncio.gather(*(node.inspect(shard) for node in nodes))
         answers = dict(zip(nodes, replies, strict=True))
         restarted = [node for node, reply in answers.items() if reply.status is Status.RESTARTED]
@@ -98,13 +103,16 @@ class Patrol:
         for node, reply in answers.items():
             if reply.status is Status.NOLOG:
                 self._tell(node, "log_gone_at_node", "it is filled from the others", shard=shard)
-        # Nodes that are away may be sure of what they said; those without the log know nothing.
+        # Nodes that are away may be sure of what they said, and a stranger is not the node; those without the
+        # log know nothing.
         gone = sum(reply.status is Status.NOLOG for reply in replies)
         if restarted and len(nodes) - len(restarted) - gone < self._quorum.majority:
-            await self._go_on(shard, restarted, self._quorum.majority - len(sure))
+            doubted = {node: runs[node] for node in restarted}
+            await self._go_on(shard, doubted, self._quorum.majority - len(sure), until_ms)
             return
         if restarted and len(sure) < self._quorum.majority:
-            self._wait(shard, restarted)
+            unheard = [node for node in nodes if node not in restarted and node not in sure]
+            self._wait(shard, restarted, unheard)
         else:
             self._waiting_since_s.pop(shard, None)
         for node, state in sure.items():
@@ -135,8 +143,16 @@ class Patrol:
             if most is not None and before.get(node) == state.end and state.end.position < most
         }
 
-    async def _go_on(self, shard: int, restarted: Sequence[Node], needed: int) -> None:
-        """Lets the best of the nodes that restarted vote as they are, as many as a majority lacks."""
+    async def _go_on(self, shard: int, restarted: Mapping[Node, str], needed: int, until_ms: int) -> None:
+        """Lets the best of the nodes that restarted vote as they are, as many as a majority lacks.
+
+        Args:
+            shard: of which log.
+            restarted: in which run each of them was in doubt. In a later one it may have forgotten what it
+                said since another instance let it vote.
+            needed: how many.
+            until_ms: until when that counts: later others may be sure of what they said, and repair it.
+        """
         replies = await asyncio.gather(*(node.inspect(shard, vote=False) for node in restarted))
         found = [
             (node, Inspected.read(reply))
@@ -145,7 +161,9 @@ class Patrol:
         ]
         found.sort(key=lambda pair: pair[1].end.position, reverse=True)
         for node, state in found[:needed]:
-            run = node.steps.run
+            run = restarted[node]
+            if node.steps.run != run or self._now_ms() > until_ms:
+                continue
             reply = await node.readmit(shard, state.epoch, state.nonce, ("", ""), state.floor, run)
             if reply.status is Status.OK:
                 self._went_on[node] = self._went_on.get(node, 0) + 1
@@ -162,7 +180,7 @@ class Patrol:
                 meaning="too many nodes restarted to know what they acknowledged in the second before",
             )
 
-    def _wait(self, shard: int, restarted: Sequence[Node]) -> None:
+    def _wait(self, shard: int, restarted: Sequence[Node], away: Sequence[Node]) -> None:
         """Too few nodes are sure to repair those that restarted; one that is away may be sure."""
         now_s = time.monotonic()
         since_s = self._waiting_since_s.setdefault(shard, now_s)
@@ -172,7 +190,7 @@ class Patrol:
             alarm(
                 "log_waits_for_a_node",
                 restarted=",".join(str(node.index) for node in restarted),
-                away=",".join(str(node.index) for node in self._quorum.nodes if not node.steps.connected),
+                away=",".join(str(node.index) for node in away),
                 until="a node that is away is back",
             )
 

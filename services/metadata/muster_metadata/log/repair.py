@@ -142,8 +142,10 @@ class Repairer:
             target: a node that ends here has everything.
         """
         reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
+        if reply.status is Status.STRANGER:
+            return Repaired.BLOCKED
         if reply.status is Status.NOLOG:
-            return await self._fill(node, held, reply)
+            return await self._fill(node, held)
         if reply.status not in (Status.OK, Status.PROMISED):
             return Repaired.LATER
         vote = await node.inspect(held.shard)
@@ -155,12 +157,10 @@ class Repairer:
             return Repaired.DONE
         return await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
 
-    async def _fill(self, node: Node, held: Held, reply: Reply) -> Repaired:
+    async def _fill(self, node: Node, held: Held) -> Repaired:
         """Gives a node the log that it lost, once it has been gone for long enough."""
-        if reply.values[0] == b"foreign" or (reply.values[0] == b"empty" and not node.member):
-            return Repaired.BLOCKED
         reply = await node.vacant(held.shard, secrets.token_bytes(_MARK_BYTES))
-        if reply.status is not Status.NOLOG or reply.values[0] == b"foreign":
+        if reply.status is not Status.NOLOG:
             return Repaired.LATER
         # The mark goes when the log is filled or the node loses its data again: that is another vacancy.
         mark, run, now_ms = reply.values[1], node.steps.run_id, self._now_ms()

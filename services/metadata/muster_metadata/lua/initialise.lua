@@ -4,7 +4,7 @@
 local found = redis.call('HGET', KEYS[1], 'identity')
 if found then
   if found == ARGV[1] then return {'DUP'} end
-  return {'NOLOG', 'foreign'}
+  return {'NOLOG', 'foreign', found}
 end
 for i = 2, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then return {'NOLOG', 'remains'} end

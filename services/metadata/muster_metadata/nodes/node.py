@@ -25,6 +25,8 @@ _MORE_KEYS = {
 }
 
 _OTHER_CONFIGURATION = Problem(ProblemKind.OTHER_CONFIGURATION, "the log has another configuration there")
+_OTHER_NODE = Problem(ProblemKind.OTHER_NODE, "it belongs to another log, or is another node of this one")
+_NOT_A_NODE = Problem(ProblemKind.NOT_A_NODE, "it has no data, and the configuration does not name it")
 
 
 class Node:
@@ -107,7 +109,7 @@ class Node:
         self._shard_count = shard_count
 
     def _read(self, raw: Any) -> Reply:
-        """Reads the answer to a script on a log; tells another configuration from another cluster."""
+        """Reads the answer to a script; tells a node without its log from another configuration or server."""
         reply = scripted(raw)
         if reply.status is Status.REFUSED:
             self.refusal = reply.problem
@@ -115,6 +117,9 @@ class Node:
             mine = keys.Identity.parse(self.identity)
             if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
                 return Reply(Status.MOVED, problem=_OTHER_CONFIGURATION)
+            return Reply(Status.STRANGER, problem=_OTHER_NODE)
+        elif reply.status is Status.NOLOG and reply.values[0] == b"empty" and not self.member:
+            return Reply(Status.STRANGER, problem=_NOT_A_NODE)
         return reply
 
     def _wrote(self, raw: Any) -> Reply:

@@ -30,7 +30,10 @@ class Status(enum.Enum):
     SUPERSEDED = "SUPERSEDED"
     """A later run of the same name holds the lease."""
     NOLOG = "NOLOG"
-    """The node has no such log, or is not the node it should be. It does not vote."""
+    """The node has no such log: it was never initialised there, or is lost. It does not vote."""
+    STRANGER = "STRANGER"
+    """Another server stands there: of another log, another node of this one, or an empty one that the log's
+    configuration does not name. The node itself is away, for all that is known."""
     MOVED = "MOVED"
     """The log has another configuration at the node: the caller must learn it, or the node must."""
     RESTARTED = "RESTARTED"

@@ -195,7 +195,7 @@ async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True
     """Whether anybody ever claimed a log: then a node without data lost it, and must not begin anew."""
     for node in nodes:
         replies: list[Reply] = await asyncio.gather(
-            *(node.inspect(shard) for shard in range(shard_count + catalog))
+            *(node.inspect(shard, vote=False) for shard in range(shard_count + catalog))
         )
         for reply in replies:
             if reply.status is not Status.OK:
@@ -239,11 +239,23 @@ async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> 
         _REPLY_TIMEOUT_MS,
     )
     catalog.known(shard_count)
+    for node in quorum.nodes:
+        await _let_vote(node, shard_count)
     for feature in features:
         if not await catalog.enable(feature, software_version()):
             raise InitialiseError(
                 f"no majority of the nodes takes the feature {feature}: see their logs, then run this again"
             )
+
+
+async def _let_vote(node: Node, catalog: int) -> None:
+    """A node that restarted since may have forgotten what this command wrote, which is then written again."""
+    if (await node.inspect(catalog)).status is not Status.RESTARTED:
+        return
+    reply = await node.inspect(catalog, vote=False)
+    if reply.status is Status.OK:
+        state, having = Inspected.read(reply), ("", "")
+        await node.readmit(catalog, state.epoch, state.nonce, having, state.floor, node.steps.run)
 
 
 def _wall_ms() -> int:
