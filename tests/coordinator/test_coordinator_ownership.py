@@ -3,14 +3,18 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator
+from muster_coordinator import coordinator as parts
+from muster_coordinator.ownership import OwnershipPace
 from muster_core import error_code
 from muster_core.position import Position
+from muster_protos.muster.internal.v1 import metadata_pb2 as internal
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
@@ -87,6 +91,26 @@ async def test_a_damaged_log_is_never_served_as_empty(cluster: MemoryCluster) ->
     listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
     assert listed.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert [group.group_id for group in listed.groups] == [group_of(2)]
+
+
+async def test_a_shard_whose_log_is_out_of_reach_holds_up_no_others(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one claim at a time, and that of the first shard does not end."""
+    step = cluster.store.step
+
+    def unreached(call: internal.LogCall) -> internal.LogResult:
+        if call.shard == 0:
+            return cluster.store.result(call, internal.LOG_OUTCOME_UNKNOWN)
+        return step(call)
+
+    monkeypatch.setattr(cluster.store, "step", unreached)
+    monkeypatch.setattr(parts, "OwnershipPace", partial(OwnershipPace, stuck_ms=300))
+    only = await cluster.add("a", moves_max=1)
+    await owns(only, SHARDS - 1)
+    assert only.shards[0].phase.value == "claiming"
+    monkeypatch.setattr(cluster.store, "step", step)
+    await owns(only, SHARDS)
 
 
 @pytest.mark.row("LD-23")

@@ -81,6 +81,21 @@ def test_a_holder_that_counts_with_a_longer_lease_has_it() -> None:
     assert observed(observer, replace(ROW, lease_ms=300), *range(0, 1_000, 100)) == {"c-1": LIVE}
 
 
+def test_a_row_that_is_gone_is_silence_and_no_death() -> None:
+    """A node that had it lost its data and was filled, and the others of the majority never had it."""
+    observer = LeaseObserver(1_000)
+    observed(observer, ROW, 0, 100)
+    for now_ms in range(200, 1_000, 100):
+        observer.observe({}, now_ms, now_ms)
+        assert states(observer) == {"c-1": LIVE}
+    observer.read_failed()
+    for now_ms in range(1_000, 2_000, 100):
+        observer.observe({}, now_ms, now_ms)
+        assert states(observer) == {"c-1": LIVE}
+    observer.observe({}, 2_000, 2_000)
+    assert states(observer) == {}
+
+
 def test_failed_read_starts_a_new_lease_time_for_every_row() -> None:
     observer = LeaseObserver(1_000)
     observed(observer, ROW, *range(0, 1_000, 100))

@@ -4,11 +4,12 @@
 import asyncio
 import gc
 import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from typing import Any
 
 import grpc
@@ -231,6 +232,24 @@ def test_many_are_cut_off_with_one_look_at_the_open_files(monkeypatch: pytest.Mo
         assert [one.recv(1) for one in callers[:4]] == [b""] * 4
         served[4].sendall(b"x")
         assert callers[4].recv(1) == b"x"
+
+
+async def test_a_caller_is_cut_off_where_no_file_can_be_opened() -> None:
+    """Else who takes all connections and reads on none of them would keep what others may leave unread."""
+    cuts = Cuts()
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
+        caller = opened.enter_context(socket.create_connection(server.getsockname()))
+        served = opened.enter_context(server.accept()[0])
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 3, before[1]))
+        with suppress(OSError):
+            while True:
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        cuts.soon("ipv4:{}:{}".format(*served.getpeername()), 1)
+        caller.setblocking(False)
+        async with asyncio.timeout(20):
+            assert await asyncio.get_running_loop().sock_recv(caller, 1) == b""
 
 
 async def test_those_who_are_named_during_a_look_are_cut_off_together_with_the_next_one() -> None:

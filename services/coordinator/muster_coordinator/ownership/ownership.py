@@ -38,6 +38,8 @@ class OwnershipPace:
         join_delay_ms: how long this process must be among the live ones before it takes its first shard.
         settle_ms: the live set must be unchanged for so long before a shard moves for balance.
         moves_max: claims and pulls in flight at a time.
+        stuck_ms: one that takes longer does not count for that: its log may be out of reach for hours, and
+            others wait behind it.
         handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
             time, each quick, are better than many that wait for each other.
         retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
@@ -50,6 +52,7 @@ class OwnershipPace:
     join_delay_ms: int = 300
     settle_ms: int = 5_000
     moves_max: int = 16
+    stuck_ms: int = 5_000
     handoffs_max: int = 4
     retry_ms: int = 200
     retry_max_ms: int = 5_000
@@ -94,6 +97,7 @@ class Ownership(ShardListener):
         self._peers = peers
         self._pace = pace
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._begun_ms: dict[int, int] = {}
         self._pulls_not_asked: set[int] = set()
         self._not_before_ms: dict[int, int] = {}
         self._failures: dict[int, int] = {}
@@ -304,8 +308,10 @@ class Ownership(ShardListener):
 
     def _begin(self, actions: list[Claim | Pull]) -> None:
         now_ms = self._now_ms()
+        stuck_ms = self._pace.stuck_ms
+        moving = sum(now_ms - begun_ms < stuck_ms for begun_ms in self._begun_ms.values())
         for action in actions:
-            if len(self._tasks) >= self._pace.moves_max:
+            if moving >= self._pace.moves_max:
                 return
             if self._not_before_ms.get(action.shard, 0) > now_ms or action.shard in self._tasks:
                 continue
@@ -314,7 +320,8 @@ class Ownership(ShardListener):
             self.shards[action.shard] = shard
             work = self._claim(shard, action) if isinstance(action, Claim) else self._pull(shard, action)
             task = asyncio.get_running_loop().create_task(self._acquire(shard, work))
-            self._tasks[action.shard] = task
+            self._tasks[action.shard], self._begun_ms[action.shard] = task, now_ms
+            moving += 1
 
     async def _acquire(self, shard: OwnedShard, work: Coroutine[Any, Any, None]) -> None:
         number = shard.number
@@ -332,6 +339,7 @@ class Ownership(ShardListener):
         finally:
             self._pulls_not_asked.discard(number)
             self._tasks.pop(number, None)
+            self._begun_ms.pop(number, None)
             if shard.phase in (Phase.ELSEWHERE, Phase.CLAIMING, Phase.LOADING):
                 self.shards.pop(number, None)
                 self._pause(number)

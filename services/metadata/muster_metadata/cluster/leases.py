@@ -143,12 +143,25 @@ class LeaseObserver:
         """
         restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
         self._failed, self._last_ms, self._as_of_ms = False, now_ms, as_of_ms
-        # A read that was under way when a row was written does not have it: that is no removal.
         for name, seen in tuple(self._rows.items()):
-            if name not in rows and as_of_ms - max(seen.changed_ms, seen.written_ms) >= _READ_MS:
-                del self._rows[name]
+            if name not in rows:
+                self._miss(name, seen, as_of_ms, now_ms, restart=restart)
         for name, row in rows.items():
             self._see(name, row, as_of_ms, now_ms, restart=restart)
+
+    def _miss(self, name: str, seen: _Observed, as_of_ms: int, now_ms: int, *, restart: bool) -> None:
+        """A row that is not there any more: removed after its end, or lost with the data of a node.
+
+        Who holds the lease does not know of the latter and answers on, so that it is silence as any other.
+        """
+        if seen.silent or seen.row.released:
+            patience_ms = _READ_MS  # a read that was under way when it was written does not have it
+        else:
+            patience_ms = max(self.lease_ms, seen.row.lease_ms)
+            if restart:
+                seen.changed_ms = now_ms
+        if as_of_ms - max(seen.changed_ms, seen.written_ms) >= patience_ms:
+            del self._rows[name]
 
     def put(self, row: LeaseRow, now_ms: int) -> None:
         """Takes in a row that this instance wrote itself, ahead of the next read."""

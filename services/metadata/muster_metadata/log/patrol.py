@@ -47,7 +47,7 @@ class Patrol:
         self._runner: asyncio.Task[None] | None = None
         self._ends: dict[int, dict[Node, End]] = {}
         self._went_on: dict[Node, int] = {}
-        self._told: set[tuple[Node, str, str]] = set()
+        self._told: dict[tuple[Node, str], str] = {}
         self._waiting_since_s: dict[int, float] = {}
         self._waits_told: set[tuple[str, ...]] = set()
 
@@ -195,9 +195,10 @@ class Patrol:
             )
 
     def _tell(self, node: Node, event: str, until: str, **fields: int) -> None:
-        key = (node, event, node.steps.run_id)
-        if key not in self._told:
-            self._told.add(key)
+        """Says once for each run of a node what it does not vote for."""
+        run_id = node.steps.run_id
+        if self._told.get((node, event)) != run_id:
+            self._told[node, event] = run_id
             log.warning(event, node=node.index, address=node.place, until=until, **fields)
 
 

@@ -96,6 +96,14 @@ class _Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class _Floor:
+    """What brings a node back that was in doubt in a run."""
+
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Vacancy:
     """A log that is gone from a node, known by a mark that was left there."""
 
@@ -128,7 +136,7 @@ class Repairer:
         self._rebuild_delay_ms = rebuild_delay_ms
         self._now_ms = now_ms
         self._vacant: dict[tuple[int, int], _Vacancy] = {}
-        self._floors: dict[tuple[int, int, str], int] = {}
+        self._floors: dict[tuple[int, int], _Floor] = {}
         self._foreign_copies: dict[tuple[int, int], _Copy] = {}
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
@@ -219,7 +227,7 @@ class Repairer:
             return Repaired.FENCED
         if answer.status is not Status.OK:
             return Repaired.LATER
-        self._floors.pop((node.index, shard, run), None)
+        self._floors.pop((node.index, shard), None)
         return Repaired.DONE
 
     async def _floor(self, node: Node, held: Held, run: str) -> int | None:
@@ -239,12 +247,12 @@ class Repairer:
         )
         if node not in known or standing < self._quorum.majority:
             return None
-        place = (node.index, held.shard, run)
-        floor = self._floors.get(place, 0)
-        if floor <= max(state.epoch for state in known.values()):
-            floor = max(max(state.epoch, state.floor) for state in known.values()) + FLOOR_ABOVE
-            self._floors[place] = floor
-        return floor
+        place = (node.index, held.shard)
+        floor = self._floors.get(place)
+        if floor is None or floor.run != run or floor.epoch <= max(state.epoch for state in known.values()):
+            epoch = max(max(state.epoch, state.floor) for state in known.values()) + FLOOR_ABOVE
+            floor = self._floors[place] = _Floor(run, epoch)
+        return floor.epoch
 
     async def _catch_up(self, node: Node, held: Held, end: End, acknowledged: Position = GENESIS) -> Repaired:
         source = await self.source(held, node)

@@ -7,8 +7,8 @@ caller who does not read loses that.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -62,6 +62,34 @@ def _address(peer: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
+class SpareFile:
+    """A file that is kept open for when a process can open no more: to look who can be cut off takes one."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def keep(self) -> None:
+        """Opens it where it is not open, and one can be opened."""
+        if self._number is None:
+            with suppress(OSError):
+                self._number = os.open(os.devnull, os.O_RDONLY)
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Leaves its place to others during a block."""
+        number, self._number = self._number, None
+        if number is not None:
+            os.close(number)
+        try:
+            yield
+        finally:
+            self.keep()
+
+
+SPARE_FILE = SpareFile()
+"""The one of this process."""
+
+
 class Cuts:
     """Ends the connections of callers who do not read, without holding up the loop.
 
@@ -72,6 +100,7 @@ class Cuts:
     """
 
     def __init__(self, cut_off: Callable[[Iterable[str]], set[str]] = cut) -> None:
+        SPARE_FILE.keep()
         self._cut_off = cut_off
         self._unread_bytes: dict[str, int] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -91,8 +120,12 @@ class Cuts:
         try:
             while self._unread_bytes:
                 unread_bytes, self._unread_bytes = self._unread_bytes, {}
-                for peer in await asyncio.to_thread(self._cut_off, unread_bytes):
+                with SPARE_FILE.given_up():
+                    found = await asyncio.to_thread(self._cut_off, unread_bytes)
+                for peer in found:
                     log.warning("caller_cut_off", peer=peer, unread_bytes=unread_bytes[peer])
+        except OSError as error:  # those who do not read are named again
+            log.warning("callers_not_cut_off", problem=str(error))
         finally:
             self._looking = None
 
