@@ -11,7 +11,7 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator
 from muster_coordinator import coordinator as parts
-from muster_coordinator.ownership import OwnershipPace
+from muster_coordinator.ownership.ownership import OwnershipPace
 from muster_core import error_code
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as internal

@@ -228,6 +228,30 @@ async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked
         await until(damaged, "no node has it right")
 
 
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_node_is_filled_from_a_copy_that_is_right(tmp_path: Path, removed: bool) -> None:
+    """The first one that there is has another byte in it, or lacks an entry."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 5)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        await damage(cluster, 0, removed=removed)
+        right = (await cluster.ends(0))[1]
+        async with cluster.client(2) as client:
+            await client.flushall()
+        await write(cluster, writer, 1)
+
+        async def filled() -> bool:
+            ends = await cluster.ends(0)
+            return ends[2] == ends[1] != right
+
+        await until(filled, "it has the log again")
+        async with cluster.client(2) as client:
+            found: Any = await client.xrange("muster:{0}:log", "1-4", "1-4")
+            assert [fields[b"r"] for _, fields in found] == [writer.acknowledged[1]]
+
+
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)

@@ -27,11 +27,11 @@ from muster_metadata.log.claim import Claimer
 from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.log.steps import checked
 from muster_metadata.nodes import keys
-from muster_metadata.nodes.entries import Entry, arguments
+from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
-from muster_metadata.metadata import MetadataServer
+from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.settings import load
@@ -288,6 +288,30 @@ async def test_laggard_beyond_a_trim_gets_the_whole_log(cluster: MetadataCluster
             await client.xtrim("muster:{0}:log", minid="1-20", approximate=False)
     await cluster.nodes[2].start()
     await until(lambda: cluster.level(0), "node 3 has what is left of the log")
+
+
+async def test_a_laggard_with_a_claim_of_its_own_beyond_a_trim_gets_the_whole_log(tmp_path: Path) -> None:
+    """Its last entry is of a later epoch than the oldest that is left, and comes before that one."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 5)
+        await until(lambda: cluster.level(0), "level")
+        nonce = secrets.token_bytes(16)
+        async with node_of(cluster, 2) as node:
+            assert (await node.prepare(0, 2, nonce, b"tag")).status is Status.OK
+            claim = chain(writer.end, 2, [(b"a Claim of which nothing came", nonce)])
+            batch: list[bytes | str] = [writer.end.position.stream_id, writer.end.hash, "", *arguments(claim)]
+            assert (await node.append(0, 2, nonce, batch)).status is Status.OK
+        await cluster.nodes[2].kill()
+        await write(cluster, writer, 20)
+        successor = Writer(0, "c-2")
+        assert (await successor.claim(cluster[0], above_epoch=2)).epoch == 3
+        for index in (0, 1):
+            async with cluster.client(index) as client:
+                await client.xtrim("muster:{0}:log", minid="1-20", approximate=False)
+        await cluster.nodes[2].start()
+        await until(lambda: cluster.level(0), "node 3 has what is left of the log")
 
 
 async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
+from muster_metadata.log.patrol import Patrol
 from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import Reply, Status
-from muster_metadata.log.patrol import Patrol
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode

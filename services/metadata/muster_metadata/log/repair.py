@@ -5,9 +5,9 @@ import enum
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from muster_core.position import GENESIS, Position
+from muster_core.position import GENESIS, NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
@@ -23,8 +23,13 @@ _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
 _HASHES = 256
 _MARK_BYTES = 8
+_NOTHING = End(NOWHERE, b"")
+"""Where two logs part that have no entry in common."""
+
 _ABANDONED_MS = 5_000
 """A copy of a log that has not grown for so long is made by nobody any more."""
+_DAMAGED_MS = 60_000
+"""How long nothing is copied from a node whose copy of the log was found damaged."""
 
 FLOOR_ABOVE = 10_000
 """How far a floor is above every epoch that is known: more promises than a node can give for one log in the
@@ -138,6 +143,7 @@ class Repairer:
         self._vacant: dict[tuple[int, int], _Vacancy] = {}
         self._floors: dict[tuple[int, int], _Floor] = {}
         self._foreign_copies: dict[tuple[int, int], _Copy] = {}
+        self._damaged_ms: dict[tuple[int, int], int] = {}
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
 
@@ -260,12 +266,12 @@ class Repairer:
             return Repaired.LATER
         cut = await self._common(node, source[0], held.shard, end)
         if cut is None:
-            if source[1].first > end.position:
-                return await self._rebuild(node, held, end)
             return Repaired.LATER
+        if cut == _NOTHING:
+            return await self._rebuild(node, held, end)
         result = Repaired.LEVEL
         while True:
-            entries = await _page(source[0], held.shard, cut)
+            entries = await self._page(source[0], held.shard, cut)
             if entries is None:
                 return Repaired.LATER
             if not entries:
@@ -293,7 +299,10 @@ class Repairer:
         )
 
     async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
-        """The node that has most of a claim's log: under its promise, ending with an entry of its epoch."""
+        """The node that has most of a claim's log: under its promise, ending with an entry of its epoch.
+
+        One whose copy is damaged is none while there is another one.
+        """
         others = [node for node in self._quorum.nodes if node is not excluded]
         replies = await asyncio.gather(*(node.inspect(held.shard, vote=False) for node in others))
         found = [
@@ -307,17 +316,28 @@ class Repairer:
             if (state.epoch, state.nonce) == (held.epoch, held.nonce)
             and state.end.position.epoch == held.epoch
         ]
-        return max(having, key=lambda pair: pair[1].end.position, default=None)
+        sound = [pair for pair in having if not self._is_damaged(pair[0], held.shard)]
+        return max(sound or having, key=lambda pair: pair[1].end.position, default=None)
+
+    def _is_damaged(self, node: Node, shard: int) -> bool:
+        """Whether its copy was found damaged lately: another one may be right."""
+        found_ms = self._damaged_ms.get((node.index, shard))
+        return found_ms is not None and self._now_ms() - found_ms < _DAMAGED_MS
 
     async def _common(self, node: Node, source: Node, shard: int, end: End) -> End | None:
-        """The last entry that both have; the chain hash says that everything before it is equal too."""
+        """The last entry that both have; the chain hash says that everything before it is equal too.
+
+        `_NOTHING`: there is none, for what both had was trimmed. None: one of them does not answer.
+        """
         upto = end.position.stream_id
         while True:
             here, there = await asyncio.gather(
                 node.hashes(shard, upto, _HASHES), source.hashes(shard, upto, _HASHES)
             )
-            if not (here.status is there.status is Status.OK and here.values and there.values):
+            if not here.status is there.status is Status.OK:
                 return None
+            if not here.values or not there.values:
+                return _NOTHING
             known = dict(zip(there.values[::2], there.values[1::2], strict=True))
             for id_, hash_ in zip(here.values[::2], here.values[1::2], strict=True):
                 if known.get(id_) == hash_:
@@ -371,7 +391,7 @@ class Repairer:
         shard, epoch, nonce = held
         copied: End | None = None
         while True:
-            entries = await _page(source[0], shard, copied)
+            entries = await self._page(source[0], shard, copied)
             if entries is None:
                 return None
             if not entries:
@@ -413,21 +433,41 @@ class Repairer:
             return Repaired.FENCED
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
+    async def _page(self, source: Node, shard: int, after: End | None) -> list[Entry] | None:
+        """The next entries behind an end, or from the oldest; None: the source has none that are right."""
+        first = "-" if after is None else f"({after.position.stream_id}"
+        reply = await source.page(shard, first, "+", _PAGE_ENTRIES)
+        if reply.status is not Status.OK:
+            return None
+        entries = _sound(reply.values[0], after)
+        if entries is None and not await self._is_trimmed(source, shard, after):
+            self._damaged_ms[source.index, shard] = self._now_ms()
+            place = GENESIS if after is None else after.position
+            problem = f"an entry after {place.stream_id} is missing, or was changed"
+            alarm("log_node_damaged", node=source.index, address=source.place, shard=shard, problem=problem)
+        return entries
 
-async def _page(source: Node, shard: int, after: End | None) -> list[Entry] | None:
-    """The next entries behind an end, or from the oldest; None: the source is away or its chain broken."""
-    first = "-" if after is None else f"({after.position.stream_id}"
-    reply = await source.page(shard, first, "+", _PAGE_ENTRIES)
-    if reply.status is not Status.OK:
-        return None
+    async def _is_trimmed(self, source: Node, shard: int, after: End | None) -> bool:
+        """Whether what follows an end may have been removed there because snapshots cover it."""
+        reply = await source.inspect(shard, vote=False)
+        if reply.status is not Status.OK:
+            return True
+        return after is not None and Inspected.read(reply).first.offset > after.position.offset + 1
+
+
+def _sound(rows: Sequence[Any], after: End | None) -> list[Entry] | None:
+    """The entries of a page, as many as may be written at a time; None: they are not what must be there."""
     entries: list[Entry] = []
     size = 0
-    for raw in reply.values[0]:
-        entry = Entry.from_redis(raw)
-        size += len(entry.record)
-        if entries and size > _PAGE_BYTES:
-            break
-        entries.append(entry)
+    try:
+        for raw in rows:
+            entry = Entry.from_redis(raw)
+            size += len(entry.record)
+            if entries and size > _PAGE_BYTES:
+                break
+            entries.append(entry)
+    except (IndexError, TypeError, ValueError):
+        return None
     if after is None:
         # The oldest entry is taken as it is: after a trim what it was chained to is gone.
         sound = not entries or continues(entries[0].end, entries[1:])
