@@ -25,9 +25,9 @@ settings.load_profile("tests")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One process for each core that computes, and others for tests that wait."""
-    return CORES * (1 + WAITING)
+    return CORES + 1 if config.option.markexpr == "quick" else CORES * (1 + WAITING)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ from kit.waiting import until, until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.quick]
 
 TIMEOUT_SECONDS = 30.0
 DELAY_MS = "1500"
