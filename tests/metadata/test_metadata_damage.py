@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
+from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.problem import LOADING
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
@@ -250,6 +252,37 @@ async def test_a_node_is_filled_from_a_copy_that_is_right(tmp_path: Path, remove
         async with cluster.client(2) as client:
             found: Any = await client.xrange("muster:{0}:log", "1-4", "1-4")
             assert [fields[b"r"] for _, fields in found] == [writer.acknowledged[1]]
+
+
+async def test_large_records_are_copied_some_megabytes_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds at once would take the memory of the node that they come from, and not come in time."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 12, size=1 << 20)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        sizes: list[int] = []
+
+        def watched(send: Callable[..., Answer]) -> Callable[..., Answer]:
+            def noted(answer: Answer) -> None:
+                reply = answer.result()
+                sizes.append(sum(len(fields[1]) for _, fields in reply.values))
+
+            def ask(*arguments: Any) -> Answer:
+                answer = send(*arguments)
+                answer.add_done_callback(noted)
+                return answer
+
+            return ask
+
+        for node in cluster[0].server.metadata.quorum.nodes:
+            monkeypatch.setattr(node, "entries", watched(node.entries))
+        async with cluster.client(2) as client:
+            await client.flushall()
+        await until(lambda: cluster.level(0), "it is filled")
+        assert 3 << 20 < max(sizes) < 6 << 20
 
 
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:

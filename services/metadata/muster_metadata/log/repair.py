@@ -436,10 +436,10 @@ class Repairer:
     async def _page(self, source: Node, shard: int, after: End | None) -> list[Entry] | None:
         """The next entries behind an end, or from the oldest; None: the source has none that are right."""
         first = "-" if after is None else f"({after.position.stream_id}"
-        reply = await source.page(shard, first, "+", _PAGE_ENTRIES)
+        reply = await source.entries(shard, first, _PAGE_ENTRIES, _PAGE_BYTES)
         if reply.status is not Status.OK:
             return None
-        entries = _sound(reply.values[0], after)
+        entries = _sound(reply.values, after)
         if entries is None and not await self._is_trimmed(source, shard, after):
             self._damaged_ms[source.index, shard] = self._now_ms()
             place = GENESIS if after is None else after.position
@@ -456,16 +456,9 @@ class Repairer:
 
 
 def _sound(rows: Sequence[Any], after: End | None) -> list[Entry] | None:
-    """The entries of a page, as many as may be written at a time; None: they are not what must be there."""
-    entries: list[Entry] = []
-    size = 0
+    """The entries of a page; None: they are not what must be there."""
     try:
-        for raw in rows:
-            entry = Entry.from_redis(raw)
-            size += len(entry.record)
-            if entries and size > _PAGE_BYTES:
-                break
-            entries.append(entry)
+        entries = list(map(Entry.from_redis, rows))
     except (IndexError, TypeError, ValueError):
         return None
     if after is None:

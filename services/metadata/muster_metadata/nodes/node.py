@@ -307,6 +307,11 @@ class Node:
         """Entries between two ids, as XRANGE answers them."""
         return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
 
+    def entries(self, shard: int, first: str, count: int, max_bytes: int) -> Answer:
+        """Entries from an id on, as XRANGE answers them; the last one is that with which they have the bytes."""
+        script = SCRIPTS["entries"]
+        return self._on_log(self.bulk, script, shard, 0, b"", first, count, max_bytes, vote=False)
+
     def snapshots(self, shard: int) -> Answer:
         """Which snapshots there are: what each covers and its marker, in turn, as HGETALL answers them."""
         return self.bulk.send(plain, "HGETALL", self._all_keys(shard).snapshots)

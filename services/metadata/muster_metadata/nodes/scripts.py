@@ -8,7 +8,7 @@ _FOLDER = resources.files("muster_metadata") / "lua"
 _ON_A_LOG = (
     "inspect", "prepare", "append", "repair", "check", "acknowledge", "trim", "hashes", "stage", "install",
     "exported", "snapshot", "mark", "raise", "lower", "readmit", "note",
-    "vacant", "discard",
+    "vacant", "discard", "entries",
 )  # fmt: skip
 _OTHERS = ("initialise", "configure", "renew", "bury", "forget", "own", "seal")
 
