@@ -13,12 +13,14 @@ import pytest
 from kit.linked_cluster import inside
 from kit.server_cluster import running
 from muster_metadata.operator.initialise import initialise
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.dev.role_process import RoleProcess
 from muster_server.doctor.cluster import judge_clocks, judge_versions
 from muster_server.doctor.findings import Result
+from muster_server.doctor.nodes import judge_replicas
 from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
@@ -264,6 +266,22 @@ async def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: st
 def test_versions_may_be_one_minor_apart(versions: tuple[str, str], result: list[Result]) -> None:
     found = judge_versions({"a": versions[0], "b": versions[1]})
     assert [finding.result for finding in found] == result
+
+
+def test_a_node_that_does_not_vote_is_not_well_for_who_asks_metadata() -> None:
+    """And not said twice of one that metadata does not reach at all."""
+    ok, unknown = metadata_pb2.LOG_OUTCOME_OK, metadata_pb2.LOG_OUTCOME_UNKNOWN
+    replicas = [
+        metadata_pb2.DescribeLogResponse.Replica(shard=shard, node=node, outcome=outcome)
+        for node, outcome in ((1, ok), (2, unknown), (3, unknown))
+        for shard in range(4)
+    ]
+    found = {one.subject: one for one in judge_replicas(replicas, replicas, {3})}
+    assert {subject: one.result for subject, one in found.items()} == {
+        "node 1": Result.OK,
+        "node 2": Result.FAILED,
+    }
+    assert "does not vote on 4 logs" in found["node 2"].detail
 
 
 @pytest.mark.parametrize(

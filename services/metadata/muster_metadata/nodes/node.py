@@ -308,7 +308,7 @@ class Node:
         return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
 
     def entries(self, shard: int, first: str, count: int, max_bytes: int) -> Answer:
-        """Entries from an id on, as XRANGE answers them; the last one is that with which they have the bytes."""
+        """Entries from an id on, as XRANGE answers them; with the last one they have the bytes, or more."""
         script = SCRIPTS["entries"]
         return self._on_log(self.bulk, script, shard, 0, b"", first, count, max_bytes, vote=False)
 

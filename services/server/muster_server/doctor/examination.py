@@ -141,10 +141,11 @@ async def _log(
     serving = next((process.address for process in metadata if process.serving), "")
     if serving and (first := await asker.replicas(serving)) is not None:
         second = first
-        if log_nodes.lags(log_nodes.ends_of(first)):
+        away = {node.index for node in (() if view is None else view.log_nodes) if not node.available}
+        if log_nodes.lags(log_nodes.ends_of(first)) or log_nodes.unsure(first, away):
             await asyncio.sleep(log_nodes.CATCH_UP_S)
             second = await asker.replicas(serving) or first
-        findings += log_nodes.judge_replicas(first, second)
+        findings += log_nodes.judge_replicas(first, second, away)
     findings.append(
         Finding(
             "durability",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from muster_core.position import NOWHERE, Position
@@ -35,6 +35,7 @@ _REMEDIES = {
     ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service tells it",
     ProblemKind.OTHER_NODE: "name the nodes in the order in which they were made: `muster nodes list`",
     ProblemKind.NOT_A_NODE: "`muster nodes replace OLD NEW` if it shall take that one's place",
+    ProblemKind.UNSURE: "wait: a majority of the others repairs it; `log_waits_for_a_node` says who is away",
     ProblemKind.LACKS_LOGS: "wait: it is rebuilt from the others while a metadata service runs",
 }
 _REMEDY = 'see docs/failures.md, "What the operator does"'
@@ -191,26 +192,45 @@ def lags(ends: Ends) -> bool:
     return any(len(set(held.values())) > 1 for held in ends.values())
 
 
+def unsure(
+    replicas: Sequence[metadata_pb2.DescribeLogResponse.Replica], away: Container[int]
+) -> Counter[int]:
+    """On how many logs a node says nothing to metadata, by its index; but for those that are away."""
+    return Counter(
+        replica.node
+        for replica in replicas
+        if replica.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN and replica.node not in away
+    )
+
+
 def judge_replicas(
     first: Sequence[metadata_pb2.DescribeLogResponse.Replica],
     second: Sequence[metadata_pb2.DescribeLogResponse.Replica],
+    away: Container[int] = (),
 ) -> Iterator[Finding]:
     """The logs on the nodes, as metadata sees them: for who cannot reach the nodes.
 
     Args:
         first: every log on every node.
         second: the same later, as with `judge_nodes`.
+        away: nodes that metadata does not reach, which is told elsewhere.
     """
     missing = Counter(
         replica.node for replica in second if replica.outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
     )
     ends = ends_of(second)
     behind = _behind(ends_of(first), ends)
+    doubtful = unsure(second, away)
     answering = {index for held in ends.values() for index in held}
-    for index in sorted(answering | set(missing)):
+    for index in sorted({*answering, *missing, *doubtful}):
         subject = f"node {index}"
         if missing[index]:
             problem = f"it lacks {missing[index]} of its logs"
             yield Finding("log node", subject, Result.FAILED, problem, _remedy(ProblemKind.LACKS_LOGS))
+        elif doubtful[index]:
+            problem = (
+                f"it restarted, may have forgotten something, and does not vote on {doubtful[index]} logs"
+            )
+            yield Finding("log node", subject, Result.FAILED, problem, _remedy(ProblemKind.UNSURE))
         else:
             yield _lag(behind.get(index, (0, 0)), subject)
