@@ -10,11 +10,15 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from abuse.full_log import judge
 from abuse.lab import Lab
 from kit.programs import BROKEN, HELD, Broken, run
+from kit.waiting import until
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 INSIDE = "inside"
 DISK_MB = 64
@@ -42,7 +46,7 @@ async def inside() -> None:
         disk = lab.cluster.nodes[0].folder
         with mounted(disk):
             async with lab:
-                await judge(lab, full(disk))
+                await judge(lab, full(disk, lab.cluster.nodes[0].url))
 
 
 @contextmanager
@@ -56,8 +60,8 @@ def mounted(folder: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def full(disk: Path) -> AsyncIterator[None]:
-    """All room is taken meanwhile."""
+async def full(disk: Path, url: str) -> AsyncIterator[None]:
+    """All room is taken meanwhile, and the node has noticed: it writes to the disk after it has answered."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -66,9 +70,20 @@ async def full(disk: Path) -> AsyncIterator[None]:
         except OSError:
             pass
     try:
+        async with Redis.from_url(url) as node:
+            await until(partial(refuses, node), "a node that refuses")
         yield
     finally:
         ballast.unlink()
+
+
+async def refuses(node: Redis) -> bool:
+    """Whether the node takes nothing any more."""
+    try:
+        await node.set("ballast", b"x")
+    except ResponseError:
+        return True
+    return False
 
 
 if __name__ == "__main__":

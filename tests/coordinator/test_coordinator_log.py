@@ -9,6 +9,7 @@ import grpc
 import pytest
 from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
+from muster_coordinator.log import shard_log
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, Nonces, Pace
 from muster_coordinator.log.shard_log import LogStopped, ShardLog, TooLarge
@@ -127,6 +128,22 @@ async def test_a_batch_keeps_the_limit_of_records_and_appends_whole(bench: Bench
     log.append(1, [b"y"] * 2)
     await until_equal(lambda: len(bench.done), 2)
     assert bench.store.batches == [APPEND_MAX_RECORDS - 1, 2]
+
+
+async def test_large_appends_that_wait_go_in_steps_of_some_megabytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_bytes = 10_000
+    monkeypatch.setattr(shard_log, "STEP_BYTES", step_bytes)
+    log = await bench.claim(0)
+    log.append(0, [b"x"])
+    log.append(1, [bytes(step_bytes // 2)])
+    log.append(2, [bytes(step_bytes // 2)])
+    log.append(3, [bytes(step_bytes + 1), b"y"])
+    log.append(4, [b"z"])
+    await until_equal(lambda: len(bench.done), 5)
+    assert bench.store.batches == [2, 1, 2, 1]
+    assert [append_id for append_id, _ in bench.done] == list(range(5))
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,58 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
     assert len(set(looked)) == 5
 
 
+async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look_through, begin, rest, happened = calls.check, Calls.answer_checked, Pace.rest, list[str]()
+
+    def noted(request: Any) -> None:
+        happened.append("looked through")
+        look_through(request)
+
+    async def begun(self: Calls, request: Any, host: str) -> Any:
+        happened.append("begun")
+        return await begin(self, request, host)
+
+    async def rested(pace: Pace) -> None:
+        happened.append("rested")
+        await rest(pace)
+
+    monkeypatch.setattr(calls, "check", noted)
+    monkeypatch.setattr(Calls, "answer_checked", begun)
+    monkeypatch.setattr(Pace, "rest", rested)
+    nothing: Any = NoCluster()
+    answering = Calls(nothing, nothing)
+    await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
+    assert happened == ["looked through", "rested", "begun", "rested"] * 5
+
+
+async def test_a_large_request_whose_caller_goes_away_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = asyncio.Event()
+
+    async def stay(*_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Calls, "answer_checked", stay)
+    nothing: Any = NoCluster()
+    answering = Calls(nothing, nothing)
+    for turns in (3, 50):  # while it begins, and after that
+        ended.clear()
+        call = asyncio.create_task(answering.answer(large(0), ""))
+        for _ in range(turns):
+            await asyncio.sleep(0.002)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert not answering.large_requests.locked()
+
+
 async def test_a_message_of_many_frames_is_played_in_several_turns(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

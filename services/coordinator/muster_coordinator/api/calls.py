@@ -70,13 +70,24 @@ class Calls:
             Unimplemented: it asks for what this version does not have.
         """
         if request.ByteSize() > LARGE_BYTES:
-            async with self.large_requests:
-                pace = Pace()
-                check(request)
-                await pace.rest()
-        else:
-            check(request)
+            return await self._answer_large(request, host)
+        check(request)
         return await self.answer_checked(request, host)
+
+    async def _answer_large(self, request: GroupRequest, host: str) -> GroupResponse:
+        """Looks through a request and begins to answer it while nobody else does that."""
+        async with self.large_requests:
+            pace = Pace()
+            check(request)
+            await pace.rest()
+            answering = asyncio.get_running_loop().create_task(self.answer_checked(request, host))
+            try:
+                await asyncio.sleep(0)  # here it begins
+                await pace.rest()
+            except asyncio.CancelledError:
+                answering.cancel()
+                raise
+        return await answering
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:
         """The shard that may start a checked call without waiting for anything; None: `answer_checked`."""

@@ -9,6 +9,7 @@ from muster_core.position import Position
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
+    PART_BYTES,
     RECORD_MAX_BYTES,
     RECORD_OVERHEAD_BYTES,
 )
@@ -16,6 +17,10 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
+
+STEP_BYTES = PART_BYTES
+"""Appends that wait go together in steps of at most so many bytes, a larger one alone: a step takes the time
+of metadata and of the nodes at a stretch, and of this process when it is acknowledged."""
 
 
 class TooLarge(ValueError):
@@ -206,7 +211,7 @@ class ShardLog:
             batch = self._queue[0]
             count += len(batch.records)
             size_bytes += batch.size_bytes
-            if self._sent and (count > APPEND_MAX_RECORDS or size_bytes > APPEND_MAX_BYTES):
+            if self._sent and (count > APPEND_MAX_RECORDS or size_bytes > STEP_BYTES):
                 size_bytes -= batch.size_bytes
                 break
             self._sent.append(self._queue.popleft())
