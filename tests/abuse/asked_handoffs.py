@@ -14,8 +14,8 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 
-ROUNDS = 20
-PAUSE_S = 0.2
+ROUNDS = 8
+PAUSE_S = 0.5
 
 
 async def attack(target: Target) -> str:

@@ -24,9 +24,10 @@ async def attack(target: Target) -> str:
     begins()
     async with connection(target.servers) as channel:
         stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+        other = pb.Topic(name=TOPIC, partitions=PARTITIONS)
+        await stub.CreateTopic(pb.CreateTopicRequest(topic=other), timeout=20)  # W's cluster has it already
         answers = [await stub.DeleteTopic(pb.DeleteTopicRequest(name=TOPIC), timeout=20)]
         await asyncio.sleep(AFTER_S)
-        other = pb.Topic(name=TOPIC, partitions=PARTITIONS)
         answers.append(await stub.CreateTopic(pb.CreateTopicRequest(topic=other), timeout=20))
         other.partitions = MOST_PARTITIONS
         answers.append(await stub.AlterTopic(pb.AlterTopicRequest(topic=other), timeout=20))

@@ -14,6 +14,7 @@ from abuse.asked_handoffs import described
 from abuse.internal_ports import REFUSALS
 from abuse.lab import Lab
 from kit.programs import Broken, run
+from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
@@ -53,6 +54,7 @@ async def renewals() -> AsyncIterator[pb.LeaseRequest]:
             port=9,
             state=discovery_pb2.COORDINATOR_STATE_LIVE,
             version="0",
+            features=FEATURE_NAMES,
             number=number,
         )
         await asyncio.sleep(EACH_S)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from abuse.lab import Lab
 from kit.programs import Broken, run
+from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -43,6 +44,7 @@ async def renewals(stub: Any, node_id: str) -> int:
                 port=9,
                 state=discovery_pb2.COORDINATOR_STATE_LIVE,
                 version="0",
+                features=FEATURE_NAMES,
                 number=number,
             )
             await asyncio.sleep(0.2)
