@@ -161,7 +161,19 @@ def test_highest_row_of_the_nodes_counts() -> None:
         {"c-1": replace(ROW, counter=7)},
         {"c-1": replace(ROW, session="s-0", run=0, counter=99)},
     ]
-    assert merged(tables)["c-1"].counter == 7
+    assert merged(tables, 2)["c-1"].counter == 7
+
+
+def test_a_death_mark_counts_when_a_majority_has_one() -> None:
+    """The marks of one verdict may stand beside different counters: a renewal that no majority has."""
+    dead, renewing = replace(ROW, dead=True), replace(ROW, counter=6, dead=True)
+    assert merged([{"c-1": renewing}, {"c-1": dead}, {"c-1": ROW}], 2)["c-1"].dead
+    for alive in (
+        [{"c-1": dead}, {"c-1": ROW}],  # what was read of the other node may be older than the mark
+        [{"c-1": dead}, {"c-1": dead}, {"c-1": replace(ROW, counter=6)}],
+        [{"c-1": dead}, {"c-1": replace(dead, session="s-0", run=0)}],
+    ):
+        assert not merged(alive, 2)["c-1"].dead
 
 
 def test_run_of_a_new_process_is_above_the_last_one() -> None:

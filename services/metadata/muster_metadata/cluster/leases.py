@@ -1,6 +1,7 @@
 """Coordinators' leases: rows of the table, and what an observer makes of them on its own clock. Pure."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -84,11 +85,8 @@ class LeaseRow:
             raise ValueError("not a lease row") from error
 
 
-def merged(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
-    """The highest row of each coordinator among a majority of the nodes.
-
-    A death mark counts if it stands beside the highest counter anywhere.
-    """
+def newest(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
+    """The highest row of each coordinator, with a death mark that stands beside it anywhere."""
     best: dict[str, LeaseRow] = {}
     for table in tables:
         for name, row in table.items():
@@ -96,6 +94,23 @@ def merged(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
             if known is None or (row.run, row.counter, row.dead) > (known.run, known.counter, known.dead):
                 best[name] = row
     return best
+
+
+def merged(tables: Sequence[Mapping[str, LeaseRow]], majority: int) -> dict[str, LeaseRow]:
+    """The highest row of each coordinator among a majority of the nodes.
+
+    A death mark counts if a majority has one for that run: what one node says of a process may be older
+    than what was read of another, and it may have renewed since (docs/safety.md, OWN-30).
+
+    Args:
+        tables: of each node that was read.
+        majority: number of nodes that are a majority of all.
+    """
+    best = newest(tables)
+    marks = Counter(
+        name for table in tables for name, row in table.items() if row.dead and row.run == best[name].run
+    )
+    return {name: replace(row, dead=row.dead and marks[name] >= majority) for name, row in best.items()}
 
 
 @dataclass(slots=True)

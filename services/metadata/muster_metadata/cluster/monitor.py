@@ -147,7 +147,7 @@ class Monitor:
                 self._view.observer.read_failed()
             self._view.refresh()
             return
-        rows = merged(tables.leases or {} for _, tables in fresh.values())
+        rows = merged([tables.leases or {} for _, tables in fresh.values()], self._quorum.majority)
         # A majority was read by what was sent from then on: whatever another majority stored before is in it.
         as_of_ms = sorted((sent_ms for sent_ms, _ in fresh.values()), reverse=True)[self._quorum.majority - 1]
         self._view.confirmed(as_of_ms)

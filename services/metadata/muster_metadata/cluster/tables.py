@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import structlog
 from muster_core.position import Position
 
-from muster_metadata.cluster.leases import LeaseRow, merged
+from muster_metadata.cluster.leases import LeaseRow, newest
 from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.log.steps import count
 from muster_metadata.nodes import keys
@@ -130,7 +130,7 @@ class Tables:
             self._sealed.discard(node)
             self._leases(node)
         return NodeTables(
-            leases=merged((old, _rows(leases, _name, LeaseRow.from_json))),
+            leases=newest((old, _rows(leases, _name, LeaseRow.from_json))),
             owners=_rows(owners, int, OwnerRow.from_json),
             catalog=parse_id(catalog) if catalog else None,
             wall_ms=_wall_ms(time.result()),
