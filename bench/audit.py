@@ -34,7 +34,8 @@ import hiredis
 import redis
 import uvloop
 from muster_audit.check import CheckOptions, check
-from muster_audit.reading.scan import Rules, ScanOptions, audit_log
+from muster_audit.promises import Rules
+from muster_audit.reading.scan import ScanOptions, audit_log
 from muster_audit.reading.sources import NodesSource
 from muster_audit.spark.session import spark_session
 from muster_coordinator.log.log_client import Nonces

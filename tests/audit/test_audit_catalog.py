@@ -15,9 +15,10 @@ pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test t
 from muster_audit.export import export_log, report_exported
 from muster_audit.follow.checkpoint import LogProgress
 from muster_audit.follow.log_follower import FollowOptions, LogFollower
+from muster_audit.promises import Rules
 from muster_audit.reading.exported import mark
 from muster_audit.reading.facts import Broken, LogRead
-from muster_audit.reading.scan import Rules, ScanOptions, audit_log
+from muster_audit.reading.scan import ScanOptions, audit_log
 from muster_audit.reading.sources import open_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]

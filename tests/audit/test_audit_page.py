@@ -11,8 +11,9 @@ pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test t
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from muster_audit.check import ALL, Result
+from muster_audit.check import Result
 from muster_audit.page import write_page
+from muster_audit.promises import ALL
 from muster_audit.reading.facts import Broken
 
 pytestmark = pytest.mark.spark

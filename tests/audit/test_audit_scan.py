@@ -19,9 +19,10 @@ from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
+from muster_audit.promises import Rules
 from muster_audit.reading.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
 from muster_audit.reading.nonce_files import BYTES_EACH, NonceFiles
-from muster_audit.reading.scan import Digests, Rules, ScanOptions, audit_log, digest_log
+from muster_audit.reading.scan import Digests, ScanOptions, audit_log, digest_log
 from muster_audit.reading.sources import NodesSource, open_source
 from muster_audit.spark.plan import Piece, spread, task_count
 from muster_server.verify.reader import LogUnreadableError

@@ -20,9 +20,10 @@ pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test t
 
 import pyarrow.parquet as pq
 from kit.audit_corpus import Verdicts, judge, table
-from muster_audit.check import ALL, Result
+from muster_audit.check import Result
 from muster_audit.export import export
 from muster_audit.page import write_page
+from muster_audit.promises import ALL
 from muster_audit.reading.exported import ExportSource
 from muster_audit.spark.data_source import register
 from muster_audit.spark.session import spark_session

@@ -16,7 +16,8 @@ import redis
 from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
-from muster_audit.check import ALL, CheckOptions, Result, check
+from muster_audit.check import CheckOptions, Result, check
+from muster_audit.promises import ALL
 from muster_audit.reading.exported import ShardExport, mark
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page

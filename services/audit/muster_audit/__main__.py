@@ -2,14 +2,24 @@
 
 import sys
 
+_SPARK = ("pyspark", "pyarrow", "plotly", "jinja2")
+
 
 def main() -> None:
-    """Runs the command; where Spark and its companions are not installed, says so in one sentence."""
+    """Runs the command; where it needs Spark and that is not installed, says so in one sentence."""
+    from muster_audit.command import app
+
     try:
-        from muster_audit.command import app
+        app(prog_name="muster-audit")
     except ModuleNotFoundError as error:
-        sys.exit(f"muster-audit: {error.name} is not installed: `pip install muster-audit`, or `./x audit`")
-    app(prog_name="muster-audit")
+        if (error.name or "").partition(".")[0] not in _SPARK:
+            raise
+        print(
+            f"muster-audit: this needs Spark ({error.name} is not installed): "
+            "`pip install 'muster-audit[spark]'`; `follow` and `describe` of a running cluster do without",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -13,40 +13,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from muster_core.audit.invariants import INVARIANTS, Findings, Invariant, Severity
+from muster_core.audit.invariants import Findings
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES
 
+from muster_audit.promises import ALL, Rules
 from muster_audit.reading.comparison import check_acknowledgements, compare_copies, read_acknowledgements
 from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, Segment
 from muster_audit.reading.reads import check_reads, read_reads
-from muster_audit.reading.scan import Rules
 from muster_audit.reading.sources import LogSource, open_source
 from muster_audit.spark.plan import task_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ALL: dict[str, Invariant] = {
-    **INVARIANTS,
-    "E2": Invariant(
-        "E2",
-        "Nothing is answered as stored before the log acknowledged it.",
-        "acknowledgements",
-        Severity.CRITICAL,
-        "Every acknowledgement that was noted elsewhere against the log's acknowledged end.",
-    ),
-    "O1": Invariant(
-        "O1",
-        "A read finds the last commit that was acknowledged before it began, or a later one; nothing only "
-        "where there was none, or a tombstone.",
-        "reads",
-        Severity.CRITICAL,
-        "Every read that was noted elsewhere against the records that changed its partition, from the last "
-        "one that was acknowledged before it began.",
-    ),
-}
-"""What the audit checks, by id."""
 
 _POINTS = 120
 _SPANS_MS = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)

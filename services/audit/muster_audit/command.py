@@ -19,16 +19,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster_audit.check import ALL, CheckOptions, Progress, Result, check, tables_folder
 from muster_audit.follow.checkpoint import CheckpointUnusable
+from muster_audit.promises import ALL, Rules
 from muster_audit.reading.facts import Broken
-from muster_audit.reading.scan import Rules
 from muster_audit.reading.sources import open_source
 from muster_audit.spark.java import JavaMissing
-from muster_audit.spark.session import SparkMissing, spark_session
+from muster_audit.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from muster_audit.check import Progress, Result
 
 EXIT_BROKEN = 1
 EXIT_UNREADABLE = 2
@@ -91,6 +92,8 @@ def check_command(
     spark_log: SparkLog = None,
 ) -> None:
     """Checks every promise from the log alone, read-only. Exit code 1: one was broken; 2: it was not read."""
+    from muster_audit.check import CheckOptions, check, tables_folder
+
     for name, value, known in (("nodes", nodes, ("all", "one")), ("output", output, ("text", "json"))):
         if value not in known:
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
@@ -254,8 +257,10 @@ def session(name: str, master: str, log: Path | None) -> "Iterator[tuple[SparkSe
 
             with spark_session(f"muster-audit {name}", master=master, folder=folder, log=target) as spark:
                 yield spark, progress
-    except (JavaMissing, SparkMissing, LogUnreadableError, ValueError, OSError) as error:
+    except (JavaMissing, LogUnreadableError, ValueError, OSError) as error:
         _fail(str(error))
+    except ModuleNotFoundError:
+        raise
     except Exception as error:
         unreadable = _reason(error)
         if unreadable:
@@ -279,7 +284,7 @@ def _reason(error: Exception) -> str:
     return ""
 
 
-def show(result: Result, console: Console) -> None:
+def show(result: "Result", console: Console) -> None:
     """The result for people."""
     table = Table(title=f"What the log of {result.cluster_id} shows", title_justify="left")
     for column in ("id", "promise", "severity", "looked at", "verdict"):
@@ -330,7 +335,7 @@ def _violations(count: int) -> str:
     return f"{count} violation{'s' if count > 1 else ''}"
 
 
-def as_json(result: Result) -> str:
+def as_json(result: "Result") -> str:
     """The result for programs."""
     return json.dumps(
         {

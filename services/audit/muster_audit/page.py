@@ -13,7 +13,8 @@ import plotly.offline
 import pyarrow.parquet as pq
 from muster_core.position import Position
 
-from muster_audit.check import ALL, Result
+from muster_audit.check import Result
+from muster_audit.promises import ALL
 
 _MAX_SERIES = 12
 _WORST_GROUPS = 20

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muster_audit.check import ALL
 from muster_audit.follow.checkpoint import Checkpoint
+from muster_audit.promises import ALL
 
 
 @dataclass(frozen=True, slots=True)

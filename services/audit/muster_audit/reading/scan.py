@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from hashlib import sha256
 from itertools import chain
 
@@ -18,6 +17,7 @@ from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 
+from muster_audit.promises import Rules
 from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, Segment
 from muster_audit.reading.nonce_files import NonceFiles
 from muster_audit.reading.sources import LogSource
@@ -28,15 +28,6 @@ SEGMENT_ENTRIES = 4_096
 
 _ATTEMPTS = 5
 _CATALOG_SHARE = 1 << 20
-
-
-class Rules(StrEnum):
-    """What is checked of each log."""
-
-    LOG = "log"
-    """The log itself: places, epochs, owners, chain of hashes, nonces."""
-    ALL = "all"
-    """That, and the groups, by their records and by a replay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from muster_audit.promises import Rules
 from muster_audit.reading import entries, facts, reads, scan
 from muster_audit.reading.sources import LogSource, open_source
 from muster_audit.spark.plan import Piece, pieces_of, spread
@@ -63,7 +64,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
         self._address = options["address"]
         self._tasks = int(options.get("tasks", str(_TASKS)))
         self._options = scan.ScanOptions(
-            rules=scan.Rules(options.get("rules", scan.Rules.ALL)),
+            rules=Rules(options.get("rules", Rules.ALL)),
             memory_mb=int(options.get("memory_mb", "256")),
             page_entries=int(options.get("page_entries", str(PAGE_ENTRIES))),
             span_ms=int(options.get("span_ms", "60000")),

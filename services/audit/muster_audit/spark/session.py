@@ -28,10 +28,6 @@ appender.file.layout.pattern = %d{{ISO8601}} %p %c: %m%n%ex
 """
 
 
-class SparkMissing(Exception):
-    """What Spark needs is not installed; the message is one sentence with the fix."""
-
-
 @contextmanager
 def spark_session(
     name: str, *, master: str = "", folder: Path, memory_mb: int = 1024, log: Path | None = None
@@ -46,13 +42,11 @@ def spark_session(
         log: file that takes Spark's own log; absent: it goes to standard error.
 
     Raises:
-        JavaMissing, SparkMissing: one sentence with the fix.
+        JavaMissing: one sentence with the fix.
     """
-    try:
-        import pyarrow  # noqa: F401  without it Spark's workers die without saying why
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkMissing(f"{error.name} is not installed: `pip install muster-audit`") from error
+    import pyarrow  # noqa: F401  without it Spark's workers die without saying why
+    from pyspark.sql import SparkSession
+
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
