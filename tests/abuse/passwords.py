@@ -156,7 +156,7 @@ async def commands(cluster: DevCluster, url: str) -> int:
         (("muster-server", "config", "--json"), whole, "redis"),
         (("muster", "doctor"), whole, "coordinator"),
         (("muster", "verify", url), {}, "clean"),
-        (("muster", "nodes", "list"), log, "node"),
+        (("muster", "doctor", "--nodes"), log, "node"),
     )
     for command, variables, expected in shown:
         what = " ".join(command[:2])
@@ -175,7 +175,7 @@ async def mistakes(folder: Path, port: int, url: str) -> int:
         others: tuple[Sequence[str], ...] = (
             ("muster-server", "config"),
             ("muster-server", "init"),
-            ("muster", "nodes", "list"),
+            ("muster", "doctor", "--nodes"),
         )
         for command, given in (
             (("muster-server", "--roles", "metadata"), variables),

@@ -155,7 +155,7 @@ class Installation:
 
     def _log_well(self) -> bool:
         found = self.kubectl.run(
-            "exec", "muster-metadata-0", "--", "muster", "nodes", "list", "--output=json"
+            "exec", "muster-metadata-0", "--", "muster", "doctor", "--nodes", "--output=json"
         )
         nodes = json.loads(found)["nodes"]
         return all(not node["problems"] and not node["lagging_logs"] for node in nodes) and len(nodes) == 3

@@ -50,7 +50,7 @@ LOG_NODES = Metric(
     Kind.GAUGE,
     "Redis nodes of the log in the view, by whether they are well.",
     labels={**_ROLE, "state": ("well", "not_well")},
-    advice="`muster nodes list` says what is wrong; docs/failures.md what to do. Without a majority "
+    advice="`muster doctor --nodes` says what is wrong; docs/failures.md what to do. Without a majority "
     "nothing is stored.",
 )
 SHARDS_UNOWNED = Metric(

@@ -160,7 +160,7 @@ def judge_log_nodes(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
                 f"node {node.index}",
                 Result.FAILED,
                 f"metadata says: {node.problem}",
-                "bring it back: it is repaired by itself; `muster nodes list` tells more",
+                "bring it back: it is repaired by itself; `muster doctor --nodes` tells more",
             )
 
 

@@ -27,6 +27,8 @@ from rich.text import Text
 from muster_server.dev.cluster import Description
 from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import Finding, Result, healthy
+from muster_server.nodes.report import tell
+from muster_server.nodes.survey import survey
 
 EXIT_UNHEALTHY = 1
 EXIT_REFUSED = 2
@@ -51,6 +53,13 @@ def doctor(
             help="Nodes of the log, redis://host:port,…; default: MUSTER_METADATA_REDIS_URL.",
         ),
     ] = "",
+    nodes: Annotated[
+        bool,
+        typer.Option(
+            "--nodes",
+            help="Only the nodes of the log, each in full.",
+        ),
+    ] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="`table` or `json`.")] = "table",
     data: Annotated[
         Path, typer.Option(help="Folder of the `muster dev` cluster, looked at where nothing is named.")
@@ -64,7 +73,17 @@ def doctor(
         _fail(f"--output {output!r}: use table or json")
     try:
         configure(load(LogSettings, level="error"))
-        findings = asyncio.run(examine(_patient(servers, metadata, redis, data)))
+        patient = _patient(servers, metadata, redis, data)
+        if nodes and not patient.redis:
+            _fail(
+                f"--nodes: no cluster was started on {data}; name the nodes with --redis or "
+                f"{MetadataSettings.variable('redis_url')}"
+            )
+        if nodes:
+            if not tell(asyncio.run(survey(patient.redis)), output):
+                raise typer.Exit(EXIT_UNHEALTHY)
+            return
+        findings = asyncio.run(examine(patient))
     except (BadUrlsError, StartupError) as error:
         _fail(str(error))
     if output == "json":

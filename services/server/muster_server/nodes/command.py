@@ -1,10 +1,8 @@
 """`muster nodes`."""
 
 import asyncio
-import json
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -22,13 +20,14 @@ from muster_metadata.settings import MetadataSettings
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.settings import load
-from rich.console import Console
-from rich.table import Table
 
 from muster_server.dev.cluster import Description
-from muster_server.nodes.survey import NodeState, Survey, survey
+from muster_server.nodes.report import tell
+from muster_server.nodes.survey import survey
 
-app = typer.Typer(help="The nodes of the log: their state, and replacing one for good.", no_args_is_help=True)
+app = typer.Typer(
+    help="Replaces a node of the log. Their state: `muster doctor --nodes`.", no_args_is_help=True
+)
 
 EXIT_UNHEALTHY = 1
 EXIT_REFUSED = 2
@@ -48,21 +47,17 @@ Data = Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")]
 _DEV = Path(".muster/dev")
 
 
-@app.command("list")
+@app.command("list", hidden=True)
 def list_nodes(
     redis: Redis = "",
     output: Annotated[str, typer.Option("--output", "-o", help="`table` or `json`.")] = "table",
     data: Data = _DEV,
 ) -> None:
-    """Shows every node: identity, durability, how far its copies are. Exit code 1: one is not well."""
+    """What `muster doctor --nodes` shows; this name goes with 0.3.0."""
+    typer.echo("muster nodes list is `muster doctor --nodes` now; this name goes with 0.3.0", err=True)
     if output not in ("table", "json"):
         _fail(f"--output {output!r}: use table or json")
-    found = _run(lambda: survey(_address(redis, data)))
-    if output == "json":
-        typer.echo(as_json(found))
-    else:
-        show(found, Console())
-    if not found.healthy:
+    if not tell(_run(lambda: survey(_address(redis, data))), output):
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -148,71 +143,6 @@ def _address(redis: str, data: Path) -> str:
 def _fail(message: str) -> NoReturn:
     typer.echo(f"muster nodes: {message}", err=True)
     raise typer.Exit(EXIT_REFUSED)
-
-
-def as_json(found: Survey) -> str:
-    """The survey for programs."""
-    configuration = found.configuration
-    return json.dumps(
-        {
-            "healthy": found.healthy,
-            "problem": found.problem,
-            "cluster_id": configuration.cluster_id if configuration else "",
-            "shard_count": configuration.shard_count if configuration else 0,
-            "configuration": configuration.number if configuration else 0,
-            "nodes": [_for_programs(node) for node in found.nodes],
-        },
-        indent=2,
-    )
-
-
-def _for_programs(node: NodeState) -> dict[str, Any]:
-    return asdict(node) | {"problems": [str(problem) for problem in node.problems]}
-
-
-def show(found: Survey, console: Console) -> None:
-    """The survey for people."""
-    configuration = found.configuration
-    if configuration is not None:
-        console.print(
-            f"cluster {configuration.cluster_id}, {configuration.shard_count} shards, configuration "
-            f"{configuration.number}",
-            highlight=False,
-        )
-    table = Table()
-    for column in ("node", "address", "server", "fsync", "eviction", "memory", "lag", "promises", "state"):
-        table.add_column(column)
-    for node in found.nodes:
-        table.add_row(*_row(node))
-    console.print(table)
-    for node in found.nodes:
-        for problem in node.problems:
-            console.print(f"node {node.index}: {problem}", style="red", markup=False)
-        for weakness in node.weaknesses:
-            console.print(f"node {node.index}: {weakness}", style="yellow", markup=False)
-    if found.problem:
-        console.print(found.problem, style="red", markup=False)
-
-
-def _row(node: NodeState) -> tuple[str, ...]:
-    memory = f"{node.memory_bytes / (1 << 20):.0f} MiB"
-    if node.memory_limit_bytes:
-        memory += f" of {node.memory_limit_bytes / (1 << 20):.0f}"
-    lag = f"{node.lag_entries} in {node.lagging_logs} logs" if node.lagging_logs else "none"
-    apart = f"{node.apart_promises} apart" if node.apart_promises else "as the others"
-    if not node.server:
-        return (str(node.index), node.address, *["–"] * 6, "not well")
-    return (
-        str(node.index),
-        node.address,
-        node.server,
-        node.persistence,
-        node.eviction,
-        memory,
-        lag,
-        apart,
-        "not well" if node.problems else "well",
-    )
 
 
 def _times() -> tuple[int, int]:
