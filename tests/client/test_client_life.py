@@ -176,6 +176,18 @@ async def test_a_member_keeps_its_partitions_while_its_coordinator_is_not_sure(w
     assert member.partitions == (), "the grace counts again"
 
 
+async def test_it_is_told_when_the_grace_ends_that_counts_again(world: World) -> None:
+    """Nobody waits any more for the end of the session, which `unsure` had made the end of its life."""
+    a = world.a
+    member = await world.join(disconnect_grace_ms=400, session_timeout_ms=LONGEST_MS)
+    a.unsure = lambda: not_sure(member)
+    await a.until("Beat", len(a.requests("Beat")) + 3)
+    a.unsure = None
+    await a.until("Beat", len(a.requests("Beat")) + 3)
+    await world.cluster.stop()
+    await world.told_so("assigned", "lost")
+
+
 async def test_it_gives_them_up_when_its_session_ends(world: World) -> None:
     a = world.a
     member = await world.join(disconnect_grace_ms=400, session_timeout_ms=20_000)

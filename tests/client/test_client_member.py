@@ -497,6 +497,62 @@ async def test_an_impossible_assignment_ends_the_member(cluster: ScriptedCluster
     await story.connection.close()
 
 
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda group: dict.fromkeys(group.members, 7),
+        lambda group: {m: [("t", "0")] for m in group.members},
+        lambda group: {m: [("t", 0.5)] for m in group.members},
+        lambda group: {m: iter(ALL) for m in group.members},
+    ],
+)
+async def test_what_is_no_assignment_ends_the_member(cluster: ScriptedCluster, assign: Any) -> None:
+    story = Story(cluster, assignors=[muster.assignors.Assignor("mine", assign)])
+    await story.member.start()
+    with pytest.raises(muster.AssignorFailed, match="'mine'"):
+        await asyncio.wait_for(story.member.wait(), 20)
+    assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
+    await story.connection.close()
+
+
+async def test_a_failure_that_nobody_foresaw_is_told_and_ends_the_member(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(cluster)
+    await story.member.start()
+    await story.until("assigned")
+
+    async def fails(_: Any) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(story.member, "_step_out", fails)
+    story.member.rejoin("test")
+    await story.until("assigned", "lost")
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        await asyncio.wait_for(story.member.wait(), 20)
+    await story.member.close()
+    assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
+    await story.connection.close()
+
+
+async def test_closing_gives_commits_up_that_the_log_does_not_take(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    full = common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+    async with joined(cluster, rebalance_timeout_ms=500) as story:
+        a.script["OffsetCommit"] += [lambda request: commit_answer(request, full)] * 1_000
+        commit = asyncio.create_task(story.member.commit({ALL[0]: 3}))
+        await a.until("OffsetCommit")
+        await asyncio.wait_for(story.member.close(), 20)
+        with pytest.raises(muster.CommitFailed):
+            await commit
+
+
+async def test_what_is_not_owned_is_not_committed(cluster: ScriptedCluster) -> None:
+    async with joined(cluster) as story:
+        with pytest.raises(muster.CommitFailed, match="other-0 failed: they are not, or no longer, owned"):
+            await story.member.commit({TopicPartition("other", 0): 1})
+
+
 async def test_closing_while_the_join_is_parked_leaves(cluster: ScriptedCluster) -> None:
     a: Coordinator = cluster.coordinators[0]
 

@@ -4,9 +4,10 @@ import time
 from typing import Any, cast
 
 import muster
+import pytest
 from muster import _clock
 from muster._cluster.discovery import Found
-from muster._cluster.link import GroupLink
+from muster._cluster.link import GroupLink, address_of
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 
@@ -61,3 +62,8 @@ def test_a_life_is_measured_by_the_clock_that_counts_sleep() -> None:
 def test_the_defaults_find_a_crashed_member_in_three_seconds() -> None:
     config = muster.MemberConfig()
     assert (config.disconnect_grace_ms, config.beat_interval_ms) == (3_000, 500)
+
+
+@pytest.mark.parametrize(("host", "address"), [("10.0.0.7", "10.0.0.7:7410"), ("fd00::7", "[fd00::7]:7410")])
+def test_an_address_of_any_kind_can_be_connected_to(host: str, address: str) -> None:
+    assert address_of(host, 7410) == address

@@ -152,6 +152,45 @@ async def test_one_partition_never_has_two_workers(cluster: ScriptedCluster) -> 
     assert max(most) == 1
 
 
+async def test_work_that_never_began_does_not_hide_work_that_still_ends(cluster: ScriptedCluster) -> None:
+    """Lost, assigned, lost and assigned again: the work of the second ownership was waiting for the first."""
+    a = cluster.coordinators[0]
+    stop, release = asyncio.Event(), asyncio.Event()
+    active = 0
+    most: list[int] = []
+    starts: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        nonlocal active
+        active += 1
+        most.append(active)
+        starts.append(p.generation)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await release.wait()
+            active -= 1
+            raise
+
+    cluster.topics["t"] = 1
+    task = asyncio.create_task(
+        muster.arun(work, group="g", topic="t", partitions=1, servers=cluster.address, stop=stop, **FAST)
+    )
+    await until_equal(lambda: starts, [1])
+    lost = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    for rejoins in (2, 3):
+        a.script["Heartbeat"].append(lost)
+        await a.until("SyncGroup", rejoins)
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
+    assert starts == [1]
+    stop.set()
+    await asyncio.sleep(0.05)
+    assert not task.done(), "it is still at work"
+    release.set()
+    await task
+    assert max(most) == 1
+
+
 async def test_another_partition_count_names_both(cluster: ScriptedCluster) -> None:
     cluster.topics["t"] = 7
     with pytest.raises(muster.PartitionCountMismatch, match=r"'t' has 7 partitions, 3 were asked for"):

@@ -14,6 +14,7 @@ from client.client_streams import Break, StreamingCoordinator
 from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
+from muster._session.calls import OpenCalls
 from muster._session.frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -245,6 +246,40 @@ async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> 
     first, second = a.requests("OffsetCommit")
     assert first == second
     assert len(a.streams) == 2
+
+
+async def test_a_call_that_ends_while_others_are_written_is_not_sent() -> None:
+    calls = OpenCalls("a", lambda: None, lambda: None)
+    request = pb.OffsetFetchRequest()
+    tasks = [asyncio.create_task(calls.call(request, 60_000)) for _ in range(3)]
+    await asyncio.sleep(0)
+    frames = calls.frames()
+    first = next(frames)
+    tasks[1].cancel()
+    await asyncio.wait((tasks[1],))
+    assert [frame.call.call_id for frame in (first, *frames)] == [1, 3]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_stream_that_cannot_be_written_to_any_more_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat that nobody writes is never acknowledged, and no call is answered."""
+    a = world.a
+    member = await world.join()
+
+    frames, failures = OpenCalls.frames, iter([RuntimeError("unforeseen")])
+
+    def fails_once(calls: OpenCalls) -> Any:
+        for failure in failures:
+            raise failure
+        return frames(calls)
+
+    monkeypatch.setattr(OpenCalls, "frames", fails_once)
+    await until(lambda: len(a.streams) > 1 and bool(a.streams[-1].frames("beat")))
+    await member.commit({ALL[0]: 7})
+    assert world.told == ["assigned"]
 
 
 async def test_a_killed_coordinator_is_left_for_the_next_one(world: World) -> None:

@@ -180,7 +180,7 @@ def test_a_take_over_that_the_log_does_not_take_in_time_is_retriable_and_may_lan
     assert new.is_parked
     cluster.advance(1)
     assert new.joined().error_code == 15
-    assert old.heartbeat() == 0, "the old one stays until the log has the new one"
+    assert old.heartbeat() == 15, "the old one stays until the log has the new one, but works on no longer"
     cluster.acknowledge()
     answer = new.join(request_id="r").joined()
     assert (answer.error_code, answer.generation) == (0, 1), "the retry meets its own id"

@@ -285,3 +285,33 @@ def test_the_chain_hash_covers_everything() -> None:
     hashes = {chain_hash(*parts) for parts in [(before, place, nonce, record), *other]}
     assert len(hashes) == len(other) + 1
     assert {len(found) for found in hashes} == {32}
+
+
+def test_a_heartbeat_prolongs_nobody_whose_removal_is_on_its_way_to_the_log() -> None:
+    """Its life is over: what it heard now would let it work on beside those who get its partitions."""
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    cluster.advance(9_999)
+    first.heartbeat()
+    cluster.auto_ack = False
+    cluster.advance(1)
+    assert [append.records[0].member_left.member_id for append in cluster.waiting] == [second.member_id]
+    assert second.heartbeat() == 15, "try again: it is not known yet what becomes of it"
+    assert first.heartbeat() == 0, "of others the acknowledged state counts (GRP-05)"
+    cluster.acknowledge()
+    assert second.heartbeat() == 25
+    assert first.heartbeat() == 27
+
+
+def test_a_process_whose_place_another_one_is_about_to_have_is_prolonged_no_more() -> None:
+    cluster = VirtualShard()
+    old = VirtualMember(cluster, "a", instance="i-1").join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    old.joined()
+    old.sync({old.member_id: b"everything"}).synced()
+    cluster.auto_ack = False
+    new = VirtualMember(cluster, "a", instance="i-1").join()
+    assert old.heartbeat() == 15
+    cluster.acknowledge()
+    assert new.joined().error_code == 0
+    assert (new.heartbeat(), old.heartbeat()) == (0, 82)

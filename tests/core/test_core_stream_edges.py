@@ -9,6 +9,8 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
+NOT_KNOWN_YET = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+REBALANCES = common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS
 STREAM = 5_000
 DISCONNECTED = common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED
 SESSION_EXPIRED = common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED
@@ -320,3 +322,51 @@ def test_a_suspect_that_came_back_and_fell_silent_later_was_not_disconnected() -
     assert member.heartbeat() == 0
     cluster.advance(10_000)
     assert cluster.describe().cause.kind == SESSION_EXPIRED
+
+
+def test_who_is_about_to_go_hears_it_at_once_and_does_not_come_back_onto_a_stream() -> None:
+    """The record that removes it may take long; then others get what it owned (GRP-37)."""
+    cluster = VirtualShard()
+    first, second = settled(cluster, "a", "b")
+    attach(second)
+    cluster.auto_ack = False
+    cluster.pushes.clear()
+    leaves(cluster, second)
+    (fenced,) = (push.message for push in cluster.pushes)
+    assert isinstance(fenced, session_pb2.Fenced)
+    assert (fenced.error_code, fenced.cause.member_id) == (UNKNOWN, second.member_id)
+    assert attach(second, STREAM + 1).error_code == NOT_KNOWN_YET
+    assert cluster.shard.streams == 0
+    cluster.acknowledge()
+    assert attach(second, STREAM + 1).error_code == UNKNOWN
+    assert first.heartbeat() == REBALANCES
+
+
+def test_a_stream_of_the_process_before_does_not_carry_the_one_that_took_its_place() -> None:
+    """It came back while the record was on its way: its beats would be acknowledged for ever (GRP-37)."""
+    cluster = VirtualShard()
+    old = VirtualMember(cluster, "a", instance="i-1").join()
+    cluster.advance(cluster.config.initial_rebalance_delay_ms)
+    old.joined()
+    old.sync({old.member_id: b"everything"}).synced()
+    cluster.auto_ack = False
+    new = VirtualMember(cluster, "a", instance="i-1").join()
+    assert attach(old).error_code == NOT_KNOWN_YET
+    cluster.acknowledge()
+    new.joined()
+    assert cluster.shard.streams == 0, "beats of the old process count for nobody"
+
+
+def test_a_newcomer_whose_call_was_cancelled_waits_on_when_it_calls_again() -> None:
+    """Whoever is parked is alive: the session that ran since the cancellation does not end then (SE-08)."""
+    cluster = VirtualShard(GroupConfig(initial_rebalance_delay_ms=60_000))
+    newcomer = VirtualMember(cluster, "a")
+    newcomer.rebalance_timeout_ms = 300_000
+    newcomer.join()
+    cluster.cancel(newcomer.call_id)
+    cluster.advance(5_000)
+    newcomer.join()
+    cluster.advance(50_000)
+    assert newcomer.is_parked
+    cluster.advance(5_000)
+    assert newcomer.joined().generation == 1

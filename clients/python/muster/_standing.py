@@ -216,18 +216,25 @@ class Standing:
         """Whether the member's life lasts, at this moment."""
         return self.life.remaining_ms(boot_ms()) > 0
 
-    def owns(self, partition: TopicPartition, token: str | None) -> bool:
+    @property
+    def holds(self) -> bool:
+        """Whether what is `owned` is the member's, at this moment."""
+        return self.holding and self.alive
+
+    def owns(self, partition: TopicPartition, token: str) -> bool:
         """Whether the partition is owned under that token, at this moment."""
-        return self.holding and self.owned.get(partition) == token and self.alive
+        return self.owned.get(partition) == token and self.holds
 
     def hear(self, pulse: Pulse) -> None:
         """Takes in what a beat brought.
 
         An acknowledged beat of a member that holds its partitions is no news: whoever waits for the end of
-        the life looks again when that would have come. So a thousand beats wake nobody.
+        the life looks again when that would have come. So a thousand beats wake nobody, but for the one that
+        makes the end come earlier: the first after `unsure`.
         """
         if pulse.seat != self.seat:
             return
+        ended_ms = self.life.ends_at_ms
         counts = pulse.code in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
         if (counts or pulse.on_stream) and self.life.on_stream is not pulse.on_stream:
             self.life.on_stream = pulse.on_stream
@@ -242,6 +249,8 @@ class Standing:
             self.cause = pulse.cause
         if pulse.code or not self.holding:
             self.react(Call.HEARTBEAT, pulse.code, pulse.seat, pulse.message)
+            self.news.set()
+        elif self.life.ends_at_ms < ended_ms:
             self.news.set()
 
     def react(self, call: Call, code: int, seat: Seat, why: str) -> Reaction:

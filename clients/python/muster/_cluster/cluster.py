@@ -15,7 +15,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._cluster.discovery import Discovery, parse_servers
 from muster._cluster.fetching import fetch_committed
-from muster._cluster.link import GroupLink
+from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -215,7 +215,9 @@ class Cluster:
     async def _list_groups_once(self, request: pb.ListGroupsRequest) -> list[pb.ListGroupsResponse.Group]:
         view = await self.describe()
         live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
-        lists = await asyncio.gather(*(self._list_groups_of(f"{c.host}:{c.port}", request) for c in live))
+        lists = await asyncio.gather(
+            *(self._list_groups_of(address_of(c.host, c.port), request) for c in live)
+        )
         # A shard may move between two pages: then two coordinators list its groups.
         groups = {group.group_id: group for listed in lists for group in listed}
         return [groups[group_id] for group_id in sorted(groups)]

@@ -154,7 +154,9 @@ class GroupLink:
         """Follows what discovery found; says why not, or nothing."""
         if result.error_code == common_pb2.ERROR_CODE_NONE:
             found = result.coordinator
-            if found.shard_epoch == self.shard_epoch and self._transport.shuns(_address_of(found)):
+            if found.shard_epoch == self.shard_epoch and self._transport.shuns(
+                address_of(found.host, found.port)
+            ):
                 return "discovery still names a coordinator that does not answer"
             return "" if self.follow(found) else "discovery still names an earlier owner"
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
@@ -166,7 +168,7 @@ class GroupLink:
         if not coordinator.host or coordinator.shard_epoch < self.shard_epoch:
             return False
         self.shard_epoch = coordinator.shard_epoch
-        self._go_to(_address_of(coordinator))
+        self._go_to(address_of(coordinator.host, coordinator.port))
         return True
 
     def forget(self, address: str) -> None:
@@ -269,9 +271,9 @@ class GroupLink:
         )
 
 
-def _address_of(coordinator: common_pb2.Coordinator) -> str:
-    host = f"[{coordinator.host}]" if ":" in coordinator.host else coordinator.host
-    return f"{host}:{coordinator.port}"
+def address_of(host: str, port: int) -> str:
+    """Where to connect to; an IPv6 address goes into brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _unless(moved: asyncio.Event, calling: Coroutine[Any, Any, Response]) -> Response:

@@ -63,7 +63,7 @@ class Committer:
         """
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
-        if gone := [p for p in offsets if not self._standing.owns(p, tokens.get(p))]:
+        if gone := [p for p in offsets if p not in tokens or not self._standing.owns(p, tokens[p])]:
             raise CommitFailed(gone, "they are not, or no longer, owned")
         loop = asyncio.get_running_loop()
         waits = []
@@ -141,10 +141,10 @@ class Committer:
                 batch = {p: e for p, e in batch.items() if not e.done.done()}
                 self._member_seq += 1
                 request = self._request(seat, {p: e.position for p, e in batch.items()})
-            if self._standing.seat != seat or not self._standing.alive:
+            if self._standing.seat != seat or not self._standing.holds:
                 _fail(
                     batch,
-                    CommitFailed(batch, f"the membership ended before it was known ({outcome.message})"),
+                    CommitFailed(batch, f"the ownership ended before it was known ({outcome.message})"),
                 )
                 return
             if outcome.hurry and outcome.code != CONNECTION_LOST:

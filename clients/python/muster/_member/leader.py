@@ -1,7 +1,7 @@
 """What the leader of a generation does: reads the topics, runs the assignor, watches for changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -42,13 +42,17 @@ class Leader:
         snapshot = GroupSnapshot(snapshots, topics)
         try:
             assignment = await asyncio.to_thread(assignor.assign, snapshot)
+            check_assignment(assignor.name, snapshot, assignment)
+            return [
+                pb.SyncGroupRequest.Assignment(
+                    member_id=m, assignment=encode_assignment(assignment.get(m, ()))
+                )
+                for m in snapshots
+            ]
+        except AssignorFailed:
+            raise
         except Exception as error:
             raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
-        check_assignment(assignor.name, snapshot, assignment)
-        return [
-            pb.SyncGroupRequest.Assignment(member_id=m, assignment=encode_assignment(assignment.get(m, ())))
-            for m in snapshots
-        ]
 
     async def observe(self, members: Iterable[pb.JoinGroupResponse.Member]) -> None:
         """Remembers the grounds of an assignment that stands already."""
@@ -93,6 +97,10 @@ def check_assignment(name: str, group: GroupSnapshot, assignment: Assignment) ->
     for member_id, partitions in assignment.items():
         if member_id not in group.members:
             raise AssignorFailed(name, f"it assigned to {member_id!r}, which is not a member")
+        if not isinstance(partitions, Collection):
+            raise AssignorFailed(
+                name, f"it assigned {type(partitions).__name__} to {member_id!r}, not a list of partitions"
+            )
         for entry in partitions:
             partition = TopicPartition(*entry)
             topic = group.topics.get(partition.topic)

@@ -122,7 +122,7 @@ class Member:
             waits=self._waits,
         )
         self._task: asyncio.Task[None] | None = None
-        self._error: MusterError | None = None
+        self._error: Exception | None = None
 
     # What it is
 
@@ -144,7 +144,7 @@ class Member:
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """What it owns now, in order; nothing when its life is over, also before it could be told so."""
-        return tuple(self._standing.owned) if self._standing.holding and self._standing.alive else ()
+        return tuple(self._standing.owned) if self._standing.holds else ()
 
     @property
     def last_cause(self) -> common_pb2.RebalanceCause | None:
@@ -199,7 +199,8 @@ class Member:
         """Gives everything up, finishes commits and leaves the group (a static member stays in it).
 
         Never raises for what servers or networks do; after a failure it does nothing. Where no coordinator
-        is left, commits are given up with the end of the member's life, and the goodbye after 5 s.
+        is left, commits are given up with the end of the member's life, where the log takes none after
+        `rebalance_timeout_ms`, and the goodbye after 5 s.
         """
         if self._task is None:
             return
@@ -253,7 +254,9 @@ class Member:
         watch = asyncio.get_running_loop().create_task(self._watch_topics())
         try:
             await self._take_part()
-        except MusterError as error:
+        except Exception as error:
+            if not isinstance(error, MusterError):
+                log.exception("group %r: the member failed in a way that it did not foresee", self.group_id)
             self._error = error
             await self._fail()
         finally:

@@ -33,7 +33,7 @@ class Crew:
         self._work = work
         self._blocking = not _is_async(work)
         self._running: dict[TopicPartition, tuple[Partition, asyncio.Task[None]]] = {}
-        self._leaving: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._leaving: dict[TopicPartition, list[asyncio.Task[None]]] = {}
         self.failure: WorkFailed | None = None
         self.failed = asyncio.Event()
 
@@ -43,7 +43,7 @@ class Crew:
         for where in partitions:
             partition = Partition(member, where)
             name = f"muster-work-{where}"
-            task = loop.create_task(self._run(where, partition, self._leaving.get(where)), name=name)
+            task = loop.create_task(self._run(where, partition, self._leaving.get(where, [])), name=name)
             self._running[where] = (partition, task)
 
     def end(self) -> list["asyncio.Task[None]"]:
@@ -51,10 +51,12 @@ class Crew:
         for where, (partition, task) in self._running.items():
             partition.end()
             task.cancel()
-            self._leaving[where] = task
+            # Beside work before it, which it may still have been waiting for.
+            self._leaving[where] = [*self._leaving.get(where, ()), task]
         self._running.clear()
-        self._leaving = {where: task for where, task in self._leaving.items() if not task.done()}
-        return list(self._leaving.values())
+        leaving = {where: [t for t in tasks if not t.done()] for where, tasks in self._leaving.items()}
+        self._leaving = {where: tasks for where, tasks in leaving.items() if tasks}
+        return [task for tasks in self._leaving.values() for task in tasks]
 
     async def end_and_wait(self) -> None:
         """The same, and waits until it has ended."""
@@ -62,11 +64,11 @@ class Crew:
             await asyncio.wait(ending)
 
     async def _run(
-        self, where: TopicPartition, partition: Partition, before: "asyncio.Task[None] | None"
+        self, where: TopicPartition, partition: Partition, before: "list[asyncio.Task[None]]"
     ) -> None:
-        if before is not None:
+        if before:
             # The work of an earlier ownership is still ending; never two at once.
-            await asyncio.wait((before,))
+            await asyncio.wait(before)
         try:
             if self._blocking:
                 await self._in_thread(where, partition)

@@ -71,7 +71,8 @@ class OpenCalls:
         """What has to be sent."""
         unsent, self._unsent = self._unsent, {}
         for call_id in unsent:
-            yield self._calls[call_id].frame
+            if (call := self._calls.get(call_id)) is not None:  # or it ended while frames before were written
+                yield call.frame
 
     def answered(self, reply: session_pb2.Reply) -> None:
         """An answer came."""

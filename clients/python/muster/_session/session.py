@@ -186,7 +186,10 @@ class Session:
             reader = loop.create_task(self._read(stream))
             writer = loop.create_task(self._write(stream))
             try:
-                await asyncio.wait((reader, self._silent), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((reader, writer, self._silent), return_when=asyncio.FIRST_COMPLETED)
+                if writer.done():
+                    writer.result()  # raises what is not foreseen: nothing would be sent any more
+                    await asyncio.wait((reader, self._silent), return_when=asyncio.FIRST_COMPLETED)
                 if reader.done():
                     return reader.result()
                 self._channels.give_up(self.address)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol
 
 from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import coordinator_pb2, session_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.catalog import NOTHING_KNOWN
@@ -33,6 +33,7 @@ IN_QUARANTINE = (
 _TEXTS: dict[ErrorCode, str] = {
     error_code.UNKNOWN_MEMBER_ID: "the group has no such member; join with an empty member id",
     error_code.ILLEGAL_GENERATION: "the group is in another generation; join again",
+    error_code.COORDINATOR_NOT_AVAILABLE: "what becomes of the member is on its way to the log; try again",
     error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
     error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
 }
@@ -302,14 +303,16 @@ class ShardContext:
                 self.streams.pop(member.stream_id, None)
             member.stream_id = None
 
-    def fence(self, group: Group, member: Member, code: ErrorCode) -> None:
+    def fence(
+        self, group: Group, member: Member, code: ErrorCode, cause: common_pb2.RebalanceCause | None = None
+    ) -> None:
         """Tells a member on a stream that its membership is gone, and takes it off."""
         if member.stream_id is not None:
             news = session_pb2.Fenced(
                 group_id=group.group_id, member_id=member.member_id, error_code=code, shard_epoch=self.epoch
             )
-            if group.unfinished is not None and group.unfinished.member_id == member.member_id:
-                news.cause.CopyFrom(group.unfinished)
+            if cause is not None and cause.member_id == member.member_id:
+                news.cause.CopyFrom(cause)
             self.effects.pushes.append(Push(member.stream_id, news))
             self.detach(member)
 

@@ -267,9 +267,11 @@ class Joins:
         """Takes over what the join says and parks it for the next generation."""
         call, request = join.call, join.request
         text = "the member has joined again; this call was replaced"
-        self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
+        was_parked = self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
         group.set_protocols(member, lambda: member.update_from(request, join.protocols, call.host))
         group.park_join(member, call.call_id)
+        if member.is_new and not was_parked:  # its session ran since the call that was parked was cancelled
+            self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
         self._prepare(group, kind, member, request)
 
     def _answer_present(self, group: Group, member: Member, call: Request) -> None:
@@ -302,6 +304,7 @@ class Joins:
             )
         )
         self._fence(group, old)
+        old.going = True
         follow_up = partial(self._taken_over, group, old, call, cause, keeps_assignment)
         self._context.append([record], follow_up, holds=group, calls=[call.call_id])
 
@@ -313,6 +316,7 @@ class Joins:
         cause: common_pb2.RebalanceCause,
         keeps_assignment: bool,
     ) -> None:
+        member.going = False  # it is the new process now
         self._rebalancer.touch(group, member)
         if keeps_assignment:
             self._answer_present(group, member, call)

@@ -294,6 +294,10 @@ class Rebalancer:
                     )
                 )
                 records.append(record)
+                # Not when the record is stored: what the member heard until then would let it work on beside
+                # those who get its partitions.
+                member.going = True
+                self._context.fence(group, member, error_code.UNKNOWN_MEMBER_ID, cause)
 
         def gone() -> None:
             for member in members:

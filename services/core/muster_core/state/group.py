@@ -282,8 +282,13 @@ class Group:
         return None if member_id in self.members else error_code.UNKNOWN_MEMBER_ID
 
     def fault_of(self, member_id: str, group_instance_id: str, generation: int) -> ErrorCode | None:
-        """The same, and of its generation (conformance SG-06, HB-09); None: nothing."""
+        """The same, and of its generation (conformance SG-06, HB-09); None: nothing.
+
+        Who is about to go is told to try again: a Heartbeat or an Attach does not wait until that is known.
+        """
         fault = self.identity_fault(member_id, group_instance_id)
+        if fault is None and self.members[member_id].going:
+            return error_code.COORDINATOR_NOT_AVAILABLE
         if fault is None and generation != self.generation:
             return error_code.ILLEGAL_GENERATION
         return fault

@@ -47,6 +47,7 @@ class Member:
             a beat of it named a later acknowledgement.
         sure_beat: number of the first beat on its stream that was acknowledged since; 0: none was.
         suspect: whether its stream broke and it was not heard of since.
+        going: its removal, or another process in its place, is on its way to the log: nothing prolongs it.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Member:
         "confirmed",
         "disconnect_grace_ms",
         "extended_until_ms",
+        "going",
         "group_instance_id",
         "heartbeat",
         "host",
@@ -107,6 +109,7 @@ class Member:
         self.extended_until_ms = 0
         self.sure_beat = 0
         self.suspect = False
+        self.going = False
 
     @property
     def is_static(self) -> bool:
