@@ -117,6 +117,25 @@ async def test_goes_on_with_the_next_instance_when_one_does_not_answer(bench: Be
     assert bench.held
 
 
+class AtFirstSlow(MemoryMetadata):
+    """Takes twice as long for the first renewal of a stream: it asks the nodes before it renews."""
+
+    async def Lease(self, requests: AsyncIterator[pb.LeaseRequest], context: Any) -> AsyncIterator[Any]:
+        left_s = 1.5 * PACE.limit_ms / 1000
+        async for answer in super().Lease(requests, context):
+            await asyncio.sleep(left_s)
+            left_s = 0.0
+            yield answer
+
+
+async def test_nodes_that_are_slow_keep_nobody_from_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "MemoryMetadata", AtFirstSlow)
+    bench = Bench()
+    await bench.start()
+    await until(lambda: bench.held, "the lease is held")
+    await bench.stop()
+
+
 def willing(requests: Iterator[pb.LeaseRequest], _context: Any) -> Iterator[pb.LeaseResponse]:
     """Renews every lease, on a thread of its own."""
     for request in requests:

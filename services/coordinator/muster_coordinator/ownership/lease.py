@@ -26,7 +26,8 @@ class LeasePace:
         lease_ms: an observer waits so long from the last change of the counter that it saw.
         margin_ms: the holder stops so much earlier.
         interval_ms: between two renewals.
-        limit_ms: a renewal that is not answered by then failed.
+        limit_ms: a renewal that is not answered by then failed; the first one of a stream gets twice that, as
+            the instance asks the log's nodes who holds the lease before it renews it.
         retry_ms: pause after a failed one when all instances have failed.
         gap_ms: between two renewals that are sent early because something is to be announced.
     """
@@ -294,12 +295,14 @@ class LeaseKeeper:
         )
         if not release:
             self._ping()
+        limit_ms = self._pace.limit_ms
         if self._stream is None:
+            limit_ms *= 2
             self._stream = self._line.open(self._targets[self._current], self._heard)
         stream = self._stream
         stream.send(request)
         yield Wait(
-            self._pace.limit_ms,
+            limit_ms,
             lambda: number in self._answers or stream.problem != "" or (self._stopping and not release),
         )
         with self._line.lock:
