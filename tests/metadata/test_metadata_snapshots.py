@@ -1,6 +1,7 @@
 """Snapshots, trimming and reading from them, step by step over real nodes."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
 from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.node import Answer
+from muster_metadata.nodes.reply import Reply
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -135,6 +138,28 @@ async def test_a_read_begins_with_the_newest_snapshot_and_goes_on_behind_it(clus
     both = [newer.to_proto(), older.to_proto()]
     parts, offsets, outcome = await read(cluster, snapshot=True, without_snapshots=both, **mine)
     assert (parts, offsets, outcome) == ([], [], pb.LOG_OUTCOME_DAMAGED)
+
+
+async def test_a_node_that_is_slow_keeps_no_read_waiting(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is connected, and does not answer while a shard's next owner loads its log."""
+    writer, _, newer, _ = await two_snapshots(cluster)
+    slow = cluster[0].server.metadata.quorum.nodes[0]
+    for question in ("snapshots", "snapshot_field", "page"):
+        monkeypatch.setattr(slow, question, lambda *_: asyncio.get_running_loop().create_future())
+    send = slow.inspect
+    monkeypatch.setattr(slow, "inspect", lambda *_: asyncio.ensure_future(later(send)))
+    behind = list(range(newer.offset + 1, writer.end.position.offset + 1))
+    mine = {"epoch": writer.epoch, "claim_nonce": writer.nonce}
+    async with asyncio.timeout(20):
+        assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
+
+
+async def later(send: Callable[..., Answer]) -> Reply:
+    """The answer about the first log, after those of the other nodes."""
+    await asyncio.sleep(0.3)
+    return await send(0)
 
 
 async def test_a_place_that_was_trimmed_is_told_from_one_that_is_missing(cluster: MetadataCluster) -> None:

@@ -1,6 +1,6 @@
 """The copies of a log's snapshots on the nodes: found, read from whichever node has them right, spread."""
 
-from collections.abc import AsyncIterator, Container, Iterable
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -9,9 +9,10 @@ from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
+from muster_metadata.log.steps import count
 from muster_metadata.nodes.entries import Entry, parse_id
 from muster_metadata.nodes.node import Node
-from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Reply, Status
 
 HASHES = "hashes"
@@ -30,12 +31,14 @@ class Found:
         upto: last position it covers.
         hash: chain hash of the entry there, as the marker says.
         part_hashes: SHA-256 of each part.
+        nodes: all of them, in the order in which they are asked for its parts.
     """
 
     shard: int
     upto: Position
     hash: bytes
     part_hashes: tuple[bytes, ...]
+    nodes: tuple[Node, ...]
 
 
 class SnapshotLost(Exception):
@@ -75,22 +78,43 @@ class SnapshotCopies:
             source: a node that has the log up to there.
             scan: look for markers in the whole log, too, if the nodes name none.
         """
-        hinted: dict[Position, Position] = {}
-        for node in self._quorum.nodes:
-            hinted |= {upto: marker for upto, marker in await self._named(node, shard) if marker is not None}
+        hinted, nodes = await self._hinted(shard)
         for upto, marker in sorted(hinted.items(), reverse=True):
             if marker <= last and upto not in without:
-                found = await self._believed(shard, await self._marker(source, shard, marker), upto)
+                found = await self._believed(shard, await self._marker(source, shard, marker), upto, nodes)
                 if found is not None:
                     return found
         if scan:
             for snapshot in reversed(await self._markers(source, shard, last)):
                 upto = Position.from_proto(snapshot.upto)
                 if upto not in without:
-                    found = await self._believed(shard, snapshot, upto)
+                    found = await self._believed(shard, snapshot, upto, nodes)
                     if found is not None:
                         return found
         return None
+
+    async def _hinted(self, shard: int) -> tuple[dict[Position, Position], list[Node]]:
+        """What a majority names, with the markers, and all nodes, those first that were quick to say so.
+
+        One that is slow, and not dead, would keep every load waiting.
+        """
+        majority = self._quorum.majority
+
+        def decide(replies: Replies, final: bool) -> bool | None:
+            return count(replies, Status.OK) >= majority or final or None
+
+        _, replies = await self._quorum.ask(lambda node: node.snapshots(shard), decide)
+        answers = dict(zip(self._quorum.nodes, replies, strict=True))
+        hinted: dict[Position, Position] = {}
+        for reply in replies:
+            if reply is not None:
+                hinted |= {upto: marker for upto, marker in _names_in(reply) if marker is not None}
+
+        def comes_later(node: Node) -> bool:
+            reply = answers[node]
+            return reply is None or reply.status is not Status.OK
+
+        return hinted, sorted(self._quorum.nodes, key=comes_later)
 
     async def parts(self, found: Found) -> AsyncIterator[bytes]:
         """The parts in order, each from a node that has it right.
@@ -98,7 +122,7 @@ class SnapshotCopies:
         Raises:
             SnapshotLost: nobody has one of them.
         """
-        nodes = list(self._quorum.nodes)
+        nodes = list(found.nodes)
         for number, expected in enumerate(found.part_hashes):
             certain = True
             for node in tuple(nodes):
@@ -149,7 +173,7 @@ class SnapshotCopies:
             snapshot = await self._marker(source, shard, marker)
             if snapshot is None:
                 continue  # its marker is not part of the log
-            found = await self._believed(shard, snapshot, upto)
+            found = await self._believed(shard, snapshot, upto, self._quorum.nodes)
             if found is None and heard < len(self._quorum.nodes) - 1:
                 return False  # a node that does not answer may have it
             if found is not None and not await self._copy(node, found, marker):
@@ -173,30 +197,20 @@ class SnapshotCopies:
 
     async def _named(self, node: Node, shard: int) -> list[tuple[Position, Position | None]]:
         """What a node says that it has, with the markers that it knows of."""
-        reply = await node.snapshots(shard)
-        if reply.status is not Status.OK:
-            return []
-        row = reply.values[0]
-        try:
-            return [
-                (parse_id(upto), parse_id(marker) if marker else None)
-                for upto, marker in zip(row[::2], row[1::2], strict=True)
-            ]
-        except ValueError:
-            return []
+        return _names_in(await node.snapshots(shard))
 
     async def _believed(
-        self, shard: int, snapshot: records_pb2.Snapshot | None, upto: Position
+        self, shard: int, snapshot: records_pb2.Snapshot | None, upto: Position, nodes: Sequence[Node]
     ) -> Found | None:
         """What a marker stands for, if any node has the hashes of its parts."""
         if snapshot is None or Position.from_proto(snapshot.upto) != upto:
             return None
-        for node in self._quorum.nodes:
+        for node in nodes:
             reply = await node.snapshot_field(shard, upto.stream_id, HASHES)
             joined = (reply.values[0] if reply.status is Status.OK else None) or b""
             hashes = tuple(joined[i : i + _HASH_BYTES] for i in range(0, len(joined), _HASH_BYTES))
             if len(hashes) == snapshot.parts and digest_of(hashes) == snapshot.digest:
-                return Found(shard, upto, snapshot.hash, hashes)
+                return Found(shard, upto, snapshot.hash, hashes, tuple(nodes))
         return None
 
     async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:
@@ -214,6 +228,20 @@ class SnapshotCopies:
             if reply.status is not Status.OK or len(reply.values[0]) < _SCAN_PAGE:
                 return found
             first = f"({parse_id(reply.values[0][-1][0]).stream_id}"
+
+
+def _names_in(reply: Reply) -> list[tuple[Position, Position | None]]:
+    """The snapshots that a node names, with the markers that it knows of."""
+    if reply.status is not Status.OK:
+        return []
+    row = reply.values[0]
+    try:
+        return [
+            (parse_id(upto), parse_id(marker) if marker else None)
+            for upto, marker in zip(row[::2], row[1::2], strict=True)
+        ]
+    except ValueError:
+        return []
 
 
 def _markers_in(reply: Reply) -> list[records_pb2.Snapshot]:
