@@ -8,11 +8,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 CORES = os.cpu_count() or 2
-WAITING = 2
-"""How many processes there are for each core beside the one that computes."""
 
 PORTS = range(15_000, 32_768)
 """Servers of tests listen on these ports; each process of the tests has a part of them."""
@@ -20,14 +17,11 @@ PORTS = range(15_000, 32_768)
 NOT_QUICK = ("cluster", "containers", "long", "spark")
 """Markers of tests that `quick` leaves out."""
 
-settings.register_profile("tests", deadline=None)
-settings.load_profile("tests")
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process for each core that computes, and others for tests that wait."""
-    return CORES + 1 if config.option.markexpr == "quick" else CORES * (1 + WAITING)
+    """One process for each core that computes, and others for tests that wait: one where all are quick."""
+    return CORES + (1 if config.option.markexpr == "quick" else CORES + 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,25 +49,30 @@ def _share(items: list[pytest.Item]) -> None:
     """Groups tests, and puts first what takes longest.
 
     Tests that compute are in as many groups as there are cores, so that those that wait beside them find time
-    when what they wait for comes. A group is run by one process, in order.
+    when what they wait for comes. A group is run by one process, in order; a file is in one group.
     """
-    groups = cycle(f"computing-{number}" for number in range(1, CORES + 1))
+    groups = [f"computing-{number}" for number in range(1, CORES + 1)]
+    with_spark = any(item.get_closest_marker("spark") for item in items)
+    others = cycle(groups[1:] or groups if with_spark else groups)
     group_of: dict[Path, str] = {}
     for item in items:
         if item.get_closest_marker("brief_lease"):
             item.add_marker(pytest.mark.xdist_group("brief-lease"))
+        elif item.get_closest_marker("cluster"):
+            continue
         elif item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("computing-1"))
-        elif not item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group(groups[0]))
+        else:
             if item.path not in group_of:
-                group_of[item.path] = next(groups)
+                group_of[item.path] = next(others)
             item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
-    names = (("spark", 0), ("long", 1), ("brief_lease", 2), ("cluster", 3))
-    return next((place for name, place in names if item.get_closest_marker(name)), 4)
+    order = (("spark", 0), ("long", 1), ("brief_lease", 2), ("cluster", 3))
+    place = next((place for name, place in order if item.get_closest_marker(name)), 5)
+    return 4 if place == 3 and item.path.parent.name not in ("chaos", "integration") else place
 
 
 @pytest.hookimpl(tryfirst=True)

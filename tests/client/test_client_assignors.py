@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster import TopicPartition
 from muster.assignors import BUILT_IN, GroupSnapshot, MemberSnapshot, TopicSnapshot
@@ -51,6 +51,7 @@ groups = st.builds(
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
+@settings(deadline=None)
 @given(group=groups)
 def test_every_wanted_partition_has_one_owner_that_wants_it(name: str, group: GroupSnapshot) -> None:
     assignment = BUILT_IN[name].assign(group)

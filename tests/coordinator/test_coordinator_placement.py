@@ -1,7 +1,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_coordinator.ownership.placement import LOAD_FACTOR, place
 from muster_coordinator.ownership.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
@@ -14,6 +14,7 @@ DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
 names = st.sets(st.text("abcdefgh-0123", min_size=1, max_size=8), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(names, st.integers(1, 200))
 def test_every_shard_has_one_owner_and_nobody_is_overloaded(nodes: set[str], shards: int) -> None:
     owners = place(nodes, shards)
@@ -22,6 +23,7 @@ def test_every_shard_has_one_owner_and_nobody_is_overloaded(nodes: set[str], sha
     assert max(Counter(owners.values()).values()) <= LOAD_FACTOR * shards / len(nodes) + 1
 
 
+@settings(deadline=None)
 @given(names, st.integers(1, 100))
 def test_the_order_of_the_nodes_does_not_matter(nodes: set[str], shards: int) -> None:
     assert place(sorted(nodes), shards) == place(sorted(nodes, reverse=True), shards)

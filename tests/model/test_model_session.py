@@ -8,6 +8,7 @@ from model.session import SessionRules
 from model.session_cases import DROPPED, HELD, RIDDEN, SessionCase
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [*HELD, *RIDDEN, *DROPPED], ids=lambda case: case.name.replace(" ", "_"))
 def test_a_walk_ends_as_it_must(case: SessionCase) -> None:
     walk, good = run_session(case, limit_s=300)

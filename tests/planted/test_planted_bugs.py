@@ -35,6 +35,7 @@ def test_the_page_is_current() -> None:
     assert is_current(PAGE.read_text("utf-8"), read_rules(), read_plants()), "run ./x planted"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_planted_bug_is_caught(ground: Ground, name: str) -> None:
     plant = read_plants().plants[name]
@@ -47,6 +48,7 @@ def test_a_planted_bug_is_caught(ground: Ground, name: str) -> None:
     assert file.read_text("utf-8") == before, "bugs are planted in a copy"
 
 
+@pytest.mark.long
 def test_the_command_plants_and_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,11 +69,13 @@ def test_the_command_plants_and_counts(
         assert words in "".join(capsys.readouterr())
 
 
+@pytest.mark.long
 def test_a_change_that_breaks_nothing_is_not_caught(ground: Ground) -> None:
     with ground.with_bug(HARMLESS):
         assert ground.test(HARMLESS.tests, 120, first_failure_ends=True).passed
 
 
+@pytest.mark.long
 def test_a_bug_that_only_breaks_the_import_shows_nothing(ground: Ground) -> None:
     with ground.with_bug(dataclasses.replace(HARMLESS, old="import NamedTuple", new="import Named")):
         outcome = ground.test(("core/test_core_golden.py",), 120, first_failure_ends=True)
