@@ -178,6 +178,30 @@ def test_which_partitions_keep_their_token(
     assert after.token > before.token
 
 
+@pytest.mark.parametrize(
+    ("limits", "said", "stays"),
+    [
+        ({"max_kept_tokens": 2}, (0, 1, 2), {("t", 0), ("t", 1)}),
+        ({"max_kept_tokens": 0}, (0, 1, 2), set()),
+        ({"max_partitions": 3}, (0, 1, 2), {("t", 0), ("t", 1), ("t", 2)}),
+        ({"max_partitions": 3}, (0, 1, 2, 3), set()),
+    ],
+)
+def test_more_tokens_than_may_be_kept_are_new(
+    limits: dict[str, int], said: tuple[int, ...], stays: set[tuple[str, int]]
+) -> None:
+    """Each is named one by one, and so is what members say that they own (LIM-17)."""
+    cluster = VirtualShard(replace(acts.shard().config, **limits))
+    who = acts.member(cluster, "a")
+    who.protocols = [("range", owning())]
+    acts.joined(cluster, who)
+    before = who.sync({who.member_id: given(0, 1, 2)}).synced()
+    who.protocols = [("range", owning(*said))]
+    acts.rejoined(who)
+    after = who.sync({who.member_id: given(0, 1, 2)}).synced()
+    assert kept(after) == dict.fromkeys(stays, before.token)
+
+
 def test_what_another_member_owned_is_kept_by_nobody() -> None:
     cluster: VirtualShard = acts.shard()
     first, second = acts.member(cluster, "a"), acts.member(cluster, "b")

@@ -280,6 +280,15 @@ class GroupSettings(Settings):
             "published ones; the coordinator looks at each while others wait."
         ),
     )
+    max_kept_tokens: int = Field(
+        default=_DEFAULTS.max_kept_tokens,
+        ge=0,
+        le=10_000_000,
+        description=(
+            "Partitions of a generation that keep their fencing tokens because their members never gave them "
+            "up; those above get new ones."
+        ),
+    )
     max_pending_members: int = Field(
         default=_DEFAULTS.max_pending_members,
         ge=1,

@@ -18,6 +18,8 @@ class GroupConfig:
         max_group_bytes: ids and protocol lists of all members of a group, as they stand in one record; below
             the 8 MiB that a record may have.
         max_partitions: partitions that a group's published assignments give in a generation.
+        max_kept_tokens: partitions of a generation that keep their tokens because members never gave them up;
+            those above get new ones.
         max_pending_members: member ids given out and not yet used, per group (KIP-394).
         new_member_join_timeout_ms: how long a new member may be parked in its first JoinGroup.
         offset_metadata_max_bytes: length of the metadata string of a commit, in UTF-8.
@@ -38,6 +40,7 @@ class GroupConfig:
     max_size: int = 5_000
     max_group_bytes: int = 7 * 1_048_576
     max_partitions: int = 200_000
+    max_kept_tokens: int = 20_000
     max_pending_members: int = 1_000
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096

@@ -193,11 +193,8 @@ class Application:
         entry.assigned_at_ms = wall_ms
         nobody = ("", None)
         size_bytes = 0
-        moved = (
-            partition
-            for partition in before.keys() | after.keys()
-            if before.get(partition, nobody)[0] != after.get(partition, nobody)[0]
-        )
+        moved = [p for p, (owner, _) in after.items() if before.get(p, nobody)[0] != owner]
+        moved += [p for p in before if p not in after]
         for partition in nsmallest(self._config.history_moves + 1, moved):
             old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
             size_bytes += sum(map(utf8_bytes, (partition[0], old, new)))

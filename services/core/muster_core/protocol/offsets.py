@@ -319,7 +319,7 @@ class Offsets:
             return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
         if self._context.forget_unstored(group):
             return
-        expired = [partition for partition, _ in group.offsets if self._is_expired(group, partition)]
+        expired = self._expired(group)
         records = self.tombstones(group, expired, "expired")
         if (
             group.state is GroupState.EMPTY
@@ -330,22 +330,27 @@ class Offsets:
         if records:
             self._context.append(records, lambda: None, holds=group)
 
-    def _is_expired(self, group: Group, partition: TopicPartition) -> bool:
-        found = group.offsets.get(partition)
-        if found is None:
-            return False
-        now_ms, retention_ms = self._context.now.wall_ms, self._context.config.offsets_retention_ms
-        if group.state is GroupState.EMPTY:
-            since_ms = found.committed_at_ms if group.is_simple else group.state_since_ms
-        elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
-            if group.is_subscribed_to(partition[0]):
-                return False
-            since_ms = found.committed_at_ms
-        else:
-            return False
-        if found.expire_at_ms:
-            return now_ms >= found.expire_at_ms
-        return now_ms - since_ms >= retention_ms
+    def _expired(self, group: Group) -> list[TopicPartition]:
+        """Partitions whose offset is older than it may become; there may be a million to look at."""
+        now_ms = self._context.now.wall_ms
+        oldest_ms = now_ms - self._context.config.offsets_retention_ms
+        offsets = group.offsets.table.items()
+        if group.state is GroupState.EMPTY and not group.is_simple:
+            all_old = group.state_since_ms <= oldest_ms
+            return [p for p, at in offsets if (at.expire_at_ms <= now_ms if at.expire_at_ms else all_old)]
+        wanted: frozenset[str] | None = frozenset()
+        if group.state is GroupState.STABLE and group.protocol_type == CONSUMER:
+            wanted = group.subscribed_topics
+        elif group.state is not GroupState.EMPTY:
+            wanted = None
+        if wanted is None:
+            return []
+        return [
+            p
+            for p, at in offsets
+            if (at.expire_at_ms <= now_ms if at.expire_at_ms else at.committed_at_ms <= oldest_ms)
+            and p[0] not in wanted
+        ]
 
     def group_tombstone(self, group: Group, reason: str) -> log.Record:
         """The record that removes a group."""

@@ -1,6 +1,6 @@
 """SyncGroup and Heartbeat: what a member of a generation asks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -13,6 +13,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 
 from muster_core import error_code
+from muster_core.config import GroupConfig
 from muster_core.events import Request
 from muster_core.position import Position
 from muster_core.protocol.context import LOG_SLOW, ShardContext
@@ -152,28 +153,15 @@ class Syncs:
         """
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
+        kept = _Kept(group, plan, self._context.config)
         for member_id, member in group.members.items():
             entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
-            for (topic, number), position in self._kept(group, member, plan) if group.owners else ():
+            for (topic, number), position in kept.of(member) if group.owners else ():
                 left_bytes -= utf8_bytes(topic)
                 if left_bytes < 0:
                     return False
                 entry.kept_tokens.add(topic=topic, partition=number, position=position.to_proto())
         return True
-
-    @staticmethod
-    def _kept(group: Group, member: Member, plan: Plan) -> Iterator[tuple[TopicPartition, Position]]:
-        """Partitions that it never gave up and keeps, with their tokens: writes in flight stay valid."""
-        subscription = read_subscription(member.metadata_for(group.protocol_name))
-        if subscription is None or not subscription.keeps_owned:
-            return
-        held = set(partitions_of(subscription.owned_partitions))
-        for partition in plan.given(member.member_id):
-            owner, position = group.owners.get(partition, ("", None))
-            if partition[0] in group.renewed_topics:
-                continue  # of a topic that was deleted: what is given now is another one's
-            if position is not None and owner == member.member_id and partition in held:
-                yield partition, position
 
     def _answer(self, group: Group, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
@@ -182,12 +170,7 @@ class Syncs:
             protocol_name=group.protocol_name,
             assignment=member.assignment,
             token=member.token.token,
-            kept_tokens=[
-                PartitionToken(
-                    topic=kept.topic, partition=kept.partition, token=Position.from_proto(kept.position).token
-                )
-                for kept in member.kept_tokens
-            ],
+            kept_tokens=_tokens(member.kept_tokens),
             shard_epoch=self._context.epoch,
         )
 
@@ -222,6 +205,52 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
+
+
+def _tokens(kept_tokens: Iterable[log.KeptToken]) -> Iterator[PartitionToken]:
+    """As they are answered; many partitions have few tokens."""
+    texts: dict[tuple[int, int], str] = {}
+    for kept in kept_tokens:
+        place = kept.position.epoch, kept.position.offset
+        text = texts.get(place) or texts.setdefault(place, Position(*place).token)
+        yield PartitionToken(topic=kept.topic, partition=kept.partition, token=text)
+
+
+class _Kept:
+    """Partitions that members never gave up and keep, with their tokens: writes in flight stay valid.
+
+    As many as the coordinator can name one by one; the others get new tokens.
+    """
+
+    def __init__(self, group: Group, plan: Plan, config: GroupConfig) -> None:
+        self._group = group
+        self._plan = plan
+        self._left = config.max_kept_tokens
+        self._left_to_look_at = config.max_partitions
+
+    def of(self, member: Member) -> Iterator[tuple[TopicPartition, Position]]:
+        """Those of a member, in the order in which it is given them."""
+        group = self._group
+        held = self._held(member)
+        if not held:
+            return
+        for partition in self._plan.given(member.member_id):
+            owner, position = group.owners.get(partition, ("", None))
+            if partition[0] in group.renewed_topics:
+                continue  # of a topic that was deleted: what is given now is another one's
+            if position is not None and owner == member.member_id and partition in held:
+                if not self._left:
+                    return
+                self._left -= 1
+                yield partition, position
+
+    def _held(self, member: Member) -> set[TopicPartition]:
+        """What it says that it never gave up; nothing if that is more than a generation can have given."""
+        subscription = read_subscription(member.metadata_for(self._group.protocol_name))
+        if subscription is None or not subscription.keeps_owned:
+            return set()
+        self._left_to_look_at -= sum(len(entry.partitions) for entry in subscription.owned_partitions)
+        return set(partitions_of(subscription.owned_partitions)) if self._left_to_look_at >= 0 else set()
 
 
 def _differs(asked: str, actual: str) -> bool:

@@ -1,5 +1,6 @@
 """The records that remove offsets."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -16,19 +17,23 @@ def offset_tombstones(
     context: ShardContext, group_id: str, partitions: Iterable[TopicPartition], reason: str
 ) -> list[log.Record]:
     """Records that remove offsets of a group, none of them too large; none without any."""
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions:
+        by_topic[topic].append(number)
     records: list[log.Record] = []
-    size_bytes, last = PART_BYTES, ""
-    for topic, number in sorted(partitions):
-        if size_bytes >= PART_BYTES:
-            record = context.record()
-            record.offset_tombstone.CopyFrom(log.OffsetTombstone(group_id=group_id, reason=reason))
-            records.append(record)
-            size_bytes, last = 0, ""
-        topics = records[-1].offset_tombstone.topics
-        if topic != last:
-            topics.add(topic=topic)
+    size_bytes = PART_BYTES
+    for topic, numbers in sorted(by_topic.items()):
+        numbers.sort()
+        begin = 0
+        while begin < len(numbers):
+            if size_bytes >= PART_BYTES:
+                record = context.record()
+                record.offset_tombstone.CopyFrom(log.OffsetTombstone(group_id=group_id, reason=reason))
+                records.append(record)
+                size_bytes = 0
             size_bytes += utf8_bytes(topic)
-            last = topic
-        topics[-1].partitions.append(number)
-        size_bytes += _NUMBER_BYTES
+            some = numbers[begin : begin + max(1, -(-(PART_BYTES - size_bytes) // _NUMBER_BYTES))]
+            records[-1].offset_tombstone.topics.add(topic=topic, partitions=some)
+            size_bytes += len(some) * _NUMBER_BYTES
+            begin += len(some)
     return records
