@@ -78,7 +78,7 @@ class SnapshotCopies:
             source: a node that has the log up to there.
             scan: look for markers in the whole log, too, if the nodes name none.
         """
-        hinted, nodes = await self._hinted(shard)
+        hinted, nodes = await self._hinted(shard, source)
         for upto, marker in sorted(hinted.items(), reverse=True):
             if marker <= last and upto not in without:
                 found = await self._believed(shard, await self._marker(source, shard, marker), upto, nodes)
@@ -93,15 +93,17 @@ class SnapshotCopies:
                         return found
         return None
 
-    async def _hinted(self, shard: int) -> tuple[dict[Position, Position], list[Node]]:
+    async def _hinted(self, shard: int, source: Node) -> tuple[dict[Position, Position], list[Node]]:
         """What a majority names, with the markers, and all nodes, those first that were quick to say so.
 
-        One that is slow, and not dead, would keep every load waiting.
+        One that is slow, and not dead, would keep every load waiting. The node that the log is read from is
+        waited for: a log is trimmed by the snapshots that its own node knows.
         """
-        majority = self._quorum.majority
+        majority, own = self._quorum.majority, self._quorum.nodes.index(source)
 
         def decide(replies: Replies, final: bool) -> bool | None:
-            return count(replies, Status.OK) >= majority or final or None
+            enough = replies[own] is not None and count(replies, Status.OK) >= majority
+            return enough or final or None
 
         _, replies = await self._quorum.ask(lambda node: node.snapshots(shard), decide)
         answers = dict(zip(self._quorum.nodes, replies, strict=True))
