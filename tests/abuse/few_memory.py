@@ -37,7 +37,10 @@ async def main() -> None:
             acknowledged = await flood(target.owner, group)
             flooded_s = time.monotonic()
             ended = lab.cluster.ended()
-            await until(lambda: lab.window(flooded_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+            try:
+                await until(lambda: lab.window(flooded_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+            except AssertionError:
+                raise Broken(f"W is without a commit for {BACK_S:g} s; ended: {ended or 'nobody'}") from None
             window = lab.window(began_s, time.monotonic())
             stored = await number_stored(lab.cluster.servers, group)
             report(
