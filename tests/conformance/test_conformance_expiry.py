@@ -1,10 +1,16 @@
 """Rows EX: when offsets and groups go by themselves (KIP-211)."""
 
+from itertools import pairwise
+
 import pytest
 from conformance import acts, acts_offsets
 from conformance.acts_offsets import RETENTION_MS, subscriber
 from kit.virtual_shard import WALL_MS, VirtualShard
+from muster_core.clock import Now
+from muster_core.config import GroupConfig
+from muster_core.features import NO_FEATURES
 from muster_core.protocol.offsets import Offsets
+from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 
@@ -280,3 +286,15 @@ def test_a_join_that_comes_while_its_group_goes_makes_a_new_one() -> None:
     answer = cluster.answer(call)
     assert isinstance(answer, pb.JoinGroupResponse)
     assert (answer.error_code, answer.generation) == (0, 1)
+
+
+def test_shards_that_are_loaded_together_do_not_search_together() -> None:
+    """A coordinator may have two million offsets: one look at all of them would keep everybody waiting."""
+    first = []
+    for number in range(50):
+        shard = Shard(number, GroupConfig(retention_check_interval_ms=600_000))
+        shard.loaded(1, Now(0, 0), NO_FEATURES)
+        first.append(shard._retention.deadline_ms)
+    first.sort()
+    assert (first[0] >= 300_000, first[-1]) == (True, 600_000)
+    assert min(later - earlier for earlier, later in pairwise(first)) > 1_000

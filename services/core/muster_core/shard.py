@@ -57,6 +57,8 @@ from muster_core.waiting.timing_wheel import Timer
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
+_SEARCHES = 64
+"""Over so many times the searches of shards for expired offsets are spread, in half of the interval."""
 
 
 class Shard:
@@ -85,7 +87,7 @@ class Shard:
         self._offsets = Offsets(self._context, self._rebalancer, self._deletions)
         self._streams = Streams(self._context, self._rebalancer)
         self._queries = Queries(self._context, self._offsets)
-        self._retention = _Retention(self._context, self._offsets)
+        self._retention = _Retention(number, self._context, self._offsets)
         self._suspended = False
         self._unloaded = False
         self._event: Event | None = None
@@ -417,15 +419,17 @@ class Shard:
 class _Retention(Timer):
     """The regular search for expired offsets. Pauses while the wall clock is not trusted (`TIM-03`)."""
 
-    __slots__ = ("_context", "_offsets")
+    __slots__ = ("_context", "_number", "_offsets")
 
-    def __init__(self, context: ShardContext, offsets: Offsets) -> None:
+    def __init__(self, number: int, context: ShardContext, offsets: Offsets) -> None:
         super().__init__()
+        self._number = number
         self._context = context
         self._offsets = offsets
 
     def start(self) -> None:
-        self._arm()
+        """Begins; shards that were loaded together do not search together."""
+        self._arm(self._number % _SEARCHES / (2 * _SEARCHES))
 
     def fire(self) -> None:
         self._context.working_on = None
@@ -433,6 +437,7 @@ class _Retention(Timer):
         if self._context.now.wall_trusted:
             self._offsets.expire()
 
-    def _arm(self) -> None:
-        interval_ms = self._context.config.retention_check_interval_ms
+    def _arm(self, earlier: float = 0) -> None:
+        """For one interval from now, or for earlier by a part of it."""
+        interval_ms = round(self._context.config.retention_check_interval_ms * (1 - earlier))
         self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + interval_ms)

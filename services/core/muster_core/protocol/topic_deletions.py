@@ -138,7 +138,7 @@ class TopicDeletions:
         for group in (*context.groups.values(), *context.held.values()):
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
-            gone = {partition for partition, _ in group.offsets if partition[0] in topics}
+            gone = {partition for partition in group.offsets.table if partition[0] in topics}
             if gone:
                 found[group.group_id] |= gone
         context.working_on = None
