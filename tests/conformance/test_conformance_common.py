@@ -11,6 +11,7 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState, IllegalTransition, can_become
 from muster_core.state.member import Member
 from muster_core.state.protocols import Protocols
+from muster_core.state.terms import Terms
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -251,7 +252,7 @@ def test_states_are_matched_whatever_their_case(state: str) -> None:
 def test_who_is_subscribed_to_a_topic(kind: str, metadata: bytes, subscribed: dict[str, bool]) -> None:
     group = Group("g", 0, 1)
     who = Member("m")
-    who.protocols = Protocols([("range", metadata)])
+    who.terms = Terms(Protocols([("range", metadata)]))
     group.protocol_type, group.protocol_name = kind, "range"
     group.add(who)
     group.recompute_subscribed_topics()
@@ -287,7 +288,7 @@ def test_counts_of_supporters_follow_the_members() -> None:
     group = Group("g", 0, 1)
     for name, protocols in (("a", ("x", "y")), ("b", ("y", "z"))):
         who = Member(name)
-        who.protocols = Protocols((protocol, b"") for protocol in protocols)
+        who.terms = Terms(Protocols((protocol, b"") for protocol in protocols))
         group.add(who)
     group.protocol_type = "consumer"
     group.become(GroupState.PREPARING_REBALANCE, 0)
@@ -296,7 +297,7 @@ def test_counts_of_supporters_follow_the_members() -> None:
     second = group.members["b"]
 
     def widen() -> None:
-        second.protocols = Protocols([("x", b"")])
+        second.terms = Terms(Protocols([("x", b"")]))
 
     group.set_protocols(second, widen)
     assert group.accepts_protocols("consumer", Protocols([("x", b"")]))

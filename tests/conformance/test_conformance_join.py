@@ -9,6 +9,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_core.state.protocols import Protocols
+from muster_core.state.terms import Terms
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -282,8 +283,8 @@ def test_a_rejoin_while_preparing_updates_and_may_end_the_phase() -> None:
     assert first.join().joined().generation == 2
     assert second.joined().generation == 2
     known = cluster.shard.groups["g"].members[first.member_id]
-    assert (known.session_timeout_ms, known.rebalance_timeout_ms) == (20_000, 40_000)
-    assert known.protocols == (("range", b"n"),)
+    assert (known.terms.session_timeout_ms, known.terms.rebalance_timeout_ms) == (20_000, 40_000)
+    assert known.terms.protocols == (("range", b"n"),)
 
 
 @pytest.mark.row("JG-30")
@@ -347,7 +348,7 @@ def group_of(*preferences: str) -> Group:
     group.protocol_type = "consumer"
     for number, preference in enumerate(preferences):
         who = Member(f"m{number}")
-        who.protocols = Protocols((name, b"") for name in preference)
+        who.terms = Terms(Protocols((name, b"") for name in preference))
         group.add(who)
     return group
 
@@ -375,7 +376,7 @@ def test_equal_votes_go_by_a_rule_and_not_by_who_came_first(order: tuple[str, st
     group = Group("g", 0, 1)
     for number, name in enumerate(order):
         who = Member(f"m{number}")
-        who.protocols = Protocols([(name, b""), (order[1 - number], b"")])
+        who.terms = Terms(Protocols([(name, b""), (order[1 - number], b"")]))
         group.add(who)
     assert group.select_protocol(group.members.values()) == "rr", "as Kafka's map has it"
 

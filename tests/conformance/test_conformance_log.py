@@ -141,7 +141,7 @@ def test_all_protocols_are_known_after_a_load() -> None:
     who.protocols = [("x", b"1"), ("y", b"2")]
     acts.stable(cluster, who)
     after = cluster.reloaded()
-    assert after.shard.groups["g"].members[who.member_id].protocols == (("x", b"1"), ("y", b"2"))
+    assert after.shard.groups["g"].members[who.member_id].terms.protocols == (("x", b"1"), ("y", b"2"))
     newcomer = acts.member(after, "b")
     newcomer.protocols = [("y", b"")]
     assert newcomer.join().is_parked, "a protocol that was not selected is common still"

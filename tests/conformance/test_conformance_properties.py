@@ -366,10 +366,10 @@ class GroupLife(RuleBasedStateMachine):
             assert (group.leader in group.members) if group.members else group.leader == ""
             assert sum(not member.is_static for member in members if member.join_call) <= CONFIG.max_size
             assert group.size_bytes == sum(member.size_bytes for member in members)
-            supported = [{name for name, _ in member.protocols} for member in members]
+            supported = [{name for name, _ in member.terms.protocols} for member in members]
             assert group._supporters.by_all == (set.intersection(*supported) if supported else set())
             if group.members and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-                assert all(group.protocol_name in dict(member.protocols) for member in members)
+                assert all(group.protocol_name in dict(member.terms.protocols) for member in members)
             if group.state is GroupState.EMPTY:
                 assert not group.members
 

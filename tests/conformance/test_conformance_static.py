@@ -145,9 +145,9 @@ def test_a_take_over_with_other_protocols(protocols: list[tuple[str, bytes]], ge
         assert new.is_parked
         assert first.join().joined().protocol_name == "y"
     assert new.joined().generation == generation
-    assert cluster.shard.groups["g"].members[new.member_id].protocols == tuple(protocols)
+    assert cluster.shard.groups["g"].members[new.member_id].terms.protocols == tuple(protocols)
     after = cluster.reloaded()
-    assert after.shard.groups["g"].members[new.member_id].protocols == tuple(protocols)
+    assert after.shard.groups["g"].members[new.member_id].terms.protocols == tuple(protocols)
 
 
 @pytest.mark.row("SM-15")
@@ -159,10 +159,10 @@ def test_a_take_over_brings_its_time_outs_once_they_are_stored() -> None:
     cluster.auto_ack = False
     new.join()
     known = cluster.shard.groups["g"].members[old.member_id]
-    assert (known.session_timeout_ms, known.rebalance_timeout_ms) == (SESSION_MS, REBALANCE_MS)
+    assert (known.terms.session_timeout_ms, known.terms.rebalance_timeout_ms) == (SESSION_MS, REBALANCE_MS)
     cluster.acknowledge()
     known = cluster.shard.groups["g"].members[new.joined().member_id]
-    assert (known.session_timeout_ms, known.rebalance_timeout_ms) == (20_000, 50_000)
+    assert (known.terms.session_timeout_ms, known.terms.rebalance_timeout_ms) == (20_000, 50_000)
     cluster.auto_ack = True
     cluster.advance(SESSION_MS)
     assert new.heartbeat() == 27, "the other one expired, this one did not"

@@ -3,7 +3,9 @@
 import pytest
 from muster_core.protocol import causes
 from muster_core.state.member import Member
+from muster_core.state.terms import Terms
 
+TERMS = Terms(session_timeout_ms=45_000, rebalance_timeout_ms=300_000, disconnect_grace_ms=1_500)
 WHO = "Member worker-7f3a (instance blue) at 10.0.0.9"
 
 
@@ -44,8 +46,7 @@ def test_a_cause_names_the_member_its_host_and_what_happened(
 ) -> None:
     member = Member("worker-7f3a", "blue")
     member.host = "10.0.0.9"
-    member.session_timeout_ms, member.rebalance_timeout_ms = 45_000, 300_000
-    member.disconnect_grace_ms = 1_500
+    member.terms = TERMS
     cause = causes.by_member(kind, member, 1, others=others)
     assert cause.sentence == sentence
     assert (cause.member_id, cause.host) == (member.member_id, member.host)
@@ -55,7 +56,7 @@ def test_a_cause_names_the_member_its_host_and_what_happened(
 
 def test_a_cause_says_how_long_a_removed_member_had_to_be_silent() -> None:
     member = Member("a")
-    member.session_timeout_ms, member.disconnect_grace_ms = 45_000, 1_500
+    member.terms = TERMS
     assert causes.by_member(causes.SESSION_EXPIRED, member, 1).silence_ms == 45_000
     assert causes.by_member(causes.DISCONNECTED, member, 1).silence_ms == 1_500
     assert causes.by_member(causes.LEFT, member, 1).silence_ms == 0

@@ -36,7 +36,7 @@ def test_a_replaced_member_without_the_groups_protocol_ends_no_load_of_foreign_m
     built.assignment(1, a=[0], b=[1])
     built.replaced(1, "b", "c", "static", protocol="")
     group = replayed(built)
-    assert group.members["c"].protocols == ()
+    assert group.members["c"].terms.protocols == ()
     assert group.subscribed_topics is None
 
 
@@ -80,10 +80,10 @@ def test_joining_again_with_other_protocols_is_read_back() -> None:
     assert {member.joined().protocol_name for member in (first, second, static)} == {"sticky"}
     for upto in range(3, len(cluster.log) + 1):
         group = cluster.reloaded(upto).shard.groups["g"]
-        assert all(group.protocol_name in dict(member.protocols) for member in group.members.values())
+        assert all(group.protocol_name in dict(member.terms.protocols) for member in group.members.values())
     group, again = cluster.shard.groups["g"], cluster.reloaded().shard.groups["g"]
-    assert {key: member.protocols for key, member in again.members.items()} == {
-        key: member.protocols for key, member in group.members.items()
+    assert {key: member.terms.protocols for key, member in again.members.items()} == {
+        key: member.terms.protocols for key, member in group.members.items()
     }
     assert again.protocol_name == "sticky"
 

@@ -8,6 +8,7 @@ from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol import causes
 from muster_core.state.member import Member
+from muster_core.state.terms import Terms
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 
@@ -105,7 +106,7 @@ class LogBuilder:
     ) -> None:
         left = log.MemberLeft(group_id="g", generation=number, member_id=member)
         known = Member(member)
-        known.session_timeout_ms = 6_000
+        known.terms = Terms(session_timeout_ms=6_000)
         cause = causes.by_member(kind, known, self.now_ms)
         left.cause.CopyFrom(cause)
         self.add(log.Record(member_left=left))

@@ -370,7 +370,7 @@ class Shard:
 
     def _longest_session_ms(self, group: Group) -> int:
         default_ms = self._context.config.min_session_timeout_ms
-        return max((member.session_timeout_ms for member in group.members.values()), default=default_ms)
+        return max((member.terms.session_timeout_ms for member in group.members.values()), default=default_ms)
 
     def _unload(self, event: Unload) -> None:
         self._unloaded = True

@@ -127,7 +127,7 @@ class Application:
         participants = []
         for member_id, entry in staying.items():
             member = self._adopt(group, member_id, entry)
-            one = Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
+            one = Participant.of(member)
             before = known.get(member_id, one)
             participants.append(before if before == one else one)  # one for all generations of the history
             if group.assigned_generation != group.generation:

@@ -48,9 +48,9 @@ def by_member(
     """
     sentence = _SENTENCES[kind].format(
         who=_who(member, others),
-        session=_seconds(member.session_timeout_ms),
-        grace=_seconds(member.disconnect_grace_ms),
-        rebalance=_seconds(member.rebalance_timeout_ms),
+        session=_seconds(member.terms.session_timeout_ms),
+        grace=_seconds(member.terms.disconnect_grace_ms),
+        rebalance=_seconds(member.terms.rebalance_timeout_ms),
     )
     if reason:
         sentence = f"{sentence[:-1]}: {reason.rstrip(' .')}."
@@ -86,8 +86,8 @@ def over_capacity(size: int, limit: int, at_ms: int) -> common_pb2.RebalanceCaus
 
 def _silence_ms(kind: Kind, member: Member) -> int:
     if kind == SESSION_EXPIRED:
-        return member.session_timeout_ms
-    return member.disconnect_grace_ms if kind == DISCONNECTED else 0
+        return member.terms.session_timeout_ms
+    return member.terms.disconnect_grace_ms if kind == DISCONNECTED else 0
 
 
 def _who(member: Member, others: int) -> str:

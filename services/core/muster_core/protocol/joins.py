@@ -19,7 +19,7 @@ from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.state.group import Group, join_of
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
-from muster_core.state.protocols import Protocols, protocols_of
+from muster_core.state.terms import Terms, terms_of_join
 from muster_core.waiting.timing_wheel import Timer
 
 STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
@@ -38,14 +38,14 @@ _ID_BYTES = 192  # a generated id, an address and the framing of the member in a
 class _Join:
     """A JoinGroup that is played: what is looked at often is read from the wire once."""
 
-    __slots__ = ("call", "group_instance_id", "member_id", "protocols", "request")
+    __slots__ = ("call", "group_instance_id", "member_id", "request", "terms")
 
     def __init__(self, call: Request, request: JoinGroupRequest) -> None:
         self.call = call
         self.request = request
         self.member_id: str = request.member_id
         self.group_instance_id: str = request.group_instance_id
-        self.protocols: Protocols = protocols_of(request.protocols)
+        self.terms: Terms = terms_of_join(request)
 
 
 class Joins:
@@ -110,7 +110,7 @@ class Joins:
                 member_id = present  # the answer to this very join was lost
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
-        elif not group.accepts_protocols(join.request.protocol_type, join.protocols):
+        elif not group.accepts_protocols(join.request.protocol_type, join.terms.protocols):
             self._refuse_protocols(call)
         elif not self._has_bytes(group, member_id, join):
             self._refuse_bytes(call)
@@ -140,7 +140,7 @@ class Joins:
         instance_id = join.group_instance_id
         known = group.member_of(member_id, instance_id)
         ids = _ID_BYTES + 2 * utf8_bytes(instance_id + join.request.client_id)
-        brings = ids + join.protocols.size_bytes
+        brings = ids + join.terms.size_bytes
         size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
@@ -212,7 +212,7 @@ class Joins:
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
-        member.update_from(request, join.protocols, call.host)
+        member.update_from(request, join.terms, call.host)
         member.is_new = True
         if not group.members:
             group.protocol_type = request.protocol_type
@@ -246,7 +246,7 @@ class Joins:
         self._known[group.state](group, member, join)
 
     def _known_while_completing(self, group: Group, member: Member, join: _Join) -> None:
-        if _is_retry(member, join) or member.protocols == join.protocols:
+        if _is_retry(member, join) or member.terms.protocols == join.terms.protocols:
             self._answer_present(group, member, join.call)  # JG-27: its answer was lost
         else:
             self._rejoin(group, member, join, causes.METADATA_CHANGED)
@@ -256,7 +256,7 @@ class Joins:
             self._answer_present(group, member, join.call)
         elif group.leader == member.member_id:
             self._rejoin(group, member, join, causes.LEADER_REJOINED)  # JG-25
-        elif member.protocols != join.protocols:
+        elif member.terms.protocols != join.terms.protocols:
             self._rejoin(group, member, join, causes.METADATA_CHANGED)  # JG-26
         else:
             self._answer_present(group, member, join.call)  # JG-24
@@ -268,7 +268,7 @@ class Joins:
         call, request = join.call, join.request
         text = "the member has joined again; this call was replaced"
         was_parked = self._context.refuse_join(group, member, error_code.REBALANCE_IN_PROGRESS, text)
-        group.set_protocols(member, lambda: member.update_from(request, join.protocols, call.host))
+        group.set_protocols(member, lambda: member.update_from(request, join.terms, call.host))
         group.park_join(member, call.call_id)
         if member.is_new and not was_parked:  # its session ran since the call that was parked was cancelled
             self._rebalancer.touch(group, member, self._context.config.new_member_join_timeout_ms)
@@ -286,7 +286,7 @@ class Joins:
         """A new process has the place of an old one, which is fenced (conformance SM-03 to SM-19)."""
         call, request = join.call, join.request
         new = Member(new_id, join.group_instance_id)
-        new.update_from(request, join.protocols, call.host)
+        new.update_from(request, join.terms, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
         keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
         if not old.recorded:

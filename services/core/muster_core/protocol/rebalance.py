@@ -45,7 +45,7 @@ class Rebalancer:
             member.heartbeat = DelayedHeartbeat(self, group, member)
         member.confirmed = True
         member.suspect = False
-        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        delay_ms = member.terms.session_timeout_ms if timeout_ms is None else timeout_ms
         self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
 
     def session_ended(self, group: Group, member: Member, session: Timer) -> None:

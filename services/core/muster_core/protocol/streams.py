@@ -75,7 +75,7 @@ class Streams:
                 member.confirm(event.number, event.acknowledged)
             context.working_on = group
             timer = member.heartbeat
-            deadline_ms = now_ms + member.session_timeout_ms
+            deadline_ms = now_ms + member.terms.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
                 timer.deadline_ms = deadline_ms  # nearly always: what `touch` would do, without its calls
                 member.confirmed = True
@@ -87,7 +87,7 @@ class Streams:
         for member, group in self._context.streams.pop(event.stream_id, {}).items():
             self._context.working_on = group
             member.stream_id = None
-            if event.suspect and 0 < member.disconnect_grace_ms < member.session_timeout_ms:
+            if event.suspect and 0 < member.terms.disconnect_grace_ms < member.terms.session_timeout_ms:
                 self._suspect(member)
 
     def _suspect(self, member: Member) -> None:
@@ -95,7 +95,7 @@ class Streams:
         timer = member.heartbeat
         if timer is None or not timer.armed:
             return  # a call of it is parked, so it is alive; or its session ended, and that waits in line
-        grace_ends_ms = self._context.now.boot_ms + member.disconnect_grace_ms
+        grace_ends_ms = self._context.now.boot_ms + member.terms.disconnect_grace_ms
         promised_ms = max(member.promised_until_ms, member.extended_until_ms)
         ends_ms = min(timer.deadline_ms, max(grace_ends_ms, promised_ms))
         self._context.purgatory.wheel.arm(timer, ends_ms)

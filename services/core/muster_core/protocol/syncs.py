@@ -193,7 +193,7 @@ class Syncs:
             return
         member = group.members[member_id]
         self._rebalancer.touch(group, member)
-        member.promised_until_ms = self._context.now.boot_ms + member.session_timeout_ms
+        member.promised_until_ms = self._context.now.boot_ms + member.terms.session_timeout_ms
         response = self._all_well
         if group.state is GroupState.PREPARING_REBALANCE:
             response = HeartbeatResponse(

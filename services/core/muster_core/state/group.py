@@ -157,7 +157,7 @@ class Group:
         else:
             self._made_for[join_of(member.member_id)] = member.member_id
         self.members[member.member_id] = member
-        self._supporters.add(member.protocols)
+        self._supporters.add(member.terms.protocols)
         self._size_bytes += member.size_bytes
         if not self.leader:
             self.leader = member.member_id
@@ -171,7 +171,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is None:
             return None
-        self._supporters.remove(member.protocols)
+        self._supporters.remove(member.terms.protocols)
         self._size_bytes -= member.size_bytes
         self._forget_join(member_id)
         if self.static_members.get(member.group_instance_id) == member_id:
@@ -205,13 +205,13 @@ class Group:
 
     def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
         """Runs a change of a member's protocols and keeps the supporters right (ST-16)."""
-        before = member.protocols
+        before = member.terms.protocols
         self._size_bytes -= member.size_bytes
         change()
         self._size_bytes += member.size_bytes
-        if member.protocols.names != before.names:
+        if member.terms.protocols.names != before.names:
             self._supporters.remove(before)
-            self._supporters.add(member.protocols)
+            self._supporters.add(member.terms.protocols)
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -239,7 +239,7 @@ class Group:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest that any member asks the others to wait (conformance RT-04)."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((member.terms.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def size_bytes(self) -> int:
@@ -321,8 +321,8 @@ class Group:
         voters = list(members)
         if not voters:
             raise ValueError(f"group {self.group_id!r} has no members to select a protocol")
-        alike = {member.protocols.names: member for member in voters}
-        counts = Counter([member.protocols.names for member in voters])
+        alike = {member.terms.protocols.names: member for member in voters}
+        counts = Counter([member.terms.protocols.names for member in voters])
         candidates = set.intersection(*(set(names) for names in alike))
         votes: Counter[str] = Counter()
         for names, member in alike.items():

@@ -1,11 +1,13 @@
 """The timeline of a group: its last generations, with cause and what moved."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.position import Position
+from muster_core.state.member import Member
 
 
 class Participant(NamedTuple):
@@ -22,6 +24,14 @@ class Participant(NamedTuple):
     group_instance_id: str
     client_id: str
     host: str
+
+    @classmethod
+    def of(cls, member: "Member | coordinator_pb2.GroupHistoryResponse.Member") -> "Participant":
+        """The member as it is now, or as `GenerationEntry.to_proto` wrote it."""
+        return cls(*_named(member))
+
+
+_named = attrgetter(*Participant._fields)
 
 
 @dataclass(slots=True)
@@ -78,10 +88,7 @@ class GenerationEntry:
             started_at_ms=message.started_at_ms,
             leader=message.leader,
             protocol_name=message.protocol_name,
-            members=tuple(
-                Participant(member.member_id, member.group_instance_id, member.client_id, member.host)
-                for member in message.members
-            ),
+            members=tuple(map(Participant.of, message.members)),
             position=Position.from_proto(message.position),
             assigned_at_ms=message.assigned_at_ms,
             moves=list(message.moves),

@@ -1,15 +1,13 @@
 """A member of a group."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
-from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
+from muster_core.state.terms import Terms, template_of, terms_of_record
 from muster_core.waiting.timing_wheel import Timer
 
 _RECORD_OVERHEAD_BYTES = 64
@@ -23,10 +21,7 @@ class Member:
         group_instance_id: its static id; empty: dynamic.
         client_id: its client id.
         host: its address.
-        session_timeout_ms: how long it may be silent.
-        rebalance_timeout_ms: how long the others wait for it.
-        disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
-        protocols: what it supports, preferred first.
+        terms: what it asked for with its last join.
         join_seq: `member_seq` of its last join.
         recorded_join_seq: the same, of the join that the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
@@ -57,7 +52,6 @@ class Member:
         "client_id",
         "commit_seq",
         "confirmed",
-        "disconnect_grace_ms",
         "extended_until_ms",
         "going",
         "group_instance_id",
@@ -69,15 +63,13 @@ class Member:
         "kept_tokens",
         "member_id",
         "promised_until_ms",
-        "protocols",
-        "rebalance_timeout_ms",
         "recorded",
         "recorded_join_seq",
-        "session_timeout_ms",
         "stream_id",
         "sure_beat",
         "suspect",
         "sync_call",
+        "terms",
         "token",
     )
 
@@ -86,10 +78,7 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = ""
         self.host = ""
-        self.session_timeout_ms = 0
-        self.rebalance_timeout_ms = 0
-        self.disconnect_grace_ms = 0
-        self.protocols = NO_PROTOCOLS
+        self.terms = Terms()
         self._record: records_pb2.Member | None = None
         self.join_seq = 0
         self.recorded_join_seq = 0
@@ -125,7 +114,7 @@ class Member:
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
         ids = f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}"
-        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.protocols.size_bytes
+        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.terms.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
         """From now on it may hear `unsure`, or it may have heard it from an owner before.
@@ -133,7 +122,8 @@ class Member:
         It lives for its session then, from when its last acknowledged beat was sent, which was before. One
         without a grace always does.
         """
-        self.extended_until_ms = now_ms + self.session_timeout_ms if self.disconnect_grace_ms else 0
+        terms = self.terms
+        self.extended_until_ms = now_ms + terms.session_timeout_ms if terms.disconnect_grace_ms else 0
         self.sure_beat = 0
 
     def confirm(self, beat: int, acknowledged: int) -> None:
@@ -149,7 +139,7 @@ class Member:
         Raises:
             KeyError: it does not support it.
         """
-        for name, metadata in self.protocols:
+        for name, metadata in self.terms.protocols:
             if name == protocol_name:
                 return metadata
         raise KeyError(f"member {self.member_id!r} does not support protocol {protocol_name!r}")
@@ -160,20 +150,17 @@ class Member:
         Raises:
             KeyError: it supports none of them.
         """
-        for name, _ in self.protocols:
+        for name, _ in self.terms.protocols:
             if name in candidates:
                 return name
         raise KeyError(f"member {self.member_id!r} supports none of {sorted(candidates)}")
 
-    def update_from(self, request: coordinator_pb2.JoinGroupRequest, protocols: Protocols, host: str) -> None:
-        """Takes over what a join says; `protocols` are those of the request."""
+    def update_from(self, request: coordinator_pb2.JoinGroupRequest, terms: Terms, host: str) -> None:
+        """Takes over what a join says; `terms` are those of the request."""
         self._record = None
         self.client_id = request.client_id
         self.host = host
-        self.session_timeout_ms = request.session_timeout_ms
-        self.rebalance_timeout_ms = request.rebalance_timeout_ms or request.session_timeout_ms
-        self.disconnect_grace_ms = request.disconnect_grace_ms
-        self.protocols = protocols
+        self.terms = terms
         self.join_seq = request.member_seq
 
     def adopt(self, recorded: records_pb2.Member) -> None:
@@ -182,10 +169,7 @@ class Member:
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
-        self.session_timeout_ms = recorded.session_timeout_ms
-        self.rebalance_timeout_ms = recorded.rebalance_timeout_ms
-        self.disconnect_grace_ms = recorded.disconnect_grace_ms
-        self.protocols = protocols_of(recorded.protocols)
+        self.terms = terms_of_record(recorded)
         self.join_seq = recorded.member_seq
         self._note_recorded()
 
@@ -208,14 +192,7 @@ class Member:
         if self._record is not None and self._record.member_id == self.member_id:
             record.CopyFrom(self._record)
         else:
-            record.CopyFrom(
-                _alike_record(
-                    self.protocols,
-                    self.session_timeout_ms,
-                    self.rebalance_timeout_ms,
-                    self.disconnect_grace_ms,
-                )
-            )
+            record.CopyFrom(template_of(self.terms))
             record.member_id = self.member_id
             record.client_id = self.client_id
             record.host = self.host
@@ -229,17 +206,3 @@ class Member:
         record = records_pb2.Member()
         self.write(record)
         return record
-
-
-@lru_cache(maxsize=KINDS)
-def _alike_record(
-    protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int, disconnect_grace_ms: int
-) -> records_pb2.Member:
-    """What records of members with the same settings have in common."""
-    messages: Any = [{"name": name, "metadata": metadata} for name, metadata in protocols]
-    return records_pb2.Member(
-        protocols=messages,  # as mappings: a message for each would be made twice
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=rebalance_timeout_ms,
-        disconnect_grace_ms=disconnect_grace_ms,
-    )

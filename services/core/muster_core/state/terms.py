@@ -1,0 +1,68 @@
+"""What a member asks for when it joins."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2
+
+from muster_core.record_bounds import utf8_bytes
+from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
+
+
+class Terms(NamedTuple):
+    """What a member asks for with a JoinGroup, and the log keeps in each record of the member.
+
+    Each field has one name: here, in `JoinGroupRequest` and in the log's `Member`. Nothing else names a field
+    in order to carry it along, so a new one is added here and in those two messages. Equal terms that are in
+    use at a time are mostly one object: members of a group are mostly alike.
+
+    Attributes:
+        protocols: what the member supports, preferred first.
+        session_timeout_ms: how long it may be silent.
+        rebalance_timeout_ms: how long the others wait for it.
+        disconnect_grace_ms: how long it may stay away after its stream broke; 0: its session.
+    """
+
+    protocols: Protocols = NO_PROTOCOLS
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 0
+    disconnect_grace_ms: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """About what is of no fixed size in them takes in a record."""
+        values: Iterable[object] = self
+        return self.protocols.size_bytes + sum([utf8_bytes(one) for one in values if isinstance(one, str)])
+
+
+_plain = attrgetter(*(name for name in Terms._fields if name != "protocols"))
+
+
+def terms_of_join(request: coordinator_pb2.JoinGroupRequest) -> Terms:
+    """Those of a call."""
+    terms = Terms(protocols_of(request.protocols), *_plain(request))
+    if not terms.rebalance_timeout_ms:
+        terms = terms._replace(rebalance_timeout_ms=terms.session_timeout_ms)
+    return _alike(terms)
+
+
+def terms_of_record(record: records_pb2.Member) -> Terms:
+    """Those of a record; nothing of the record is kept."""
+    return _alike(Terms(protocols_of(record.protocols), *_plain(record)))
+
+
+@lru_cache(maxsize=KINDS)
+def _alike(terms: Terms) -> Terms:
+    return terms
+
+
+@lru_cache(maxsize=KINDS)
+def template_of(terms: Terms) -> records_pb2.Member:
+    """What records of all members with these terms have in common; only to be copied."""
+    fields: dict[str, Any] = terms._asdict()
+    # as mappings: a message for each would be made twice
+    fields["protocols"] = [{"name": name, "metadata": metadata} for name, metadata in terms.protocols]
+    return records_pb2.Member(**fields)
