@@ -3,19 +3,27 @@
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kit.log_builder import healthy
 from kit.log_nodes import empty, nodes_with
 from kit.waiting import until
 
-BARE = """
+ABSENT = """
 import sys
 for name in ("pyspark", "pyarrow", "plotly", "jinja2"):
     sys.modules[name] = None  # as where it is not installed
+"""
+BARE = f"""{ABSENT}
 from muster_audit.__main__ import main
 main()
+"""
+COLLECT = f"""{ABSENT}
+import pytest
+sys.exit(pytest.main(["--collect-only", "-q", sys.argv[1]]))
 """
 
 
@@ -32,6 +40,7 @@ async def audit(*arguments: str, file: Path | None = None) -> tuple[int, str, st
     return process.returncode or 0, said.decode(), complained.decode()
 
 
+@pytest.mark.cluster
 async def test_a_running_cluster_can_be_followed_and_described(tmp_path: Path) -> None:
     async with nodes_with(tmp_path / "nodes", {0: healthy(empty(0, 1))}) as nodes:
         code, said, complained = await audit("describe", nodes.url, "g", "--at", "1", "-o", "json")
@@ -41,9 +50,24 @@ async def test_a_running_cluster_can_be_followed_and_described(tmp_path: Path) -
         assert followed == (0, "", "")
 
 
+@pytest.mark.cluster
 async def test_what_needs_spark_says_how_to_get_it(tmp_path: Path) -> None:
     for arguments in (("check", "redis://localhost:1"), ("export", "redis://localhost:1", str(tmp_path))):
         code, said, complained = await audit(*arguments)
         assert (code, said) == (2, "")
         assert "pip install 'muster-audit[spark]'" in complained
         assert len(complained.splitlines()) == 1
+
+
+@pytest.mark.long
+def test_all_tests_can_be_collected() -> None:
+    """`./x conformance` and `./x test quick` look through all of them, and do without Spark."""
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT, str(tests)],
+        cwd=tests.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5_000:] + done.stderr
