@@ -72,7 +72,7 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
 
     async def until(self, method: str, count: int = 1) -> Any:
         """Waits for the count-th call of a method and gives its request."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.requests(method)) < count:
                 self.changed.clear()
                 await self.changed.wait()

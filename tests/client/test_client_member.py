@@ -52,7 +52,7 @@ class Story:
         return [what for what, _ in self.told]
 
     async def until(self, *words: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.words[: len(words)] != list(words):
                 self.changed.clear()
                 await self.changed.wait()
@@ -169,7 +169,7 @@ async def test_a_fatal_heartbeat_ends_the_member(
     await story.until("assigned")
     a.script["Heartbeat"].append(answer(code))
     with pytest.raises(error):
-        await asyncio.wait_for(story.member.wait(), 20)
+        await asyncio.wait_for(story.member.wait(), 60)
     assert story.words == ["assigned", "lost"]
     await story.connection.close()
 
@@ -193,7 +193,7 @@ async def test_a_fatal_join_names_the_code(
     story = Story(cluster)
     await story.member.start()
     with pytest.raises(muster.GroupError, match=common.ErrorCode.Name(code)[11:]):
-        await asyncio.wait_for(story.member.wait(), 20)
+        await asyncio.wait_for(story.member.wait(), 60)
     await story.connection.close()
 
 
@@ -482,7 +482,7 @@ async def test_a_callback_that_raises_ends_the_member(cluster: ScriptedCluster) 
     member = muster.Member(connection, group_id="g", topics="t", on_partitions_assigned=bad, **FAST)
     await member.start()
     with pytest.raises(muster.CallbackFailed, match="on_partitions_assigned") as caught:
-        await asyncio.wait_for(member.wait(), 20)
+        await asyncio.wait_for(member.wait(), 60)
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
     await connection.close()
@@ -493,7 +493,7 @@ async def test_an_impossible_assignment_ends_the_member(cluster: ScriptedCluster
     story = Story(cluster, assignors=[twice])
     await story.member.start()
     with pytest.raises(muster.AssignorFailed, match="'mine'"):
-        await asyncio.wait_for(story.member.wait(), 20)
+        await asyncio.wait_for(story.member.wait(), 60)
     await story.connection.close()
 
 
@@ -510,7 +510,7 @@ async def test_what_is_no_assignment_ends_the_member(cluster: ScriptedCluster, a
     story = Story(cluster, assignors=[muster.assignors.Assignor("mine", assign)])
     await story.member.start()
     with pytest.raises(muster.AssignorFailed, match="'mine'"):
-        await asyncio.wait_for(story.member.wait(), 20)
+        await asyncio.wait_for(story.member.wait(), 60)
     assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
     await story.connection.close()
 
@@ -529,7 +529,7 @@ async def test_a_failure_that_nobody_foresaw_is_told_and_ends_the_member(
     story.member.rejoin("test")
     await story.until("assigned", "lost")
     with pytest.raises(RuntimeError, match="unforeseen"):
-        await asyncio.wait_for(story.member.wait(), 20)
+        await asyncio.wait_for(story.member.wait(), 60)
     await story.member.close()
     assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
     await story.connection.close()
@@ -542,7 +542,7 @@ async def test_closing_gives_commits_up_that_the_log_does_not_take(cluster: Scri
         a.script["OffsetCommit"] += [lambda request: commit_answer(request, full)] * 1_000
         commit = asyncio.create_task(story.member.commit({ALL[0]: 3}))
         await a.until("OffsetCommit")
-        await asyncio.wait_for(story.member.close(), 20)
+        await asyncio.wait_for(story.member.close(), 60)
         with pytest.raises(muster.CommitFailed):
             await commit
 
@@ -563,7 +563,7 @@ async def test_closing_while_the_join_is_parked_leaves(cluster: ScriptedCluster)
     story = Story(cluster)
     await story.member.start()
     await a.until("JoinGroup", 2)
-    await asyncio.wait_for(story.member.close(), 20)
+    await asyncio.wait_for(story.member.close(), 60)
     assert a.requests("LeaveGroup")[0].members[0].member_id == "m-1"
     assert story.words == []
     await story.connection.close()

@@ -80,7 +80,7 @@ async def test_a_failure_stops_everything_and_names_the_partition(cluster: Scrip
 
     task = await running(cluster, work, asyncio.Event())
     with pytest.raises(muster.WorkFailed, match="partition 1 of topic 't' failed: KeyError") as caught:
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
     assert isinstance(caught.value.__cause__, KeyError)
     assert caught.value.partition == TopicPartition("t", 1)
     assert sorted(cancelled) == [0, 2]
@@ -241,7 +241,7 @@ async def test_a_failing_thread_is_surfaced(cluster: ScriptedCluster) -> None:
 
     task = await running(cluster, work, asyncio.Event())
     with pytest.raises(muster.WorkFailed, match=r"partition 2 .* ValueError: bad line"):
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 async def test_cancelling_arun_leaves_the_group(cluster: ScriptedCluster) -> None:
@@ -281,7 +281,7 @@ async def test_the_examples_stop_cleanly(
     try:
         await a.until("OffsetCommit")
         process.send_signal(number)
-        out, err = await asyncio.wait_for(process.communicate(), 20)
+        out, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()
@@ -299,7 +299,7 @@ async def test_the_raw_member_needs_no_client(cluster: ScriptedCluster) -> None:
         *("--servers", cluster.address, "--beats", "2", "--interval", "0.01", "--topic", "t"),
         stdout=asyncio.subprocess.PIPE,
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     assert out.decode().splitlines() == [
         "joined as m-1, generation 1, leader m-1",
@@ -343,12 +343,12 @@ async def test_a_second_signal_does_not_wait(cluster: ScriptedCluster) -> None:
     )
     assert process.stdout is not None
     try:
-        await asyncio.wait_for(process.stdout.readline(), 20)
+        await asyncio.wait_for(process.stdout.readline(), 60)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(process.wait(), 0.5)
         process.send_signal(signal.SIGTERM)
-        _, err = await asyncio.wait_for(process.communicate(), 20)
+        _, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()

@@ -213,7 +213,7 @@ async def test_a_fenced_instance_stops(world: World) -> None:
     )
     await world.a.streams[0].say(fenced=news)
     with pytest.raises(muster.FencedInstance):
-        await asyncio.wait_for(member.wait(), 20)
+        await asyncio.wait_for(member.wait(), 60)
     assert world.told == ["assigned", "lost"]
 
 
@@ -242,7 +242,7 @@ async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> 
     commit = asyncio.create_task(member.commit({ALL[0]: 7}))
     await a.until("OffsetCommit")
     a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
-    await asyncio.wait_for(commit, 20)
+    await asyncio.wait_for(commit, 60)
     first, second = a.requests("OffsetCommit")
     assert first == second
     assert len(a.streams) == 2

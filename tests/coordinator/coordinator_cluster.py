@@ -50,7 +50,7 @@ class Caller:
         request = pb.JoinGroupRequest(
             group_id=group_id, member_id=member_id, protocol_type="consumer", **usual | fields
         )
-        answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=20)
+        answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=60)
         if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
             return await self.join(group_id, answer.member_id, **fields)
         return answer
@@ -66,14 +66,14 @@ class Caller:
                     for member in joined.members
                 ],
             ),
-            timeout=20,
+            timeout=60,
         )
         return answer
 
     async def heartbeat(self, group_id: str, joined: pb.JoinGroupResponse) -> pb.HeartbeatResponse:
         answer: pb.HeartbeatResponse = await self.stub.Heartbeat(
             pb.HeartbeatRequest(group_id=group_id, member_id=joined.member_id, generation=joined.generation),
-            timeout=20,
+            timeout=60,
         )
         return answer
 
@@ -93,7 +93,7 @@ class Caller:
             generation=joined.generation if joined else -1,
             topics=[committed],
         )
-        answer: pb.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=20)
+        answer: pb.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=60)
         return answer.topics[0].partitions[0].error_code
 
     async def fetch(self, *group_ids: str, topic: str = "t") -> list[tuple[int, int]]:
@@ -106,7 +106,7 @@ class Caller:
                 for group_id in group_ids
             ]
         )
-        answer: pb.OffsetFetchResponse = await self.stub.OffsetFetch(request, timeout=20)
+        answer: pb.OffsetFetchResponse = await self.stub.OffsetFetch(request, timeout=60)
         return [
             (group.error_code, group.topics[0].partitions[0].offset if group.topics else -2)
             for group in answer.groups
@@ -146,7 +146,7 @@ class Coordinators:
         )
         await coordinator.start()
         self.running.append(coordinator)
-        await asyncio.wait_for(coordinator.ready(), 20)
+        await asyncio.wait_for(coordinator.ready(), 60)
         return coordinator
 
     def caller(self, coordinator: Coordinator) -> Caller:

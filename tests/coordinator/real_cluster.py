@@ -56,7 +56,7 @@ class RealCluster(Coordinators):
                 )
             )
             await server.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await server.metadata.ready.wait()
             self.servers.append(server)
             self.metadata.append(server.address)

@@ -52,7 +52,7 @@ class Session:
 
     async def until(self, holds: Callable[[], Any]) -> Any:
         """Waits until something holds; returns what it says."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (result := holds()):
                 assert self._reader is None or not self._reader.done(), f"the stream ended: {self.ended}"
                 news = self._news
@@ -62,7 +62,7 @@ class Session:
     async def end(self) -> grpc.StatusCode:
         """Waits for the end of the stream."""
         assert self._reader is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.wait([self._reader])
         assert self.ended is not None
         return self.ended

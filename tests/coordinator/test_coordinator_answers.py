@@ -41,7 +41,7 @@ async def commit(caller: Caller, group_id: str, topic: str, numbers: range, meta
         generation=-1,
         topics=[pb.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
     )
-    answer = await caller.stub.OffsetCommit(request, timeout=20)
+    answer = await caller.stub.OffsetCommit(request, timeout=60)
     assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
 
 
@@ -68,7 +68,7 @@ async def test_all_offsets_come_at_once_in_order_also_where_that_takes_several_s
     group = group_of(0)
     await commit(caller, group, "b", range(STEP_PARTITIONS + 500))
     await commit(caller, group, "a", range(700))
-    answer = await caller.stub.OffsetFetch(FETCH(groups=[FETCH.Group(group_id=group)]), timeout=20)
+    answer = await caller.stub.OffsetFetch(FETCH(groups=[FETCH.Group(group_id=group)]), timeout=60)
     wanted = [("a", number) for number in range(700)]
     wanted += [("b", number) for number in range(STEP_PARTITIONS + 500)]
     assert partitions(answer.groups[0]) == wanted
@@ -84,7 +84,7 @@ async def test_pages_of_offsets_have_everything_once(caller: Caller, limit: int,
     asked = FETCH.Group(group_id=group, limit=limit)
     found: list[tuple[str, int]] = []
     while True:
-        [page] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=20)).groups
+        [page] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=60)).groups
         assert page.error_code == error_code.NONE
         assert 0 < len(partitions(page)) <= limit
         assert page.ByteSize() <= MIB
@@ -99,14 +99,14 @@ async def test_partitions_stored_or_removed_between_pages_do_not_disturb_the_oth
     group = group_of(0)
     await commit(caller, group, "t", range(10))
     asked = FETCH.Group(group_id=group, limit=4)
-    [first] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=20)).groups
+    [first] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=60)).groups
     await commit(caller, group, "t", range(10, 12))
     await commit(caller, group, "a", range(1))
     gone = common_pb2.TopicPartitions(topic="t", partitions=[1, 5])
-    await caller.stub.OffsetDelete(pb.OffsetDeleteRequest(group_id=group, topics=[gone]), timeout=20)
+    await caller.stub.OffsetDelete(pb.OffsetDeleteRequest(group_id=group, topics=[gone]), timeout=60)
     asked.after_topic, asked.after_partition = partitions(first)[-1]
     asked.limit = 100
-    [rest] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=20)).groups
+    [rest] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=60)).groups
     assert partitions(rest) == [("t", number) for number in (4, 6, 7, 8, 9, 10, 11)]
 
 
@@ -123,7 +123,7 @@ async def test_named_partitions_that_take_several_steps_come_in_the_order_of_the
         )
         for name in names
     ]
-    answer = await caller.stub.OffsetFetch(FETCH(groups=asked), timeout=20)
+    answer = await caller.stub.OffsetFetch(FETCH(groups=asked), timeout=60)
     assert [group.group_id for group in answer.groups] == names
     for group in answer.groups:
         [topic] = group.topics
@@ -137,7 +137,7 @@ async def test_whole_groups_of_several_shards_come_in_the_order_of_the_request(c
     for index, name in enumerate(names):
         await commit(caller, name, "t", range(1 if index % 5 else 300))
     asked = [FETCH.Group(group_id=name) for name in names]
-    answer = await caller.stub.OffsetFetch(FETCH(groups=[*asked, FETCH.Group(group_id="none")]), timeout=20)
+    answer = await caller.stub.OffsetFetch(FETCH(groups=[*asked, FETCH.Group(group_id="none")]), timeout=60)
     assert [group.group_id for group in answer.groups] == [*names, "none"]
     sizes = [len(partitions(group)) for group in answer.groups]
     assert sizes == [1 if index % 5 else 300 for index in range(len(names))] + [0]
@@ -146,7 +146,7 @@ async def test_whole_groups_of_several_shards_come_in_the_order_of_the_request(c
 async def test_offsets_that_are_too_many_are_refused_with_field_and_limit(caller: Caller) -> None:
     group = group_of(0)
     await commit(caller, group, "t", range(400), "m" * 4_000)
-    call = caller.stub.OffsetFetch(FETCH(groups=[FETCH.Group(group_id=group)]), timeout=20)
+    call = caller.stub.OffsetFetch(FETCH(groups=[FETCH.Group(group_id=group)]), timeout=60)
     field, text = await refused(call)
     assert field == "groups"
     assert "1,048,576 bytes" in text
@@ -161,11 +161,11 @@ async def test_groups_that_are_too_large_together_are_refused_and_come_one_by_on
         joined = await caller.join(name)
         request = pb.SyncGroupRequest(group_id=name, member_id=joined.member_id, generation=joined.generation)
         request.assignments.add(member_id=joined.member_id, assignment=bytes(600_000))
-        assert (await caller.stub.SyncGroup(request, timeout=20)).error_code == error_code.NONE
-        described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[name]), timeout=20)
+        assert (await caller.stub.SyncGroup(request, timeout=60)).error_code == error_code.NONE
+        described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[name]), timeout=60)
         assert len(described.groups[0].members[0].assignment) == 600_000
     field, text = await refused(
-        caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=names), timeout=20)
+        caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=names), timeout=60)
     )
     assert field == "group_ids"
     assert "1,048,576 bytes" in text
@@ -178,13 +178,13 @@ async def test_pages_of_groups_have_each_group_once(caller: Caller) -> None:
     names = [group_of(shard, number) for shard in range(4) for number in range(5)]
     for name in names:
         await commit(caller, name, "t", range(1))
-    whole = await caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=20)
+    whole = await caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=60)
     assert [group.group_id for group in whole.groups] == sorted(names)
     for limit in (1, 3, 5, 1_000):
         request = pb.ListGroupsRequest(limit=limit)
         found: list[str] = []
         while True:
-            page = await caller.stub.ListGroups(request, timeout=20)
+            page = await caller.stub.ListGroups(request, timeout=60)
             assert len(page.groups) <= limit
             found += [group.group_id for group in page.groups]
             if not page.next_page_token:
@@ -198,10 +198,10 @@ async def test_a_list_that_is_too_long_is_refused_and_comes_in_pages(caller: Cal
     names = [f"{long}{number}" for number in range(4_500)]
     for start in range(0, len(names), 100):
         await asyncio.gather(*(commit(caller, name, "t", range(1)) for name in names[start : start + 100]))
-    field, text = await refused(caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=20))
+    field, text = await refused(caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=60))
     assert field == "limit"
     assert "1,048,576 bytes" in text
-    page = await caller.stub.ListGroups(pb.ListGroupsRequest(limit=2_000), timeout=20)
+    page = await caller.stub.ListGroups(pb.ListGroupsRequest(limit=2_000), timeout=60)
     assert len(page.groups) == 2_000
     assert page.next_page_token
 
@@ -290,7 +290,7 @@ async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> Non
     stuck = asyncio.create_task(answers.list(pb.ListGroupsRequest(), ""))
     await until(lambda: 1 in shards.reached)
     del owned[1]
-    answer = await asyncio.wait_for(answers.list(pb.ListGroupsRequest(), ""), 20)
+    answer = await asyncio.wait_for(answers.list(pb.ListGroupsRequest(), ""), 60)
     assert len(answer.groups) == 5
     stuck.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -23,7 +23,7 @@ JOIN = pb.JoinGroupRequest(
 async def host_of_member(caller: Caller, forwarded: str) -> str:
     """The host that a coordinator notes for a member whose call says that it was forwarded."""
     headers = [("x-forwarded-for", forwarded)] if forwarded else []
-    joined = await caller.stub.JoinGroup(JOIN, timeout=20, metadata=headers)
+    joined = await caller.stub.JoinGroup(JOIN, timeout=60, metadata=headers)
     assert joined.error_code == error_code.NONE
     described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[JOIN.group_id]))
     [member] = described.groups[0].members

@@ -183,7 +183,7 @@ async def test_a_process_that_stops_does_not_wait_for_its_loads(
     halted: Caller, cluster: MemoryCluster
 ) -> None:
     only = cluster.running.pop()
-    await asyncio.wait_for(only.abort(), 20)
+    await asyncio.wait_for(only.abort(), 60)
     assert SLOW not in only.serving
 
 

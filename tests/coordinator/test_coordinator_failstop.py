@@ -235,7 +235,7 @@ class Scene:
         return int((await self._ask("GroupHistory", pb.GroupHistoryRequest(group_id=BAD))).error_code)
 
     async def _ask(self, name: str, request: Any) -> Any:
-        return await getattr(self.caller.stub, name)(request, timeout=20)
+        return await getattr(self.caller.stub, name)(request, timeout=60)
 
     async def cancel(self) -> None:
         """A member of the bad group is parked, and its caller goes away."""
@@ -597,14 +597,14 @@ async def test_a_shard_that_fails_again_and_again_is_not_loaded_all_the_time(
     async def attacked() -> bool:
         """Whether the shard failed four times, each time by another group."""
         group_id = group_of(SHARD, 10 + len(raised))
-        await stub.Heartbeat(pb.HeartbeatRequest(group_id=group_id, member_id="poison"), timeout=20)
+        await stub.Heartbeat(pb.HeartbeatRequest(group_id=group_id, member_id="poison"), timeout=60)
         return len(raised) == 4
 
     await until(attacked)
     failed_ms = clock.boot_ms()
     other = pb.HeartbeatRequest(group_id=group_of(SHARD - 1), member_id="nobody")
     while SHARD not in only.serving:
-        answer = await stub.Heartbeat(other, timeout=20)
+        answer = await stub.Heartbeat(other, timeout=60)
         assert answer.error_code in {error_code.UNKNOWN_MEMBER_ID, *AGAIN}
         codes.append(answer.error_code)
     assert clock.boot_ms() - failed_ms >= 3_000

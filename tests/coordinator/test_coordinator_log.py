@@ -228,7 +228,7 @@ async def test_how_far_a_log_is_acknowledged_is_asked_until_it_is_known(bench: B
         tried.append(index)
         return channel if len(tried) > 2 else open_channel(bench.instances[0].target, absent)
 
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         assert await Loader(channels, 2, GroupConfig()).acknowledged(4) == Position(0, 0)
     assert tried == [0, 1, 0]
     await channel.close()

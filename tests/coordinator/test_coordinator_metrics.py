@@ -135,7 +135,7 @@ async def test_generation_without_an_assignment_is_a_failure(cluster: MemoryClus
             protocol_type="consumer",
             protocols=[pb.GroupProtocol(name="range", metadata=b"changed")],
         )
-        again = await one.caller.stub.JoinGroup(changed, timeout=20)
+        again = await one.caller.stub.JoinGroup(changed, timeout=60)
         assert again.generation == joined.generation + 1
         told = await one.told()
         assert told.value("muster_rebalance_failures_total", reason="no_assignment") == 1

@@ -43,7 +43,7 @@ async def stable(caller: Caller, group_id: str, **fields: Any) -> pb.JoinGroupRe
 
 async def committed_again(caller: Caller, group_id: str, joined: pb.JoinGroupResponse) -> None:
     """Commits until it is taken, as a client does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for offset in itertools.count(8):
             if await caller.commit(group_id, offset, joined) == error_code.NONE:
                 return
@@ -125,7 +125,7 @@ async def test_callers_are_sent_to_the_successor_whatever_address_was_asked_with
     async with grpc.aio.insecure_channel(f"127.0.0.1:{first.port}") as channel:
         peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
         asked = peer_pb2.RequestHandoffRequest(shard=1, successor=stranger)
-        given = await peer.RequestHandoff(asked, timeout=20)
+        given = await peer.RequestHandoff(asked, timeout=60)
     assert given.outcome == peer_pb2.HANDOFF_OUTCOME_HANDED_OVER
     moved = await parked
     assert moved.error_code == error_code.NOT_COORDINATOR
@@ -195,7 +195,7 @@ async def test_a_second_run_of_the_same_name_supersedes(real: RealCluster) -> No
     first = await real.add("a")
     await owns(first, SHARDS)
     second = await real.add("a")
-    await asyncio.wait_for(first.superseded(), 20)
+    await asyncio.wait_for(first.superseded(), 60)
     answer = await real.caller(first).heartbeat(group(1), pb.JoinGroupResponse(member_id="m"))
     assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     await first.abort()

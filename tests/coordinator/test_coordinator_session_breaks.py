@@ -133,7 +133,7 @@ async def test_members_of_a_shard_that_was_lost_are_told_and_may_come_back(real:
     await caller.commit(group, 1, joined)
     moved = (await session.until(lambda: session.said("coordinator_moved")))[0]
     assert (moved.member_id, moved.coordinator.node_id) == (joined.member_id, "")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         result = await session.attach(group, joined)
         while result.error_code != error_code.NONE:
             assert result.error_code in (

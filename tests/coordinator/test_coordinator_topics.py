@@ -48,7 +48,7 @@ async def create(real: RealCluster, timeout: float = 20, name: str = "t") -> pb.
 
 async def delete(real: RealCluster, name: str = "t") -> pb.ChangeTopicResponse:
     request = pb.ChangeTopicRequest(delete=name, change_id=name.encode().ljust(16, b"d"))
-    while (answer := await real.stub.ChangeTopic(request, timeout=20)).pending:
+    while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
         pass
     assert isinstance(answer, pb.ChangeTopicResponse)
     return answer

@@ -91,7 +91,7 @@ async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
     try:
         first = await cluster.add("a")
         await owns(first, SHARDS)
-        await asyncio.wait_for(discovery.ready(), 20)
+        await asyncio.wait_for(discovery.ready(), 60)
         yield made
     finally:
         for member in made.members:

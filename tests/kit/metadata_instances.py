@@ -25,7 +25,7 @@ from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
 
 CONTAINER_IMAGE = "redis:8-trixie"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 WATCH = pb.WatchRequest(watcher=pb.Server(role="discovery", name="test", features=FEATURE_NAMES))
 """Of a watcher of this version."""

@@ -46,7 +46,7 @@ async def scrape(port: int, host: str = "127.0.0.1") -> Scrape:
     """Reads `/metrics`."""
 
     def get() -> str:
-        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -152,7 +152,7 @@ async def test_a_node_that_is_slow_keeps_no_read_waiting(
     monkeypatch.setattr(slow, "inspect", lambda *_: asyncio.ensure_future(later(send)))
     behind = list(range(newer.offset + 1, writer.end.position.offset + 1))
     mine = {"epoch": writer.epoch, "claim_nonce": writer.nonce}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
 
 

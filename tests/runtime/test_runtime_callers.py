@@ -71,7 +71,7 @@ async def leave_unread(caller: Connection) -> None:
 async def outcome(channel: Any, method: str) -> str:
     """`OK`, or the status and what it says."""
     try:
-        await channel.unary_unary(method)(b"", timeout=20)
+        await channel.unary_unary(method)(b"", timeout=60)
     except grpc.aio.AioRpcError as error:
         return f"{error.code().name} {error.details()}"
     return "OK"
@@ -108,7 +108,7 @@ async def test_a_call_that_ends_with_a_status_leaves_nothing_for_the_garbage_col
     async with serving() as (_, channel):
 
         async def refused() -> None:
-            call = channel.stream_unary(FIND)(iter(()), timeout=20)
+            call = channel.stream_unary(FIND)(iter(()), timeout=60)
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
 
@@ -141,7 +141,7 @@ async def test_health_is_never_refused() -> None:
                 (ALIVE, health_pb2.HealthCheckResponse.SERVING),
                 ("", health_pb2.HealthCheckResponse.NOT_SERVING),
             ):
-                answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
                 assert answer.status == status
 
         async def free() -> bool:
@@ -164,7 +164,7 @@ async def test_who_does_not_read_loses_the_connection_and_nobody_else_does(
 
             await until(gone, "the end of the connection")
             assert not other.dead
-            assert await channel.unary_unary(FIND)(b"", timeout=20) == b""
+            assert await channel.unary_unary(FIND)(b"", timeout=60) == b""
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -179,7 +179,7 @@ async def test_what_is_unread_is_bounded_and_small_answers_go_on() -> None:
                 return said.startswith("RESOURCE_EXHAUSTED") and "bytes of answers unread" in said
 
             await until(full, "a refusal")
-            assert await channel.unary_unary(FIND)(b"", timeout=20) == b""
+            assert await channel.unary_unary(FIND)(b"", timeout=60) == b""
 
         async def room() -> bool:
             return await outcome(channel, LIST) == "OK"
@@ -201,7 +201,7 @@ async def test_the_slowest_reader_makes_room() -> None:
 
 async def test_a_call_that_ends_without_a_request_is_answered() -> None:
     async with serving() as (_, channel):
-        call = channel.stream_unary(FIND)(iter(()), timeout=20)
+        call = channel.stream_unary(FIND)(iter(()), timeout=60)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -248,7 +248,7 @@ async def test_a_caller_is_cut_off_where_no_file_can_be_opened() -> None:
                 opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         cuts.soon("ipv4:{}:{}".format(*served.getpeername()), 1)
         caller.setblocking(False)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await asyncio.get_running_loop().sock_recv(caller, 1) == b""
 
 

@@ -43,12 +43,12 @@ async def test_a_server_with_certificates_refuses_others(tls: TlsSettings) -> No
     try:
         async with open_channel(f"127.0.0.1:{port}", tls) as channel:
             call: Any = channel.unary_unary(method)
-            assert await call(b"", timeout=20) == b""
+            assert await call(b"", timeout=60) == b""
         for stranger in (None, TlsSettings(ca_file=tls.ca_file)):
             async with open_channel(f"127.0.0.1:{port}", stranger) as channel:
                 call = channel.unary_unary(method)
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call(b"", timeout=20)
+                    await call(b"", timeout=60)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     finally:
         await server.stop(0)
