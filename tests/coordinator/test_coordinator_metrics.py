@@ -19,7 +19,8 @@ from muster_core.shard import Shard
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
 from muster_runtime.addresses import Address, parse_addresses
-from muster_runtime.telemetry import Telemetry, TelemetrySettings
+from muster_runtime.telemetry import TelemetrySettings
+from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
 
 pytestmark = pytest.mark.cluster
 
@@ -55,7 +56,7 @@ class Counted:
 @asynccontextmanager
 async def counted(cluster: MemoryCluster) -> AsyncIterator[Counted]:
     listen = Address("127.0.0.1", 0)
-    telemetry = Telemetry(
+    telemetry = ProcessTelemetry(
         TelemetrySettings(prometheus_listen=listen, collect_timeout_ms=20_000), ["coordinator"], "1", "a"
     )
     port = await telemetry.start()

@@ -9,7 +9,8 @@ from kit.waiting import until
 from muster_discovery import Discovery, DiscoverySettings
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
-from muster_runtime.telemetry import Telemetry, TelemetrySettings
+from muster_runtime.telemetry import TelemetrySettings
+from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
 
 pytestmark = pytest.mark.cluster
 
@@ -24,7 +25,7 @@ async def tells(port: int, holds: Callable[[Scrape], bool]) -> Scrape:
 
 async def test_view_watchers_and_shards_that_nobody_owns_are_told() -> None:
     listen = Address("127.0.0.1", 0)
-    telemetry = Telemetry(
+    telemetry = ProcessTelemetry(
         TelemetrySettings(prometheus_listen=listen, collect_timeout_ms=20_000), ["discovery"], "1"
     )
     port = await telemetry.start()

@@ -12,7 +12,8 @@ from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.addresses import Address
-from muster_runtime.telemetry import Telemetry, TelemetrySettings
+from muster_runtime.telemetry import TelemetrySettings
+from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +27,7 @@ async def counted(folder: Path) -> AsyncIterator[tuple[Instance, RedisNodes, int
     nodes = RedisNodes(folder, 3)
     await nodes.start()
     await initialise(nodes.url, SHARDS)
-    telemetry = Telemetry(
+    telemetry = ProcessTelemetry(
         TelemetrySettings(prometheus_listen=Address("127.0.0.1", 0), collect_timeout_ms=20_000),
         ["metadata"],
         "1",

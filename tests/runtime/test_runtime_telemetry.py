@@ -22,8 +22,10 @@ from muster_runtime.logs import alarm
 from muster_runtime.rpc.refusals import ResourceExhausted
 from muster_runtime.rpc.server import RpcServer
 from muster_runtime.settings import SettingsError, load
-from muster_runtime.telemetry import Counter, Histogram, Kind, Metric, Sample, Telemetry, TelemetrySettings
+from muster_runtime.telemetry import Kind, Metric, Sample, Source, TelemetrySettings
+from muster_runtime.telemetry.instruments import Counter, Histogram
 from muster_runtime.telemetry.process import ALARM_EVENTS
+from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
 from muster_runtime.telemetry.prometheus import CONNECTIONS_MAX
 
 CALLS = Metric("test_calls", Kind.COUNTER, "Calls.", labels={"kind": ("join", "sync")})
@@ -31,18 +33,20 @@ TIMES = Metric("test_time", Kind.HISTOGRAM, "Times.", "seconds", bounds=(0.1, 1.
 ROOM = Metric("test_room", Kind.GAUGE, "Room.", "bytes")
 
 
-class Numbers:
+class Numbers(Source):
     metrics = (CALLS, TIMES, ROOM)
 
     def __init__(self) -> None:
         self.calls = Counter(CALLS)
         self.times = Histogram(TIMES)
+        self.instruments = (self.calls, self.times)
         self.broken = False
+        self.room = 42
 
     async def read(self) -> Sequence[Sample]:
         if self.broken:
             raise RuntimeError("broken")
-        return [*self.calls.samples(), *self.times.samples(), Sample(ROOM, 42)]
+        return [Sample(ROOM, self.room)]
 
 
 def settings(**values: Any) -> TelemetrySettings:
@@ -50,11 +54,11 @@ def settings(**values: Any) -> TelemetrySettings:
 
 
 @asynccontextmanager
-async def running(**values: Any) -> AsyncIterator[tuple[Telemetry, Numbers, int]]:
+async def running(**values: Any) -> AsyncIterator[tuple[ProcessTelemetry, Numbers, int]]:
     patient = {"collect_timeout_ms": 20_000, **values}
-    telemetry = Telemetry(settings(**patient), ["metadata"], "9.9.9", "here")
+    telemetry = ProcessTelemetry(settings(**patient), ["metadata"], "9.9.9", "here")
     numbers = Numbers()
-    telemetry.add(numbers)
+    telemetry.add(lambda: numbers)
     port = await telemetry.start()
     try:
         yield telemetry, numbers, port
@@ -91,9 +95,9 @@ def test_labels_have_the_values_of_their_list_and_no_others() -> None:
         counter.add((f"group-{number}",))
         histogram.observe(0.5, (f"group-{number}",))
     counter.add(("sync",))
-    assert {sample.labels: sample.value for sample in counter.samples()} == {("other",): 1_000, ("sync",): 1}
-    (row,) = histogram.samples()
-    assert row.labels == ("other",)
+    counts, times = (next(iter(instrument.native.collect())).samples for instrument in (counter, histogram))
+    assert {sample.labels["kind"]: sample.value for sample in counts} == {"other": 1_000, "sync": 1}
+    assert {sample.labels["kind"] for sample in times} == {"other"}
 
 
 async def test_loop_that_hangs_costs_a_scrape_its_timeout_and_no_more() -> None:
@@ -101,12 +105,14 @@ async def test_loop_that_hangs_costs_a_scrape_its_timeout_and_no_more() -> None:
         numbers.calls.add(("join",))
         assert (await scrape(port)).value("test_calls_total") == 1
         numbers.calls.add(("join",))
+        numbers.room = 43
         scraping = asyncio.create_task(scrape(port))
         await asyncio.sleep(0)
         time.sleep(1.0)  # noqa: ASYNC251 - the loop hangs
-        assert (await scraping).value("test_calls_total") == 1
+        told = await scraping
+        assert (told.value("test_room_bytes"), told.value("test_calls_total")) == (42, 2)
         told = await scrape(port)
-        assert told.value("test_calls_total") == 2
+        assert told.value("test_room_bytes") == 43
         assert told.value("muster_telemetry_timeouts_total") == 1
         assert told.value("muster_loop_lag_seconds_sum") > 0.5
 
@@ -157,7 +163,7 @@ async def _scraped(port: int) -> Any:
 async def test_taken_port_is_said_at_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        telemetry = Telemetry(settings(prometheus_listen=f"127.0.0.1:{port}"), ["metadata"], "1")
+        telemetry = ProcessTelemetry(settings(prometheus_listen=f"127.0.0.1:{port}"), ["metadata"], "1")
         with pytest.raises(StartupError, match=f"PROMETHEUS_LISTEN=127.0.0.1:{port}: cannot listen there"):
             await telemetry.start()
         await telemetry.stop()
@@ -294,7 +300,9 @@ async def test_certificates_that_cannot_be_read_are_said_at_the_start() -> None:
     with pytest.raises(
         StartupError, match=r"MUSTER_TELEMETRY_OTLP_CA_FILE='/no/such.pem': the file cannot be read"
     ):
-        Telemetry(settings(otlp_endpoint="https://c:1", otlp_ca_file="/no/such.pem"), ["metadata"], "1")
+        ProcessTelemetry(
+            settings(otlp_endpoint="https://c:1", otlp_ca_file="/no/such.pem"), ["metadata"], "1"
+        )
 
 
 class Servicer(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):

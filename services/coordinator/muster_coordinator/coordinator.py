@@ -2,14 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import grpc
 import structlog
 from muster_core.clock import Now, reading
-from muster_core.events import GroupRequest, GroupResponse
 from muster_core.features import FEATURE_NAMES, Feature
-from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
@@ -23,7 +21,7 @@ from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Channels, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
-from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_coordinator.api.callers import Callers
 from muster_coordinator.api.calls import Calls
@@ -54,7 +52,7 @@ from muster_coordinator.shard.dependencies import Claimant, Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.shard.snapshot_taker import SnapshotTaker
-from muster_coordinator.telemetry.measures import CoordinatorMeasures
+from muster_coordinator.telemetry.off import Answer, Measures
 
 log = structlog.get_logger()
 
@@ -74,7 +72,7 @@ class Coordinator:
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
         lease_line: what the lease is renewed on; a thread of its own if absent.
-        telemetry: where its numbers go; nothing is counted if absent.
+        telemetry: where its numbers go.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class Coordinator:
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
         lease_line: LeaseLine | None = None,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry = OFF,
     ) -> None:
         if settings.advertise is None and settings.listen.host in _EVERYWHERE:
             raise StartupError(
@@ -158,7 +156,7 @@ class Coordinator:
         now = _clocks(view)
         targets = [str(address) for address in settings.metadata]
         log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
-        measures = None if self._telemetry is None else _measures(self._telemetry, log_client, now)
+        measures = _measured(self._telemetry, log_client, now) if self._telemetry.on else Measures(log_client)
         loader = Loader(channels.channel, len(channels), self._config)
         peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
         lease = LeaseKeeper(
@@ -181,14 +179,14 @@ class Coordinator:
             follower,
             Dependencies(
                 claimant=Claimant(settings.node_id, session, version),
-                log=log_client if measures is None else measures.log,
+                log=measures.log,
                 nonces=Nonces(),
                 loader=loader,
                 now=now,
                 may_answer=follower.may_answer,
                 features=lambda: follower.features,
                 catalog=lambda: follower.catalog,
-                watch=_unwatched if measures is None else measures.watch,
+                watch=measures.watch,
                 room=lambda: ownership.groups < self._config.max_groups,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
@@ -205,25 +203,18 @@ class Coordinator:
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)
         self._parts = _Parts(channels, view, log_client, lease, ownership, peers, taker)
         calls = Calls(ownership, view, settings.max_answer_bytes)
-        traces = None if measures is None else measures.traces
         sessions = self._sessions = Sessions(
             self._session_settings,
             calls,
             lease.may_answer,
             clock.boot_ms,
-            None if measures is None else measures.calls,
-            None if traces is None else traces.of_stream,
+            measures.of_stream,
             says_unsure=lambda: Feature.UNSURE_BEATS in follower.features,
         )
         ownership.listen(sessions)
-        if self._telemetry is not None and measures is not None:
-            ownership.listen(measures)
-            measures.attach(ownership, lease, sessions)
-            self._telemetry.add(measures)
-            self._telemetry.add(ViewSource(view, "coordinator"))
-        self._add_servicers(
-            calls.answer if measures is None else measures.answering(calls.answer), sessions, ownership
-        )
+        measures.attach(ownership, lease, sessions)
+        self._telemetry.add(lambda: ViewSource(view, "coordinator"))
+        self._add_servicers(measures.answering(calls.answer), sessions, ownership)
         await self._server.serve()
         log_client.start()
         await view.start()
@@ -301,12 +292,7 @@ class Coordinator:
         await parts.channels.close()
         log.info("coordinator_stopped", node_id=self.node_id)
 
-    def _add_servicers(
-        self,
-        answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]],
-        sessions: Sessions,
-        ownership: Ownership,
-    ) -> None:
+    def _add_servicers(self, answer: Answer, sessions: Sessions, ownership: Ownership) -> None:
         add = self._server.add
         callers = Callers(self._settings.trusted_proxies)
         add(
@@ -386,17 +372,17 @@ class _Parts:
         self.peers = peers
 
 
-def _measures(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now]) -> CoordinatorMeasures:
+def _measured(telemetry: Telemetry, log_client: LogClient, now: Callable[[], Now]) -> Measures:
+    from muster_coordinator.telemetry.measures import CoordinatorMeasures
+
     traces = None
     if telemetry.tracing is not None:
         from muster_coordinator.telemetry.traces import CoordinatorTraces
 
         traces = CoordinatorTraces(telemetry.tracing)
-    return CoordinatorMeasures(log_client, now, traces)
-
-
-def _unwatched(_core: Shard) -> None:
-    """What watches a shard where nothing is counted."""
+    measures = CoordinatorMeasures(log_client, now, traces)
+    telemetry.add(lambda: measures)
+    return measures
 
 
 def _clocks(view: ClusterView) -> Callable[[], Now]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from muster_runtime.telemetry import Kind, Metric, Sample
+from muster_runtime.telemetry import Kind, Metric, Sample, Source
 
 from muster_discovery.service import DiscoveryService
 
@@ -17,7 +17,7 @@ ALL = (WATCHERS,)
 """All of them."""
 
 
-class DiscoverySource:
+class DiscoverySource(Source):
     """The numbers of one instance.
 
     Args:

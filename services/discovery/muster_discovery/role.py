@@ -14,7 +14,7 @@ from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
-from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_discovery._forward import Forwarder
 from muster_discovery.metrics import DiscoverySource
@@ -32,7 +32,7 @@ class Discovery:
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
-        telemetry: where its numbers go; nothing is counted if absent.
+        telemetry: where its numbers go.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Discovery:
         server: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._settings = settings
         self._server = RpcServer(server, tls, wire, telemetry)
@@ -76,9 +76,8 @@ class Discovery:
         self._view = view = ClusterView(self._channels, self._watcher())
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)
-        if self._telemetry is not None:
-            self._telemetry.add(ViewSource(view, "discovery"))
-            self._telemetry.add(DiscoverySource(service))
+        self._telemetry.add(lambda: ViewSource(view, "discovery"))
+        self._telemetry.add(lambda: DiscoverySource(service))
         self._server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, service)
         self._server.on_stop(service.stop)
         try:

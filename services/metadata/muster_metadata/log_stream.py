@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -12,11 +12,8 @@ from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.steps import Verdict
-from muster_metadata.measures import MetadataMeasures
 from muster_metadata.nodes.entries import End
-
-if TYPE_CHECKING:
-    from muster_metadata.traces import MetadataTraces
+from muster_metadata.off import Measures
 
 log = structlog.get_logger()
 
@@ -41,8 +38,7 @@ class LogStream:
         snapshots: carries out those on snapshots.
         log_count: number of logs, the catalog's included.
         write: sends a message.
-        measures: times the steps.
-        traces: makes the spans of appends; nobody does if absent.
+        measures: times and traces the steps.
     """
 
     def __init__(
@@ -51,15 +47,13 @@ class LogStream:
         snapshots: Snapshots,
         log_count: int,
         write: Callable[[pb.LogResponse], Awaitable[None]],
-        measures: MetadataMeasures,
-        traces: "MetadataTraces | None" = None,
+        measures: Measures,
     ) -> None:
         self._logs = logs
         self._snapshots = snapshots
         self._log_count = log_count
         self._write = write
         self._measures = measures
-        self._traces = traces
         self._results: list[pb.LogResult] = []
         self._wake = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
@@ -118,10 +112,7 @@ class LogStream:
         task.add_done_callback(self._open.discard)
 
     async def _run(self, call: pb.LogCall, kind: str) -> None:
-        if self._traces is not None and kind == "append" and call.append.traceparent:
-            with self._traces.appending(call.shard, call.append):
-                await self._carry_out(call, kind)
-        else:
+        with self._measures.carrying_out(call):
             await self._carry_out(call, kind)
 
     async def _carry_out(self, call: pb.LogCall, kind: str) -> None:

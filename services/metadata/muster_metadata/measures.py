@@ -1,45 +1,59 @@
-"""What an instance of metadata counts, and what it computes when it is asked."""
+"""What an instance of metadata counts and traces, and what it computes when it is asked."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_runtime.telemetry import Counter, Histogram, Metric, Sample
+from muster_runtime.telemetry import Metric, Sample, Source
+from muster_runtime.telemetry.instruments import Counter, Histogram
 
 from muster_metadata import metrics
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.off import Measures
+
+if TYPE_CHECKING:
+    from muster_metadata.traces import MetadataTraces
 
 
-class MetadataMeasures:
+class MetadataMeasures(Measures, Source):
     """The numbers of one instance.
 
     Args:
         quorum: its nodes.
         upkeep: what it repairs.
         ready: set once it serves.
-
-    Attributes:
-        log_streams: open streams of coordinators to their logs.
+        traces: makes the spans of appends; nobody does if absent.
     """
 
     metrics: Sequence[Metric] = metrics.ALL
 
-    def __init__(self, quorum: Quorum, upkeep: Upkeep, ready: asyncio.Event) -> None:
+    def __init__(
+        self, quorum: Quorum, upkeep: Upkeep, ready: asyncio.Event, traces: "MetadataTraces | None"
+    ) -> None:
         self._quorum = quorum
         self._upkeep = upkeep
         self._ready = ready
-        self.log_streams = 0
+        self._traces = traces
         self._durations = Histogram(metrics.QUORUM_DURATION)
         self._outcomes = Counter(metrics.QUORUM_OUTCOMES)
         self._replies = Histogram(metrics.REDIS_REPLY)
+        self.instruments = (self._durations, self._outcomes, self._replies)
         for node in quorum.nodes:
             node.steps.on_reply = partial(self._replied, (str(node.index),))
 
+    def carrying_out(self, call: pb.LogCall) -> AbstractContextManager[None]:
+        """See `Measures`."""
+        if self._traces is None or not call.append.traceparent:
+            return nullcontext()
+        return self._traces.appending(call.shard, call.append)
+
     def step_begins(self, step: str) -> Callable[[pb.LogOutcome.ValueType], None]:
-        """A step on a log begins; what is given is to be called with its outcome."""
+        """See `Measures`."""
         return partial(self._step_ended, step, time.perf_counter())
 
     def _step_ended(self, step: str, began: float, outcome: pb.LogOutcome.ValueType) -> None:
@@ -55,9 +69,6 @@ class MetadataMeasures:
         samples = [
             Sample(metrics.READY, self._ready.is_set()),
             Sample(metrics.LOG_STREAMS, self.log_streams),
-            *self._durations.samples(),
-            *self._outcomes.samples(),
-            *self._replies.samples(),
             *(
                 Sample(metrics.LOG_REPAIRS, self._upkeep.repairs[result], (name,))
                 for result, name in metrics.REPAIRS.items()

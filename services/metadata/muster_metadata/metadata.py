@@ -4,7 +4,6 @@ import asyncio
 import socket
 import uuid
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING
 
 import structlog
 from muster_core.clock import reading
@@ -13,7 +12,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.about import software_version
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
-from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_metadata.catalog.catalog import Catalog
 from muster_metadata.catalog.reading import CatalogReader
@@ -35,16 +34,13 @@ from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Repairer
 from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.upkeep import Upkeep
-from muster_metadata.measures import MetadataMeasures
 from muster_metadata.nodes.addresses import split_urls
 from muster_metadata.nodes.configuration import UNREACHED, Unusable
 from muster_metadata.nodes.durability import weaknesses
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.off import Measures
 from muster_metadata.settings import MetadataSettings
-
-if TYPE_CHECKING:
-    from muster_metadata.traces import MetadataTraces
 
 log = structlog.get_logger()
 
@@ -57,15 +53,14 @@ class Metadata:
 
     Args:
         settings: where the log is, and times.
-        telemetry: where its numbers go; nowhere if absent.
+        telemetry: where its numbers go.
 
     Attributes:
-        measures: what it counts.
-        traces: what makes the spans of appends; None: nothing does.
+        measures: watches what it does.
         outdated: set when the cluster turned out to use what this version does not know.
     """
 
-    def __init__(self, settings: MetadataSettings, telemetry: Telemetry | None = None) -> None:
+    def __init__(self, settings: MetadataSettings, telemetry: Telemetry = OFF) -> None:
         self.settings = settings
         self.instance = f"metadata-{uuid.uuid4()}"
         self.shard_count = 0
@@ -136,12 +131,7 @@ class Metadata:
         self.outdated = asyncio.Event()
         self._told = False
         self._waiting_since_ms = boot_ms()
-        self.measures = MetadataMeasures(self.quorum, self.upkeep, self._ready)
-        if telemetry is not None:
-            telemetry.add(self.measures)
-        self.traces = None if telemetry is None else _traces(telemetry)
-        if self.traces is not None:
-            self.logs.on_asked = self.traces.asked
+        self.measures = self._measured(telemetry) if telemetry.on else Measures()
 
     @property
     def ready(self) -> asyncio.Event:
@@ -252,6 +242,19 @@ class Metadata:
         if not self.outdated.is_set():
             self._spawn(self.catalog.hold())
 
+    def _measured(self, telemetry: Telemetry) -> Measures:
+        from muster_metadata.measures import MetadataMeasures
+
+        traces = None
+        if telemetry.tracing is not None:
+            from muster_metadata.traces import MetadataTraces
+
+            traces = MetadataTraces(telemetry.tracing)
+            self.logs.on_asked = traces.asked
+        measures = MetadataMeasures(self.quorum, self.upkeep, self._ready, traces)
+        telemetry.add(lambda: measures)
+        return measures
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
@@ -261,11 +264,3 @@ class Metadata:
 def _named(settings: MetadataSettings) -> str:
     """What operators call an instance."""
     return settings.advertise or f"{socket.gethostname()}:{settings.listen.rpartition(':')[2]}"
-
-
-def _traces(telemetry: Telemetry) -> "MetadataTraces | None":
-    if telemetry.tracing is None:
-        return None
-    from muster_metadata.traces import MetadataTraces
-
-    return MetadataTraces(telemetry.tracing)

@@ -5,7 +5,7 @@ import asyncio
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_runtime.rpc.server import RpcServer
 from muster_runtime.settings import load
-from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry import OFF, Telemetry
 
 from muster_metadata.metadata import Metadata
 from muster_metadata.service import METHOD_LIMITS, MetadataServicer
@@ -18,14 +18,14 @@ class MetadataServer:
     Args:
         settings: where the log is, where to listen, and times; the environment's if absent.
         server: what to serve it on; a plain one if absent.
-        telemetry: where its numbers go; nothing is counted if absent.
+        telemetry: where its numbers go.
     """
 
     def __init__(
         self,
         settings: MetadataSettings | None = None,
         server: RpcServer | None = None,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self.settings = load(MetadataSettings) if settings is None else settings
         self.server = RpcServer(telemetry=telemetry) if server is None else server

@@ -47,7 +47,6 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             self._shard_count() + 1,
             context.write,
             metadata.measures,
-            metadata.traces,
         )
         metadata.measures.log_streams += 1
         try:

@@ -16,7 +16,7 @@ from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import Settings, check_environment, load
-from muster_runtime.telemetry import Telemetry, TelemetrySettings
+from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
 
 if TYPE_CHECKING:
     from muster_coordinator import Coordinator
@@ -209,7 +209,7 @@ class Composition:
         self._others = {
             name: load(other) for kind in self._kinds.values() for name, other in kind.others.items()
         }
-        self._telemetry: Telemetry | None = None
+        self._telemetry: Telemetry = OFF
         self._running: list[tuple[str, Role]] = []
 
     @property
@@ -248,8 +248,7 @@ class Composition:
             for watch in watches:
                 watch.cancel()
             await self._stop()
-            if self._telemetry is not None:
-                await self._telemetry.stop()
+            await self._telemetry.stop()
 
     async def _start(self, role: str) -> Role:
         kind, own = self._kinds[role], self._settings[role]
@@ -276,8 +275,11 @@ class Composition:
         if not settings.metrics:
             return 0
         node_id = getattr(self._settings.get(COORDINATOR), "node_id", "")
-        self._telemetry = Telemetry(settings, self.roles, version("muster-server"), node_id)
-        return await self._telemetry.start()
+        from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
+
+        telemetry = ProcessTelemetry(settings, self.roles, version("muster-server"), node_id)
+        self._telemetry = telemetry
+        return await telemetry.start()
 
     def _announce(self, ready_file: Path | None, metrics_port: int) -> None:
         ports = {role: running.port for role, running in self._running}

@@ -1,11 +1,10 @@
 """The group calls of one session stream: started as they come, answered as frames."""
 
 import asyncio
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import structlog
@@ -31,40 +30,37 @@ OTHER_CALL_MAX_BYTES = 1 << 20
 
 
 _HEARTBEAT = "heartbeat"
+_NOTHING = nullcontext()
 
 
 class ProtocolBroken(Exception):
     """The client broke the protocol of the stream or a limit that ends it; says what in one sentence."""
 
 
-class Tally(Protocol):
-    """Told what is answered and what comes, to be counted. On the way of every heartbeat."""
-
-    def answered(self, response: GroupResponse, began: float | None) -> None:
-        """A call was answered.
-
-        Args:
-            response: the answer.
-            began: when it began, by `time.perf_counter`; None: nobody asks how long it took.
-        """
-
-    def beat(self) -> None:
-        """A beat of a stream came."""
-
-
-class CallTraces(Protocol):
-    """Makes the spans of a stream's calls."""
+class CallWatch:
+    """Watches the calls of one stream, to count and trace them. This one does nothing: telemetry is off."""
 
     def starting(
         self, call_id: int, kind: str, request: Any, traceparent: str
     ) -> AbstractContextManager[None]:
-        """A call is started within."""
+        """A call is started within; heartbeats, which are too many for that, are not."""
+        return _NOTHING
+
+    def answered(self, call_id: int, response: GroupResponse) -> None:
+        """It is about to be answered, unless it is refused."""
 
     def done(self, call_id: int) -> None:
-        """It was answered."""
+        """It was answered or refused."""
 
     def cancel(self) -> None:
         """The client is gone."""
+
+    def beat(self) -> None:
+        """A beat of the stream came."""
+
+
+UNWATCHED = CallWatch()
+"""What a stream has while telemetry is off."""
 
 
 class StreamCalls:
@@ -76,8 +72,7 @@ class StreamCalls:
         max_open: calls open at a time.
         frame: gives a frame of about so many bytes to write an answer into.
         idle: told when the last open call was answered.
-        tally: counts answers; nobody does if absent.
-        traces: makes their spans; nobody does if absent.
+        watch: counts and traces them.
     """
 
     def __init__(
@@ -87,17 +82,14 @@ class StreamCalls:
         max_open: int,
         frame: Callable[[int], pb.ServerFrame],
         idle: Callable[[], None],
-        tally: Tally | None = None,
-        traces: CallTraces | None = None,
+        watch: CallWatch = UNWATCHED,
     ) -> None:
         self._calls = calls
         self._host = host
         self._max_open = max_open
         self._frame = frame
         self._idle = idle
-        self._tally = tally
-        self._traces = traces
-        self._began: dict[int, float] = {}
+        self._watch = watch
         self._open: dict[int, tuple[OwnedShard, int] | asyncio.Task[None] | None] = {}
 
     def __len__(self) -> int:
@@ -129,32 +121,22 @@ class StreamCalls:
         except Refused as error:
             self._refuse(call_id, error)
             return
-        if self._tally is None or kind == _HEARTBEAT:
+        if kind == _HEARTBEAT:
             self._start(call_id, kind, request)
         else:
-            self._start_watched(call_id, kind, request, call.traceparent)
+            with self._watch.starting(call_id, kind, request, call.traceparent):
+                self._start(call_id, kind, request)
 
     def cancel(self) -> None:
         """The client is gone: its calls are un-parked."""
         calls, self._open = self._open, {}
-        self._began.clear()
-        if self._traces is not None:
-            self._traces.cancel()
+        self._watch.cancel()
         for handle in calls.values():
             if isinstance(handle, asyncio.Task):
                 handle.cancel()
             elif handle is not None:
                 shard, number = handle
                 shard.abandon(number)
-
-    def _start_watched(self, call_id: int, kind: str, request: Any, traceparent: str) -> None:
-        """Starts a call whose duration and span somebody wants; heartbeats are too many for that."""
-        self._began[call_id] = time.perf_counter()
-        if self._traces is None:
-            self._start(call_id, kind, request)
-        else:
-            with self._traces.starting(call_id, kind, request, traceparent):
-                self._start(call_id, kind, request)
 
     def _start(self, call_id: int, kind: str, request: Any) -> None:
         self._open[call_id] = None
@@ -179,8 +161,7 @@ class StreamCalls:
     def _answered(self, call_id: int, kind: str, response: GroupResponse) -> None:
         if call_id not in self._open:
             return  # the client went away
-        if self._tally is not None:
-            self._tally.answered(response, self._began.get(call_id))
+        self._watch.answered(call_id, response)
         reply = self._frame(response.ByteSize()).reply
         reply.call_id = call_id
         getattr(reply, kind).CopyFrom(response)
@@ -198,8 +179,7 @@ class StreamCalls:
 
     def _done(self, call_id: int) -> None:
         self._open.pop(call_id, None)
-        if self._began and self._began.pop(call_id, None) is not None and self._traces is not None:
-            self._traces.done(call_id)
+        self._watch.done(call_id)
         if not self._open:
             self._idle()
 

@@ -13,7 +13,7 @@ from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.session.breaks import Breaks
-from muster_coordinator.session.calls import CallTraces, Tally
+from muster_coordinator.session.calls import UNWATCHED, CallWatch
 from muster_coordinator.session.outbox import Queued
 from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.settings import SessionSettings
@@ -34,8 +34,7 @@ class Sessions(ShardListener):
         calls: answers the calls of the group protocol, finds shards.
         may_answer: whether the lease is held at a boot time.
         boot_ms: the boot clock.
-        tally: counts answers and beats; nobody does if absent.
-        traces: gives what makes the spans of a stream's calls; nobody does if absent.
+        watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
     """
 
@@ -45,8 +44,7 @@ class Sessions(ShardListener):
         calls: Calls,
         may_answer: Callable[[int], bool],
         boot_ms: Callable[[], int],
-        tally: Tally | None = None,
-        traces: Callable[[], CallTraces] | None = None,
+        watch: Callable[[], CallWatch] = lambda: UNWATCHED,
         says_unsure: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
@@ -66,8 +64,7 @@ class Sessions(ShardListener):
             self._broke,
             may_answer,
             boot_ms,
-            tally,
-            traces,
+            watch,
             says_unsure,
             self._queued,
             self._crowded,

@@ -18,7 +18,7 @@ from muster_runtime.rpc.unread import Cuts
 
 from muster_coordinator.api.calls import Calls
 from muster_coordinator.pace import Pace
-from muster_coordinator.session.calls import CallTraces, ProtocolBroken, StreamCalls, Tally
+from muster_coordinator.session.calls import UNWATCHED, CallWatch, ProtocolBroken, StreamCalls
 from muster_coordinator.session.members import MemberKey, StreamMembers
 from muster_coordinator.session.outbox import Outbox, Queued
 from muster_coordinator.settings import SessionSettings
@@ -59,8 +59,7 @@ class StreamDependencies:
         broke: told of a stream that its client or the network ended, once nothing of it is open but members.
         may_answer: whether the lease is held at a boot time.
         boot_ms: the boot clock.
-        tally: counts answers and beats; nobody does if absent.
-        traces: gives what makes the spans of a stream's calls; nobody does if absent.
+        watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
         queued: counts what waits on all streams.
         crowded: told when that is too much.
@@ -73,8 +72,7 @@ class StreamDependencies:
     broke: Callable[["SessionStream"], None]
     may_answer: Callable[[int], bool]
     boot_ms: Callable[[], int]
-    tally: Tally | None = None
-    traces: Callable[[], CallTraces] | None = None
+    watch: Callable[[], CallWatch] = lambda: UNWATCHED
     says_unsure: Callable[[], bool] = lambda: False
     queued: Queued = field(default_factory=Queued)
     crowded: Callable[[], None] = lambda: None
@@ -102,14 +100,14 @@ class SessionStream:
         self._settings = settings
         self._outbox = Outbox(settings.max_queued_bytes, around.queued)
         self._peer = ""
+        self._watch = around.watch()
         self._calls = StreamCalls(
             around.calls,
             host,
             settings.max_open_calls,
             self._frame,
             self._outbox.wake,
-            around.tally,
-            None if around.traces is None else around.traces(),
+            self._watch,
         )
         self._beat_interval_ms = 0
         self._beat_number = 0
@@ -399,8 +397,7 @@ class SessionStream:
         if beat.number <= self._beat_number:
             raise ProtocolBroken("beat.number: must grow with each beat, from 1")
         self._beat_number = beat.number
-        if self._around.tally is not None:
-            self._around.tally.beat()
+        self._watch.beat()
         unheard = self.members.beat(beat.number, beat.acknowledged)
         if not self._around.may_answer(self._around.boot_ms()):
             unheard = self.members.suspend()

@@ -8,7 +8,7 @@ from muster_core.events import Append
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_runtime.telemetry import Counter, Histogram, Sample
+from muster_runtime.telemetry.instruments import Counter, Histogram
 
 from muster_coordinator.telemetry import metrics
 
@@ -25,10 +25,10 @@ class GroupTally:
         self.committed = Counter(metrics.OFFSETS_COMMITTED)
         self.removed = Counter(metrics.OFFSETS_REMOVED)
 
-    def samples(self) -> Iterator[Sample]:
-        """All of it."""
-        for instrument in vars(self).values():
-            yield from instrument.samples()
+    @property
+    def instruments(self) -> tuple[Counter | Histogram, ...]:
+        """All of them."""
+        return tuple(vars(self).values())
 
 
 @dataclass(frozen=True, slots=True)

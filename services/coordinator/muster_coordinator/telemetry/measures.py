@@ -1,10 +1,11 @@
-"""What a coordinator counts, and what it computes when it is asked."""
+"""What a coordinator counts and traces, and what it computes when it is asked."""
 
 import asyncio
 import time
 from collections import Counter as Count
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +17,23 @@ from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import coordinator_pb2
-from muster_runtime.telemetry import Counter, Histogram, Metric, Sample
+from muster_runtime.telemetry import Metric, Sample, Source
+from muster_runtime.telemetry.instruments import Counter, Histogram
 
 from muster_coordinator.log.log_client import Log, LogClient, Step
 from muster_coordinator.log.watch import Watch, Watches
 from muster_coordinator.ownership.lease import LeaseKeeper
 from muster_coordinator.ownership.ownership import Ownership
+from muster_coordinator.session.calls import CallWatch
+from muster_coordinator.session.sessions import Sessions
 from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
+from muster_coordinator.telemetry.off import Answer, Measures
 
 if TYPE_CHECKING:
-    from muster_coordinator.session.sessions import Sessions
-    from muster_coordinator.telemetry.traces import CoordinatorTraces
+    from muster_coordinator.telemetry.traces import CoordinatorTraces, StreamTraces
 
 GROUPS_AT_ONCE = 500
 """Groups that are looked at before other work of the loop gets its turn."""
@@ -41,6 +45,7 @@ _STEP_NAMES = {
     pb.SnapshotStep: "snapshot",
     pb.TrimStep: "trim",
 }
+_NOTHING = nullcontext()
 _RUNNING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 
 
@@ -68,13 +73,18 @@ class CallTally:
 
     def __init__(self) -> None:
         self._codes: defaultdict[tuple[type[Any], int], int] = defaultdict(int)
-        self._durations = Histogram(metrics.CALL_DURATION)
+        self.durations = Histogram(metrics.CALL_DURATION)
         self._beats = 0
         self._heartbeats: defaultdict[int, int] = defaultdict(int)
         self._labels = {answer: (name,) for answer, name in metrics.CALL_NAMES.items()}
 
     def answered(self, response: GroupResponse, began: float | None) -> None:
-        """See `session_calls.Tally`."""
+        """Counts an answer.
+
+        Args:
+            response: the answer.
+            began: when the call began, by `time.perf_counter`; None: nobody asks how long it took.
+        """
         kind = type(response)
         if kind is coordinator_pb2.HeartbeatResponse:
             self._heartbeats[response.error_code] += 1  # type: ignore[union-attr]
@@ -82,15 +92,13 @@ class CallTally:
         code = _code_within(response) if kind in _WHERE_CODES_ARE else response.error_code  # type: ignore[union-attr]
         self._codes[kind, code] += 1
         if began is not None:
-            self._durations.observe(time.perf_counter() - began, self._labels[kind])
+            self.durations.observe(time.perf_counter() - began, self._labels[kind])
 
     def beat(self) -> None:
         """A beat of a stream came."""
         self._beats += 1
 
-    def timed(
-        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
-    ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
+    def timed(self, answer: Answer) -> Answer:
         """What answers unary calls, with its answers counted."""
 
         async def answer_timed(request: GroupRequest, host: str) -> GroupResponse:
@@ -102,13 +110,50 @@ class CallTally:
         return answer_timed
 
     def samples(self) -> list[Sample]:
-        """All of it."""
-        codes = Counter(metrics.CALLS)
-        for (kind, code), count in self._codes.items():
-            codes.add((metrics.CALL_NAMES[kind], metrics.code_name(code)), count)
-        for code, count in self._heartbeats.items():
-            codes.add((metrics.HEARTBEAT, metrics.code_name(code)), count)
-        return [*codes.samples(), *self._durations.samples(), Sample(metrics.BEATS, self._beats)]
+        """What it counts in plain numbers."""
+        calls = ((metrics.CALL_NAMES[kind], code, count) for (kind, code), count in self._codes.items())
+        beats = ((metrics.HEARTBEAT, code, count) for code, count in self._heartbeats.items())
+        counts = (((name, metrics.code_name(code)), count) for name, code, count in (*calls, *beats))
+        return [*metrics.CALLS.samples(counts), Sample(metrics.BEATS, self._beats)]
+
+
+class StreamWatch(CallWatch):
+    """Counts and traces the calls of one session stream.
+
+    Args:
+        tally: counts answers and beats.
+        traces: makes the spans; nobody does if absent.
+    """
+
+    def __init__(self, tally: CallTally, traces: "StreamTraces | None") -> None:
+        self._tally = tally
+        self._traces = traces
+        self._began: dict[int, float] = {}
+        self.beat = tally.beat  # type: ignore[method-assign]
+
+    def starting(
+        self, call_id: int, kind: str, request: Any, traceparent: str
+    ) -> AbstractContextManager[None]:
+        """See `CallWatch`."""
+        self._began[call_id] = time.perf_counter()
+        if self._traces is None:
+            return _NOTHING
+        return self._traces.starting(call_id, kind, request, traceparent)
+
+    def answered(self, call_id: int, response: GroupResponse) -> None:
+        """See `CallWatch`."""
+        self._tally.answered(response, self._began.get(call_id))
+
+    def done(self, call_id: int) -> None:
+        """See `CallWatch`."""
+        if self._began.pop(call_id, None) is not None and self._traces is not None:
+            self._traces.done(call_id)
+
+    def cancel(self) -> None:
+        """See `CallWatch`."""
+        self._began.clear()
+        if self._traces is not None:
+            self._traces.cancel()
 
 
 class MeasuredLog:
@@ -123,6 +168,7 @@ class MeasuredLog:
         self._durations = Histogram(metrics.LOG_STEP_DURATION)
         self._records = Counter(metrics.LOG_RECORDS)
         self._bytes = Counter(metrics.LOG_BYTES)
+        self.instruments = (self._durations, self._records, self._bytes)
 
     def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
         """See `Log`."""
@@ -138,22 +184,14 @@ class MeasuredLog:
             self._records.add((), len(step.records))
             self._bytes.add((), step.ByteSize())
 
-    def samples(self) -> list[Sample]:
-        """All of it."""
-        return [*self._durations.samples(), *self._records.samples(), *self._bytes.samples()]
 
-
-class CoordinatorMeasures(ShardListener):
+class CoordinatorMeasures(Measures, Source, ShardListener):
     """The numbers of one coordinator.
 
     Args:
         log_client: carries out steps on logs.
         now: both clocks.
         traces: makes spans; nobody does if absent.
-
-    Attributes:
-        calls: counts answers.
-        log: the log client, with its steps timed.
     """
 
     metrics: Sequence[Metric] = metrics.ALL
@@ -161,34 +199,43 @@ class CoordinatorMeasures(ShardListener):
     def __init__(
         self, log_client: LogClient, now: Callable[[], Now], traces: "CoordinatorTraces | None" = None
     ) -> None:
-        self.traces = traces
-        self.calls = CallTally()
-        self.log = MeasuredLog(log_client)
+        log = MeasuredLog(log_client)
+        super().__init__(log)
+        self._traces = traces
+        self._calls = CallTally()
         self._now = now
         self._log_client = log_client
         self._groups = GroupTally()
         self._loads = Histogram(metrics.SHARD_LOAD_DURATION)
         self._loaded = Counter(metrics.SHARD_RECORDS_LOADED)
-        self._ownership: Ownership | None = None
-        self._lease: LeaseKeeper | None = None
-        self._sessions: Sessions | None = None
+        self._looked_at: tuple[Ownership, LeaseKeeper, Sessions] | None = None
+        self.instruments = (
+            self._calls.durations,
+            *log.instruments,
+            *self._groups.instruments,
+            self._loads,
+            self._loaded,
+        )
 
-    def attach(self, ownership: Ownership, lease: LeaseKeeper, sessions: "Sessions") -> None:
-        """What is to be looked at when the numbers are read."""
-        self._ownership, self._lease, self._sessions = ownership, lease, sessions
+    def attach(self, ownership: Ownership, lease: LeaseKeeper, sessions: Sessions) -> None:
+        """See `Measures`."""
+        self._looked_at = ownership, lease, sessions
+        ownership.listen(self)
 
     def watch(self, core: Shard) -> Watch:
-        """What is told of the records of a shard's groups."""
+        """See `Measures`."""
         watches: list[Watch] = [GroupWatch(core, self._groups, lambda: self._now().wall_ms)]
-        if self.traces is not None:
-            watches.append(self.traces.watch(core))
+        if self._traces is not None:
+            watches.append(self._traces.watch(core))
         return Watches(watches)
 
-    def answering(
-        self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
-    ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
-        """What answers unary calls, with its answers counted and its joins known to their rebalance."""
-        return self.calls.timed(answer if self.traces is None else self.traces.noting(answer))
+    def of_stream(self) -> CallWatch:
+        """See `Measures`."""
+        return StreamWatch(self._calls, None if self._traces is None else self._traces.of_stream())
+
+    def answering(self, answer: Answer) -> Answer:
+        """See `Measures`; joins are known to the rebalance that they wait for."""
+        return self._calls.timed(answer if self._traces is None else self._traces.noting(answer))
 
     def changed(self, shard: OwnedShard) -> None:
         """Counts loads: see `ShardListener`."""
@@ -199,23 +246,20 @@ class CoordinatorMeasures(ShardListener):
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
         samples = [
-            *self.calls.samples(),
-            *self.log.samples(),
-            *self._groups.samples(),
-            *self._loads.samples(),
-            *self._loaded.samples(),
+            *self._calls.samples(),
             Sample(metrics.LOG_REPEATS, self._log_client.repeats),
             Sample(metrics.LOG_STREAMS_LOST, self._log_client.streams_lost),
         ]
-        if self._ownership is not None and self._lease is not None and self._sessions is not None:
-            shards = tuple(self._ownership.shards.values())
-            samples += self._of_lease(self._lease)
+        if self._looked_at is not None:
+            ownership, lease, sessions = self._looked_at
+            shards = tuple(ownership.shards.values())
+            samples += self._of_lease(lease)
             samples += _of_shards(shards)
             samples += await _of_groups(shards, self._now)
-            samples.append(Sample(metrics.CORE_FAILURES, self._ownership.core_failures))
-            samples.append(Sample(metrics.SESSION_STREAMS, len(self._sessions)))
-            samples.append(Sample(metrics.SESSION_MEMBERS, self._sessions.members))
-            samples.append(Sample(metrics.SESSION_UNREAD, self._sessions.queued_bytes))
+            samples.append(Sample(metrics.CORE_FAILURES, ownership.core_failures))
+            samples.append(Sample(metrics.SESSION_STREAMS, len(sessions)))
+            samples.append(Sample(metrics.SESSION_MEMBERS, sessions.members))
+            samples.append(Sample(metrics.SESSION_UNREAD, sessions.queued_bytes))
         return samples
 
     def _of_lease(self, lease: LeaseKeeper) -> list[Sample]:

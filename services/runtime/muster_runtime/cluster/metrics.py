@@ -7,8 +7,7 @@ from muster_protos.muster.v1 import discovery_pb2
 
 from muster_runtime import clock
 from muster_runtime.cluster.view import ClusterView
-from muster_runtime.telemetry.instruments import Sample
-from muster_runtime.telemetry.metric import Kind, Metric
+from muster_runtime.telemetry import Kind, Metric, Sample, Source
 
 _ROLE = {"role": ("discovery", "coordinator")}
 _STATES = {
@@ -72,7 +71,7 @@ SHARD_UNOWNED_SECONDS = Metric(
 TOPICS = Metric("muster_topics", Kind.GAUGE, "Topics of the catalog.", labels=_ROLE)
 
 
-class ViewSource:
+class ViewSource(Source):
     """The numbers of a process's view.
 
     Args:

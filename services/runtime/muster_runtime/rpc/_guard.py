@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import structlog
@@ -15,10 +15,7 @@ from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
 from muster_runtime.rpc.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.rpc.unread import Unread
-from muster_runtime.telemetry.rpcs import RpcMetrics
-
-if TYPE_CHECKING:
-    from muster_runtime.telemetry.tracing import Tracing
+from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
 
 log = structlog.get_logger()
 
@@ -32,7 +29,6 @@ def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
 logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_callers_who_left)
 
 Behaviour = Callable[..., Any]
-Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 class CallTracker:
@@ -109,8 +105,7 @@ class Guard:
         unread: writes the answers of unary calls.
         open_calls: counts the calls and bounds them; absent for health, which is never refused.
         tracker: given for streams that the server ends by itself when it stops.
-        metrics: counts unary calls.
-        tracing: makes their spans.
+        telemetry: counts and traces unary calls.
     """
 
     def __init__(
@@ -123,8 +118,7 @@ class Guard:
         unread: Unread,
         open_calls: OpenCalls | None = None,
         tracker: CallTracker | None = None,
-        metrics: RpcMetrics | None = None,
-        tracing: "Tracing | None" = None,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
@@ -133,8 +127,7 @@ class Guard:
         self._unread = unread
         self._open_calls = open_calls
         self._tracker = tracker
-        self._metrics = metrics
-        self._tracing = tracing
+        self._telemetry = telemetry
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
@@ -164,13 +157,7 @@ class Guard:
         if handler.response_streaming:
             return self._with_request(method, self._stream(method, handler.unary_stream))
         unary = self._unary(method, handler.unary_unary)
-        if self._tracing is not None:
-            from muster_runtime.telemetry.rpc_traces import traced
-
-            unary = traced(self._tracing, method, unary)
-        if self._metrics is not None:
-            unary = self._metrics.counted(method, unary)
-        return self._one_to_one(method, unary)
+        return self._one_to_one(method, self._telemetry.watching(method, unary))
 
     def _one_to_one(self, method: str, unary: Handler) -> Handler:
         """Reads the request and gives the answer; it is unread until the task of the call has ended."""

@@ -22,7 +22,7 @@ from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.settings import Settings
-from muster_runtime.telemetry import Telemetry
+from muster_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 
@@ -190,7 +190,7 @@ class RpcServer:
         settings: the limits; the environment's if absent.
         tls: certificates; plain text if absent.
         wire: how processes reach each other.
-        telemetry: counts the calls; they are not counted if absent.
+        telemetry: counts and traces the calls.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class RpcServer:
         settings: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         wire: Wire = GRPC,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
         self._tls = tls
@@ -357,8 +357,7 @@ class RpcServer:
             unread=self._unread,
             open_calls=self._open_calls if refuses else None,
             tracker=tracker,
-            metrics=None if self._telemetry is None else self._telemetry.rpcs,
-            tracing=None if self._telemetry is None else self._telemetry.tracing,
+            telemetry=self._telemetry,
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

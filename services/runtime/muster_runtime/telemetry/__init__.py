@@ -1,19 +1,11 @@
-"""What a process tells about itself: metrics, traces, and where they go. Without settings none of it runs."""
+"""What a process tells about itself: metrics, traces, and where they go. Without settings none of it runs.
 
-from muster_runtime.telemetry.instruments import Counter, Distribution, Histogram, Sample
-from muster_runtime.telemetry.metric import OTHER, Kind, Metric
+To read first: `metric.py`, what a metric is; `telemetry.py`, what the parts of a process know of all this.
+The rest (`process_telemetry.py` and what it uses) is loaded only when telemetry is on.
+"""
+
+from muster_runtime.telemetry.metric import OTHER, Kind, Metric, Sample
 from muster_runtime.telemetry.settings import TelemetrySettings
-from muster_runtime.telemetry.telemetry import Source, Telemetry
+from muster_runtime.telemetry.telemetry import OFF, Source, Telemetry
 
-__all__ = [
-    "OTHER",
-    "Counter",
-    "Distribution",
-    "Histogram",
-    "Kind",
-    "Metric",
-    "Sample",
-    "Source",
-    "Telemetry",
-    "TelemetrySettings",
-]
+__all__ = ["OFF", "OTHER", "Kind", "Metric", "Sample", "Source", "Telemetry", "TelemetrySettings"]

@@ -1,55 +1,56 @@
-"""Reads all numbers of a process, on its event loop, for exporters that run in threads of their own."""
+"""Everything that a process counts, as one registry of prometheus_client.
+
+Instruments are in it themselves. The other numbers are read when somebody collects, on the event loop, where
+they change.
+"""
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import structlog
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
 
-from muster_runtime.telemetry.instruments import Sample
-from muster_runtime.telemetry.metric import Metric
+from muster_runtime.telemetry.metric import Kind, Metric, Sample
+from muster_runtime.telemetry.telemetry import Source
 
 log = structlog.get_logger()
 
 
-class Source(Protocol):
-    """Something that has numbers to tell."""
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """Every metric that it tells."""
-
-    async def read(self) -> Sequence[Sample]:
-        """The numbers now. Called on the loop; what takes long must let others run in between."""
-
-
-class Collection:
+class Collection(Collector):
     """The sources of a process.
 
-    Reading happens on the loop, where the numbers change, so that no lock is needed where they are counted. A
-    loop that hangs costs a scrape its time-out and new numbers, not the answer.
+    Reading happens on the loop, so that no lock is needed where plain numbers are counted. A loop that hangs
+    costs a scrape its time-out and new numbers, not the answer.
 
     Args:
-        timeout_ms: how long an exporter waits for the loop.
+        timeout_ms: how long whoever collects waits for the loop.
+
+    Attributes:
+        registry: all numbers; to be collected from any thread but the loop's.
+        timeouts: how often the loop did not answer in time.
     """
 
     def __init__(self, timeout_ms: int) -> None:
+        self.registry = CollectorRegistry()
+        self.timeouts = 0
         self._timeout_s = timeout_ms / 1000
         self._sources: list[Source] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = threading.Lock()
         self._last: Sequence[Sample] = ()
-        self.timeouts = 0
-
-    @property
-    def metrics(self) -> list[Metric]:
-        """Every metric of every source."""
-        return [metric for source in self._sources for metric in source.metrics]
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     def add(self, source: Source) -> None:
         """Adds a source. On the loop."""
+        for instrument in source.instruments:
+            self.registry.register(instrument.native)
         self._sources.append(source)
 
     def start(self) -> None:
@@ -60,13 +61,21 @@ class Collection:
         """Nothing is read from now on; what was read last stays known."""
         self._loop = None
 
-    def read(self) -> Sequence[Sample]:
-        """All numbers, or those of before if the loop does not answer in time. From any other thread."""
+    def collect(self) -> Iterator[Family]:
+        """The numbers that no instrument has; a metric without a number is there with its name."""
+        samples = self._read()
+        families = {metric: _family(metric) for source in self._sources for metric in _read_of(source)}
+        for sample in samples:
+            families[sample.metric].add_metric(sample.labels, sample.value)
+        yield from families.values()
+
+    def _read(self) -> Sequence[Sample]:
+        """All samples, or those of before if the loop does not answer in time."""
         with self._reading:
             loop = self._loop
             if loop is None or loop.is_closed():
                 return self._last
-            work = self.read_here()
+            work = self._read_here()
             try:
                 future = asyncio.run_coroutine_threadsafe(work, loop)
             except RuntimeError:  # it was closed just now
@@ -81,8 +90,8 @@ class Collection:
                 pass  # the loop ends
             return self._last
 
-    async def read_here(self) -> list[Sample]:
-        """All numbers. A source that fails is left out and logged."""
+    async def _read_here(self) -> list[Sample]:
+        """All samples. A source that fails is left out and logged."""
         samples: list[Sample] = []
         for source in tuple(self._sources):
             try:
@@ -90,3 +99,13 @@ class Collection:
             except Exception:
                 log.exception("telemetry_source_failed", source=type(source).__name__)
         return samples
+
+
+def _read_of(source: Source) -> list[Metric]:
+    counted = {instrument.metric for instrument in source.instruments}
+    return [metric for metric in source.metrics if metric not in counted]
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return kind(metric.base, metric.text, labels=list(metric.labels), unit=metric.unit)

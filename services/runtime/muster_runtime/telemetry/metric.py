@@ -1,8 +1,10 @@
 """What a metric is: its name, its labels with all their values, and what people are told about it."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+Labels = tuple[str, ...]
 
 OTHER = "other"
 """The value of a label that is none of those the metric has."""
@@ -65,9 +67,32 @@ class Metric:
             number *= len(values) + 1
         return number
 
-    def allowed(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+    def allowed(self, labels: Labels) -> Labels:
         """The values of its labels, in order, with `other` for those that it does not have."""
         return tuple(
             value if value in values else OTHER
             for value, values in zip(labels, self.labels.values(), strict=True)
         )
+
+    def samples(self, counts: Iterable[tuple[Labels, float]]) -> list["Sample"]:
+        """What was counted in plain numbers: the sum for each combination of labels that it allows."""
+        sums: dict[Labels, float] = {}
+        for labels, count in counts:
+            allowed = self.allowed(labels)
+            sums[allowed] = sums.get(allowed, 0) + count
+        return [Sample(self, value, labels) for labels, value in sums.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number of a metric, as it was read.
+
+    Attributes:
+        metric: a counter or a gauge.
+        value: the number.
+        labels: values of its labels, in order.
+    """
+
+    metric: Metric
+    value: float
+    labels: Labels = ()

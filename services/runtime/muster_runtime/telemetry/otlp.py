@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,10 +29,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
 
 from muster_runtime.errors import StartupError
-from muster_runtime.telemetry.instruments import Distribution, Labels, Sample
-from muster_runtime.telemetry.metric import Kind, Metric
 from muster_runtime.telemetry.settings import TelemetrySettings
 
 log = structlog.get_logger()
@@ -140,7 +141,7 @@ class MetricSender:
     Args:
         settings: where to, and how often.
         resource: which process this is.
-        read: all numbers; called in the sender's thread.
+        registry: what is sent; collected in the sender's thread.
         lost: told of what was dropped.
     """
 
@@ -148,14 +149,14 @@ class MetricSender:
         self,
         settings: TelemetrySettings,
         resource: Resource,
-        read: Callable[[], Sequence[Sample]],
+        registry: CollectorRegistry,
         lost: Lost,
     ) -> None:
         self._exporter = OTLPMetricExporter(**exporter_options(settings))
         self._interval_s = settings.otlp_interval_ms / 1000
         self._timeout_ms = settings.otlp_timeout_ms
         self._resource = resource
-        self._read = read
+        self._registry = registry
         self._delivery = Delivery(settings.otlp_endpoint, METRICS, lost)
         self._began_ns = time.time_ns()
         self._stopping = threading.Event()
@@ -177,80 +178,64 @@ class MetricSender:
         self._send()
 
     def _send(self) -> None:
-        samples = self._read()
+        families = list(self._registry.collect())
         try:
-            data = to_otlp(samples, self._resource, self._began_ns, time.time_ns())
+            data = to_otlp(families, self._resource, self._began_ns, time.time_ns())
             result = self._exporter.export(data, timeout_millis=self._timeout_ms)
         except Exception:
             result = MetricExportResult.FAILURE
-        self._delivery.went(well=result is MetricExportResult.SUCCESS, count=len(samples))
+        count = sum(len(family.samples) for family in families)
+        self._delivery.went(well=result is MetricExportResult.SUCCESS, count=count)
 
 
-def to_otlp(samples: Iterable[Sample], resource: Resource, began_ns: int, now_ns: int) -> MetricsData:
-    """Numbers as the library's exporter takes them.
+def to_otlp(families: Iterable[Family], resource: Resource, began_ns: int, now_ns: int) -> MetricsData:
+    """Numbers of prometheus_client as the exporter of OpenTelemetry takes them.
 
     Args:
-        samples: the numbers.
+        families: the numbers.
         resource: which process they are of.
         began_ns: when counting began, Unix time.
         now_ns: when they were read.
     """
-    by_metric: dict[Metric, list[Sample]] = {}
-    for sample in samples:
-        by_metric.setdefault(sample.metric, []).append(sample)
     metrics = [
         MetricData(
-            name=metric.base,
-            description=metric.text,
-            unit=_UNITS[metric.unit],
-            data=_data(metric, rows, began_ns, now_ns),
+            name=family.name.removesuffix(f"_{family.unit}"),
+            description=family.documentation,
+            unit=_UNITS[family.unit],
+            data=_data(family, began_ns, now_ns),
         )
-        for metric, rows in by_metric.items()
+        for family in families
+        if family.samples
     ]
     scope = ScopeMetrics(InstrumentationScope(SCOPE), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _data(
-    metric: Metric, samples: Iterable[Sample], began_ns: int, now_ns: int
-) -> Sum | Gauge | HistogramData:
-    if metric.kind is Kind.HISTOGRAM:
-        rows = [
-            _distribution(metric, sample.labels, sample.value, began_ns, now_ns)
-            for sample in samples
-            if isinstance(sample.value, Distribution)
-        ]
-        return HistogramData(rows, AggregationTemporality.CUMULATIVE)
-    points = [
-        NumberDataPoint(
-            attributes=_attributes(metric, sample.labels),
-            start_time_unix_nano=began_ns,
-            time_unix_nano=now_ns,
-            value=sample.value,
-        )
-        for sample in samples
-        if not isinstance(sample.value, Distribution)
-    ]
-    if metric.kind is Kind.COUNTER:
+def _data(family: Family, began_ns: int, now_ns: int) -> Sum | Gauge | HistogramData:
+    if family.type == "histogram":
+        return HistogramData(_distributions(family, began_ns, now_ns), AggregationTemporality.CUMULATIVE)
+    points = [NumberDataPoint(sample.labels, began_ns, now_ns, sample.value) for sample in family.samples]
+    if family.type == "counter":
         return Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
     return Gauge(points)
 
 
-def _distribution(
-    metric: Metric, labels: Labels, value: Distribution, began_ns: int, now_ns: int
-) -> HistogramDataPoint:
-    return HistogramDataPoint(
-        attributes=_attributes(metric, labels),
-        start_time_unix_nano=began_ns,
-        time_unix_nano=now_ns,
-        count=sum(value.counts),
-        sum=value.total,
-        bucket_counts=value.counts,
-        explicit_bounds=metric.bounds,
-        min=_NOT_KEPT,
-        max=_NOT_KEPT,
-    )
-
-
-def _attributes(metric: Metric, labels: Labels) -> dict[str, str]:
-    return dict(zip(metric.labels, labels, strict=True))
+def _distributions(family: Family, began_ns: int, now_ns: int) -> list[HistogramDataPoint]:
+    points = []
+    for labels, samples in groupby(family.samples, lambda sample: {**sample.labels, "le": ""}):
+        *buckets, count, total = samples  # each of the buckets counts those before it too
+        below = [0, *(int(bucket.value) for bucket in buckets)]
+        points.append(
+            HistogramDataPoint(
+                attributes={name: value for name, value in labels.items() if name != "le"},
+                start_time_unix_nano=began_ns,
+                time_unix_nano=now_ns,
+                count=int(count.value),
+                sum=total.value,
+                bucket_counts=[upper - lower for lower, upper in pairwise(below)],
+                explicit_bounds=[float(bucket.labels["le"]) for bucket in buckets[:-1]],
+                min=_NOT_KEPT,
+                max=_NOT_KEPT,
+            )
+        )
+    return points

@@ -1,13 +1,13 @@
 """What every process tells: its event loop, its build, and what telemetry itself dropped."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 
 from muster_runtime.logs import ALARMS
-from muster_runtime.telemetry.instruments import Counter, Histogram, Sample
-from muster_runtime.telemetry.metric import SHORT_SECONDS, Kind, Metric
+from muster_runtime.telemetry.instruments import Counter, Histogram
+from muster_runtime.telemetry.metric import SHORT_SECONDS, Kind, Metric, Sample
+from muster_runtime.telemetry.telemetry import Source
 
 TICK_S = 0.1
 """How often the loop is asked to be on time."""
@@ -97,7 +97,7 @@ class LoopWatch:
         self._arm(loop)
 
 
-class ProcessSource:
+class ProcessSource(Source):
     """The process's own numbers.
 
     Args:
@@ -112,27 +112,17 @@ class ProcessSource:
         self._build_labels = (version, roles)
         self._timeouts = timeouts
         self._dropped = Counter(TELEMETRY_DROPPED)
-        self._lock = threading.Lock()
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """See `Source`."""
-        return (self._build, LOOP_LAG, ALARMS_TOLD, TELEMETRY_DROPPED, COLLECT_TIMEOUTS)
+        self.metrics = (self._build, LOOP_LAG, ALARMS_TOLD, TELEMETRY_DROPPED, COLLECT_TIMEOUTS)
+        self.instruments = (self.watch.lag, self._dropped)
 
     def lost(self, signal: str, reason: str, count: int) -> None:
         """Counts what telemetry dropped. From any thread."""
-        with self._lock:
-            self._dropped.add((signal, reason), count)
+        self._dropped.add((signal, reason), count)
 
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
-        alarms = Counter(ALARMS_TOLD)
-        for event, count in ALARMS.items():
-            alarms.add((event,), count)
         return [
             Sample(self._build, 1, self._build_labels),
-            *alarms.samples(),
-            *self.watch.lag.samples(),
-            *self._dropped.samples(),
+            *ALARMS_TOLD.samples(((event,), count) for event, count in ALARMS.items()),
             Sample(COLLECT_TIMEOUTS, self._timeouts()),
         ]

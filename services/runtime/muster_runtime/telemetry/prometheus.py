@@ -2,20 +2,15 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
-from muster_runtime.telemetry.instruments import Distribution, Sample
-from muster_runtime.telemetry.metric import Kind, Metric
 
 CONNECTIONS_MAX = 16
 """Scrapes at a time; more are closed at once."""
@@ -25,22 +20,15 @@ CONNECTION_TIMEOUT_S = 10.0
 _POLL_S = 0.5
 """How often the thread looks whether it shall end."""
 
-_FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
-
 
 class PrometheusEndpoint:
     """An HTTP server in threads of its own.
 
     Args:
-        read: all numbers.
-        metrics: every metric there is, also those without a number yet.
+        registry: what it serves.
     """
 
-    def __init__(self, read: Callable[[], Sequence[Sample]], metrics: Callable[[], Iterable[Metric]]) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Numbers(read, metrics))
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._app = make_wsgi_app(registry)
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
@@ -79,41 +67,6 @@ class PrometheusEndpoint:
             self._server = self._thread = None
 
 
-class _Numbers(Collector):
-    """Turns samples into what prometheus_client writes."""
-
-    def __init__(self, read: Callable[[], Sequence[Sample]], metrics: Callable[[], Iterable[Metric]]) -> None:
-        self._read = read
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Family]:
-        samples = self._read()
-        families = {metric: _family(metric) for metric in self._metrics()}
-        for sample in samples:
-            family = families.get(sample.metric) or families.setdefault(sample.metric, _family(sample.metric))
-            if isinstance(sample.value, Distribution):
-                family.add_metric(sample.labels, _buckets(sample), sum_value=sample.value.total)
-            else:
-                family.add_metric(sample.labels, sample.value)
-        yield from families.values()
-
-
-def _family(metric: Metric) -> Any:
-    if metric.kind is Kind.HISTOGRAM:
-        return HistogramMetricFamily(metric.name, metric.text, labels=list(metric.labels))
-    return _FAMILIES[metric.kind](metric.name, metric.text, labels=list(metric.labels))
-
-
-def _buckets(sample: Sample) -> list[tuple[str, float]]:
-    assert isinstance(sample.value, Distribution)
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip((*sample.metric.bounds, "+Inf"), sample.value.counts, strict=True):
-        below += count
-        buckets.append((str(bound), below))
-    return buckets
-
-
 class _Handler(WSGIRequestHandler):
     timeout = CONNECTION_TIMEOUT_S
 
@@ -121,8 +74,7 @@ class _Handler(WSGIRequestHandler):
         """Scrapes are not logged."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingWSGIServer):
     block_on_close = False
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,15 +1,13 @@
 """Spans of the unary calls that a process serves."""
 
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
 import grpc
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from muster_runtime.telemetry.telemetry import Handler
 from muster_runtime.telemetry.tracing import ALWAYS, TRACEPARENT, Tracing, context_from, within
-
-Handler = Callable[[Any, Any], Awaitable[Any]]
 
 CURRENT: ContextVar[Span | None] = ContextVar("muster_span", default=None)
 """The span of what is being done now; what is sent meanwhile belongs to it."""

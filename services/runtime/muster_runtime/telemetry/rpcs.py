@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -10,10 +10,9 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import metadata_pb2, process_pb2
 from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
-from muster_runtime.telemetry.instruments import Counter, Histogram, Sample
+from muster_runtime.telemetry.instruments import Counter, Histogram
 from muster_runtime.telemetry.metric import SHORT_SECONDS, Kind, Metric
-
-Handler = Callable[[Any, Any], Awaitable[Any]]
+from muster_runtime.telemetry.telemetry import Handler, Source
 
 _METHODS = tuple(
     f"{service.name}/{method.name}"
@@ -44,7 +43,7 @@ RPC_DURATION = Metric(
 )
 
 
-class RpcMetrics:
+class RpcMetrics(Source):
     """Counts calls; those of services that are not Muster's, such as health, come under `other`."""
 
     metrics: Sequence[Metric] = (RPCS, RPC_DURATION)
@@ -52,6 +51,7 @@ class RpcMetrics:
     def __init__(self) -> None:
         self._ended = Counter(RPCS)
         self._duration = Histogram(RPC_DURATION)
+        self.instruments = (self._ended, self._duration)
 
     def counted(self, method: str, handler: Handler) -> Handler:
         """A handler of unary calls that is counted.
@@ -83,7 +83,3 @@ class RpcMetrics:
                 duration.observe(now() - began, place)
 
         return call
-
-    async def read(self) -> Sequence[Sample]:
-        """See `Source`."""
-        return [*self._ended.samples(), *self._duration.samples()]
