@@ -10,6 +10,7 @@ import grpc
 import muster
 import pytest
 from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, commit_answer
+from kit.waiting import until
 from muster import MemberState, TopicPartition
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -545,6 +546,27 @@ async def test_closing_gives_commits_up_that_the_log_does_not_take(cluster: Scri
         await asyncio.wait_for(story.member.close(), 60)
         with pytest.raises(muster.CommitFailed):
             await commit
+
+
+@pytest.mark.parametrize("when", ["on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"])
+async def test_a_callback_may_close_the_member(cluster: ScriptedCluster, when: str) -> None:
+    story = Story(cluster)
+
+    async def close(partitions: tuple[TopicPartition, ...]) -> None:
+        story.tell("closes", partitions)
+        await member.close()
+
+    member = muster.Member(story.connection, group_id="g", topics="t", **{when: close}, **FAST)
+    await member.start()
+    if when != "on_partitions_assigned":
+        await until(lambda: bool(member.partitions))
+    if when == "on_partitions_revoked":
+        member.rejoin("test")
+    if when == "on_partitions_lost":
+        cluster.coordinators[0].script["Heartbeat"].append(answer(common.ERROR_CODE_UNKNOWN_MEMBER_ID))
+    await asyncio.wait_for(member.wait(), 20)
+    assert story.words == ["closes"]
+    await story.connection.close()
 
 
 async def test_what_is_not_owned_is_not_committed(cluster: ScriptedCluster) -> None:

@@ -123,6 +123,7 @@ class Member:
         )
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     # What it is
 
@@ -200,12 +201,15 @@ class Member:
 
         Never raises for what servers or networks do; after a failure it does nothing. Where no coordinator
         is left, commits are given up with the end of the member's life, where the log takes none after
-        `rebalance_timeout_ms`, and the goodbye after 5 s.
+        `rebalance_timeout_ms`, and the goodbye after 5 s. In a callback it returns at once: the member closes
+        when that has returned.
         """
         if self._task is None:
             return
         self._standing.closing = reason
         self._standing.news.set()
+        if asyncio.current_task() is self._telling:
+            return  # the member waits for this very task
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
@@ -431,6 +435,7 @@ class Member:
             return True
         partitions = tuple(self._standing.owned)
         task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
+        self._telling = task
         if not await self._waits.watch_over(task, interrupted, limit_ms):
             return False
         if task.cancelled():
