@@ -69,7 +69,10 @@ async def keep_much(caller: Caller, group_id: str, topic: str) -> int:
         request = pb.SyncGroupRequest(
             group_id=group_id, member_id=member_id, generation=joined.generation, assignments=[entry]
         )
-        code = await until(partial(synced, caller, request), "an answer to the leader") - 1
+        try:
+            code = await until(partial(synced, caller, request), "an answer to the leader") - 1
+        except AssertionError as error:
+            raise Broken(f"the leader of {group_id} is told again and again to try again: {error}") from error
     return code
 
 
