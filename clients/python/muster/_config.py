@@ -1,14 +1,13 @@
 """Settings of a member, with Kafka's names and defaults."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from muster_protos import limits
 
 from muster._errors import SettingsError
 from muster.assignors import RANGE, Assignor, resolve
 
-_INSTANCE_ID = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_TOPIC = _INSTANCE_ID
 LONGEST_TIMEOUT_MS = 1_800_000
 DISCONNECT_GRACE_MS = 3_000
 """Of a dynamic member that does not say another."""
@@ -63,7 +62,7 @@ class MemberConfig:
         _between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         _between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
         _between("beat_interval_ms", self.beat_interval_ms, 100, 60_000)
-        _between("disconnect_grace_ms", grace_ms, 0, LONGEST_TIMEOUT_MS)
+        _between("disconnect_grace_ms", grace_ms, 0, limits.DISCONNECT_GRACE_MAX_MS)
         if not isinstance(self.session, bool):
             raise SettingsError("session", f"must be True or False, not {self.session!r}")
         if self.session and 0 < grace_ms < 3 * self.beat_interval_ms:
@@ -82,8 +81,8 @@ class MemberConfig:
             )
         if self.group_instance_id:
             check_name("group_instance_id", self.group_instance_id)
-        _at_most("client_id", self.client_id, 255)
-        _at_most("rack_id", self.rack_id, 255)
+        _at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
+        _at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
         object.__setattr__(self, "assignors", resolve(self.assignors))
 
     @property
@@ -105,7 +104,7 @@ def check_group_id(group_id: str) -> str:
     """
     if not group_id:
         raise SettingsError("group_id", "must not be empty")
-    return _at_most("group_id", group_id, 255)
+    return _at_most("group_id", group_id, limits.ID_MAX_BYTES)
 
 
 def check_name(what: str, name: str) -> str:
@@ -114,8 +113,8 @@ def check_name(what: str, name: str) -> str:
     Raises:
         SettingsError: it breaks the rules for such names.
     """
-    if not _INSTANCE_ID.fullmatch(name) or name in (".", ".."):
-        raise SettingsError(what, f"{name!r}: 1 to 249 letters, digits, '.', '_', '-'; not '.' or '..'")
+    if not limits.is_name(name):
+        raise SettingsError(what, f"{name!r}: must be {limits.NAME_RULE}")
     return name
 
 
@@ -137,7 +136,7 @@ def check_partitions(partitions: int) -> int:
     Raises:
         SettingsError: it is out of bounds.
     """
-    _between("partitions", partitions, 1, 100_000)
+    _between("partitions", partitions, 1, limits.TOPIC_PARTITIONS_MAX)
     return partitions
 
 

@@ -9,21 +9,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from muster_core.events import GroupRequest
+from muster_protos.limits import (
+    DISCONNECT_GRACE_MAX_MS,
+    ID_MAX_BYTES,
+    NAME_MAX_CHARACTERS,
+    NAME_RULE,
+    PROTOCOLS_MAX,
+    REASON_MAX_CHARACTERS,
+    is_name,
+)
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.rpc.refusals import Violation
 
-ID_MAX_BYTES = 255
-INSTANCE_ID_MAX_CHARACTERS = 249
-TOPIC_MAX_CHARACTERS = 249
-REASON_MAX_CHARACTERS = 255
 REQUEST_ID_MAX_BYTES = 64
-PROTOCOLS_MAX = 16
 METADATA_MAX_BYTES = 1 << 19
 ASSIGNMENT_MAX_BYTES = 1 << 20
 REBALANCE_TIMEOUT_MAX_MS = 2**31 - 1
 """As in Kafka, whose clients give it where a member may work on its records for as long as it likes."""
-DISCONNECT_GRACE_MAX_MS = 1_800_000
 LEAVING_MEMBERS_MAX = 1_000
 GROUPS_MAX = 1_000
 PAGE_MAX = 10_000
@@ -42,7 +45,6 @@ _CONTROL = re.compile(
 one of them an id can look like another on a terminal and in a log, or change what the terminal shows."""
 
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _NO_CONTROL = "must not contain control characters, or characters without width"
 
@@ -73,13 +75,8 @@ def _text(
 
 
 def _instance_id(report: Report, field: str, value: str) -> None:
-    if value and (
-        len(value) > INSTANCE_ID_MAX_CHARACTERS or value in {".", ".."} or _NAME.fullmatch(value) is None
-    ):
-        report(
-            field,
-            f"must be 1 to {INSTANCE_ID_MAX_CHARACTERS} of `A-Za-z0-9._-`, and not `.` or `..`",
-        )
+    if value and not is_name(value):
+        report(field, f"must be {NAME_RULE}")
 
 
 def _reason(report: Report, field: str, value: str) -> None:
@@ -155,8 +152,8 @@ def _leave(request: pb.LeaveGroupRequest, report: Report) -> None:
 
 
 def _topic(report: Report, field: str, name: str) -> None:
-    if not name or len(name) > TOPIC_MAX_CHARACTERS or _CONTROL.search(name):
-        report(field, f"must be 1 to {TOPIC_MAX_CHARACTERS} characters without control characters")
+    if not name or len(name) > NAME_MAX_CHARACTERS or _CONTROL.search(name):
+        report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
 
 def _commit(request: pb.OffsetCommitRequest, report: Report) -> None:

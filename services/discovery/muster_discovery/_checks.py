@@ -1,22 +1,14 @@
 """What a request to discovery must look like."""
 
-import re
 from collections.abc import Sequence
 
+from muster_protos.limits import ID_MAX_BYTES, NAME_RULE, TOPIC_PARTITIONS_MAX, is_name
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 GROUP_IDS_MAX = 1_000
-GROUP_ID_MAX_BYTES = 255
-TOPIC_NAME_MAX_CHARACTERS = 249
 TOPIC_NAMES_MAX = 1_000
 REQUEST_ID_MAX_BYTES = 255
-PARTITIONS_MAX = 100_000
-
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_TOPIC_RULE = (
-    f"must be 1 to {TOPIC_NAME_MAX_CHARACTERS} letters, digits, '.', '_' and '-', and neither '.' nor '..'"
-)
 
 
 def check_find(request: discovery_pb2.FindCoordinatorRequest) -> None:
@@ -27,9 +19,9 @@ def check_find(request: discovery_pb2.FindCoordinatorRequest) -> None:
             [Violation("group_ids", f"must have 1 to {GROUP_IDS_MAX:,} entries, has {count:,}")]
         )
     violations = [
-        Violation(f"group_ids[{index}]", f"must be at most {GROUP_ID_MAX_BYTES} bytes long")
+        Violation(f"group_ids[{index}]", f"must be at most {ID_MAX_BYTES} bytes long")
         for index, group_id in enumerate(request.group_ids)
-        if len(group_id) > GROUP_ID_MAX_BYTES or len(group_id.encode()) > GROUP_ID_MAX_BYTES
+        if len(group_id) > ID_MAX_BYTES or len(group_id.encode()) > ID_MAX_BYTES
     ]
     if len(request.seen_epochs) > count:
         violations.append(Violation("seen_epochs", "must have at most as many entries as group_ids"))
@@ -40,8 +32,8 @@ def check_find(request: discovery_pb2.FindCoordinatorRequest) -> None:
 def check_topic(topic: discovery_pb2.Topic) -> None:
     """Raises `InvalidArgument` if a topic's name or number of partitions is not acceptable."""
     violations = _name_violations("topic.name", topic.name)
-    if not 1 <= topic.partitions <= PARTITIONS_MAX:
-        violations.append(Violation("topic.partitions", f"must be from 1 to {PARTITIONS_MAX:,}"))
+    if not 1 <= topic.partitions <= TOPIC_PARTITIONS_MAX:
+        violations.append(Violation("topic.partitions", f"must be from 1 to {TOPIC_PARTITIONS_MAX:,}"))
     if violations:
         raise InvalidArgument(violations)
 
@@ -69,5 +61,4 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _name_violations(field: str, name: str) -> list[Violation]:
-    good = _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
-    return [] if good else [Violation(field, _TOPIC_RULE)]
+    return [] if is_name(name) else [Violation(field, f"must be {NAME_RULE}")]

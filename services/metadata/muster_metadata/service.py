@@ -8,15 +8,15 @@ from muster_core.features import lacking
 from muster_core.log.topics import CHANGE_ID_BYTES, name_of
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
+from muster_protos.limits import ID_MAX_BYTES, TOPIC_PARTITIONS_MAX
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
 
-from muster_metadata.catalog.catalog import MAX_PARTITIONS, name_problem
+from muster_metadata.catalog.catalog import name_problem
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log import steps
-from muster_metadata.log.logs import MAX_NAME_BYTES
 from muster_metadata.log.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
@@ -121,10 +121,10 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         problem = name_problem(name)
         if problem:
             raise InvalidArgument([Violation(kind if kind == "delete" else f"{kind}.name", problem)])
-        if kind != "delete" and not 1 <= getattr(request, kind).partitions <= MAX_PARTITIONS:
+        if kind != "delete" and not 1 <= getattr(request, kind).partitions <= TOPIC_PARTITIONS_MAX:
             return pb.ChangeTopicResponse(
                 error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS,
-                error_message=f"a topic has 1 to {MAX_PARTITIONS} partitions",
+                error_message=f"a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions",
             )
         return await self._metadata.catalog.change(request, context.time_remaining())
 
@@ -196,7 +196,7 @@ def _watcher(request: pb.WatchRequest, context: Any) -> pb.Server:
     """Who watches; one that is older than features does not say."""
     server = request.watcher
     problem = (
-        max(len(server.role), len(server.name), len(server.version)) > MAX_NAME_BYTES
+        max(len(server.role), len(server.name), len(server.version)) > ID_MAX_BYTES
         or len(server.features) > MAX_FEATURES
         or any(len(name) > MAX_FEATURE_LENGTH for name in server.features)
     )

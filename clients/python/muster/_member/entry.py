@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping
 
+from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -22,8 +23,6 @@ from muster._values import TopicPartition
 
 JOIN_SLACK_MS = 5_000
 """By how much a JoinGroup outlasts the rebalance time-out that it waits for."""
-
-REASON_LENGTH = 255
 
 
 class Entry:
@@ -111,7 +110,7 @@ class Entry:
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
             protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
-            reason=harmless(reason)[:REASON_LENGTH],
+            reason=harmless(reason)[:REASON_MAX_CHARACTERS],
             client_id=config.client_id,
             disconnect_grace_ms=config.grace_ms,
             request_id=uuid.uuid4().hex,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
@@ -24,7 +25,7 @@ from muster._errors import (
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
 from muster._member.commits import Committer
-from muster._member.entry import REASON_LENGTH, Entry
+from muster._member.entry import Entry
 from muster._member.leader import Leader
 from muster._member.waits import Closing, Waits
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -361,7 +362,7 @@ class Member:
         if self.config.group_instance_id or not seat.member_id:
             return
         member = pb.LeaveGroupRequest.Member(
-            member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_LENGTH]
+            member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS]
         )
         request = pb.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()

@@ -6,6 +6,8 @@ it in `assignors=`. The rules are Kafka's, so that people find what they know.
 
 from collections.abc import Sequence
 
+from muster_protos.limits import ID_MAX_BYTES, PROTOCOLS_MAX
+
 from muster._errors import SettingsError
 from muster.assignors._range import assign_range
 from muster.assignors._roundrobin import assign_roundrobin
@@ -36,8 +38,8 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
     """
     if isinstance(assignors, str):
         assignors = (assignors,)
-    if not 1 <= len(assignors) <= 16:
-        raise SettingsError("assignors", f"1 to 16 of them, not {len(assignors)}")
+    if not 1 <= len(assignors) <= PROTOCOLS_MAX:
+        raise SettingsError("assignors", f"1 to {PROTOCOLS_MAX} of them, not {len(assignors)}")
     found: dict[str, Assignor] = {}
     for entry in assignors:
         if isinstance(entry, str):
@@ -49,8 +51,8 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
             assignor = BUILT_IN[entry]
         else:
             assignor = entry
-        if not 1 <= len(assignor.name.encode()) <= 255:
-            raise SettingsError("assignors", "a name has 1 to 255 bytes")
+        if not 1 <= len(assignor.name.encode()) <= ID_MAX_BYTES:
+            raise SettingsError("assignors", f"a name has 1 to {ID_MAX_BYTES} bytes")
         if assignor.name in found:
             raise SettingsError("assignors", f"{assignor.name!r} comes twice")
         found[assignor.name] = assignor

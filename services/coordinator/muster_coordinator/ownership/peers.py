@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable, Set
 
 import grpc
 import structlog
+from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as rpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.addresses import Address
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
-
-from muster_coordinator.validation import ID_MAX_BYTES
 
 log = structlog.get_logger()
 

@@ -11,6 +11,7 @@ import structlog
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Detach, Push
+from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import session_pb2 as pb
 from muster_runtime.rpc.refusals import Refused
@@ -23,7 +24,6 @@ from muster_coordinator.session.members import MemberKey, StreamMembers
 from muster_coordinator.session.outbox import Outbox, Queued
 from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
-from muster_coordinator.validation import ID_MAX_BYTES
 
 log = structlog.get_logger()
 

@@ -5,6 +5,7 @@ from functools import partial
 from hashlib import sha256
 from uuid import UUID
 
+from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
@@ -29,8 +30,8 @@ _SUPERSEDED = "the member has joined again since: member_seq is lower than that 
 
 _ANSWERED = "the join was answered with a generation that is over; join again with a higher member_seq"
 
-_NAME_MAX_BYTES = 255 - 1 - 36
-"""What a member id, which has at most 255 bytes, has before its UUID."""
+_NAME_MAX_BYTES = ID_MAX_BYTES - 1 - 36
+"""What a member id has before its UUID."""
 
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 

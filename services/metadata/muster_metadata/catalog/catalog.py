@@ -1,7 +1,6 @@
 """The topic catalog: a log of its own, claimed by the instance that changes it."""
 
 import asyncio
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import structlog
 from muster_core.features import Feature
 from muster_core.log.topics import NotUnderstood, Topics
 from muster_core.position import Position
+from muster_protos.limits import NAME_RULE, is_name
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -22,17 +22,13 @@ from muster_metadata.nodes.entries import End, Entry
 
 log = structlog.get_logger()
 
-MAX_PARTITIONS = 100_000
-NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _PAUSE_S = 0.05
 
 
 def name_problem(name: str) -> str:
     """Why a topic cannot have this name; empty: it can."""
-    if NAME.fullmatch(name) and name not in (".", ".."):
-        return ""
-    return "a topic's name has 1 to 249 letters, digits, '.', '_' and '-', and is not '.' or '..'"
+    return "" if is_name(name) else f"a topic's name must be {NAME_RULE}"
 
 
 _UNAVAILABLE = pb.ChangeTopicResponse(

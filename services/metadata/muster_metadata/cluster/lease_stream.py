@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 from muster_core.features import lacking
+from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -20,7 +21,6 @@ from muster_metadata.nodes.reply import Status
 
 log = structlog.get_logger()
 
-MAX_NAME_BYTES = 255
 MAX_FEATURES = 1_000
 MAX_FEATURE_LENGTH = 63
 MAX_LEASE_MS = 60_000
@@ -41,12 +41,12 @@ _NO_SUCH_NAME = frozenset(
 
 def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
     """What is wrong with a renewal; empty: nothing."""
-    if not 1 <= len(request.node_id.encode()) <= MAX_NAME_BYTES:
-        return "node_id must have 1 to 255 bytes"
-    if not 1 <= len(request.session.encode()) <= MAX_NAME_BYTES:
-        return "session must have 1 to 255 bytes"
-    if not 1 <= len(request.host.encode()) <= MAX_NAME_BYTES or not 1 <= request.port <= 65_535:
-        return "host must have 1 to 255 bytes and port must be 1 to 65535"
+    if not 1 <= len(request.node_id.encode()) <= ID_MAX_BYTES:
+        return f"node_id must have 1 to {ID_MAX_BYTES} bytes"
+    if not 1 <= len(request.session.encode()) <= ID_MAX_BYTES:
+        return f"session must have 1 to {ID_MAX_BYTES} bytes"
+    if not 1 <= len(request.host.encode()) <= ID_MAX_BYTES or not 1 <= request.port <= 65_535:
+        return f"host must have 1 to {ID_MAX_BYTES} bytes and port must be 1 to 65535"
     if len(request.features) > MAX_FEATURES or any(
         len(name) > MAX_FEATURE_LENGTH for name in request.features
     ):
@@ -201,7 +201,7 @@ class Leases:
             counter=0,
             host=request.host,
             port=request.port,
-            version=request.version[:MAX_NAME_BYTES],
+            version=request.version[:ID_MAX_BYTES],
             draining=request.state == discovery_pb2.COORDINATOR_STATE_DRAINING,
             released=request.release,
             serving=tuple((served.shard, served.epoch) for served in request.serving),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
+from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata.log import steps
@@ -14,8 +15,6 @@ from muster_metadata.nodes.entries import End, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
-
-MAX_NAME_BYTES = 255
 
 Claimed = Callable[[int, int, str, str], None]
 
@@ -134,8 +133,8 @@ class Logs:
 
 
 def _claim_problem(step: pb.ClaimStep) -> str:
-    if not 1 <= len(step.node_id.encode()) <= MAX_NAME_BYTES:
-        return "node_id must have 1 to 255 bytes"
+    if not 1 <= len(step.node_id.encode()) <= ID_MAX_BYTES:
+        return f"node_id must have 1 to {ID_MAX_BYTES} bytes"
     if len(step.nonce) != 16:
         return "the nonce of a claim must have 16 bytes"
     return "" if step.above_epoch < HIGHEST_EPOCH else f"above_epoch must be below {HIGHEST_EPOCH}"

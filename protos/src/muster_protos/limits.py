@@ -1,0 +1,35 @@
+"""Sizes and names that both sides of the wire agree on.
+
+A server refuses what breaks them; a client says so before the call. What only a server bounds stands there.
+"""
+
+import re
+from typing import Final
+
+ID_MAX_BYTES: Final = 255
+"""Ids and names in UTF-8: of groups, members, clients, protocols, processes."""
+
+NAME_MAX_CHARACTERS: Final = 249
+"""Names of topics and static ids, as in Kafka."""
+
+REASON_MAX_CHARACTERS: Final = 255
+"""What a member says about its join or its leaving."""
+
+PROTOCOLS_MAX: Final = 16
+"""Protocols of a join."""
+
+TOPIC_PARTITIONS_MAX: Final = 100_000
+"""Partitions of a topic."""
+
+DISCONNECT_GRACE_MAX_MS: Final = 1_800_000
+"""Longest disconnect grace."""
+
+NAME_RULE: Final = f"1 to {NAME_MAX_CHARACTERS} letters, digits, '.', '_' and '-', and neither '.' nor '..'"
+"""`is_name` in words."""
+
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX_CHARACTERS}}}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a topic or a static member may have this name (Kafka's rule for topics)."""
+    return _NAME.fullmatch(text) is not None and text not in {".", ".."}
