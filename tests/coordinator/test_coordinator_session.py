@@ -495,7 +495,11 @@ async def test_who_breaks_the_protocol_is_told_and_cut_off(
     assert words in await refused(session)
 
 
-@pytest.mark.parametrize(("body", "words"), [(b"\xff\xff", "not a valid"), (bytes(9 << 20), "larger than")])
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b"\xff\xff", "not a valid"), (bytes(9 << 20), "larger than")],
+    ids=["no message", "too large"],  # pytest hands the id on in the environment of what the test starts
+)
 async def test_garbage_is_refused(cluster: RealCluster, body: bytes, words: str) -> None:
     _, caller = await one(cluster)
     method: Any = caller.channel.stream_stream(
