@@ -175,6 +175,18 @@ def test_life_goes_by_what_the_membership_hangs_on() -> None:
     assert standing.life.ends_at_ms == 5_497
 
 
+def test_what_is_heard_about_an_earlier_seat_changes_nothing() -> None:
+    standing = Standing(Life(45_000, 3_000), seat=Seat("m", 4))
+    standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))
+    assert standing.life.ends_at_ms == 0
+    began_ms = boot_ms()
+    standing.hear(Pulse(Seat("m", 4), 0, sent_ms=began_ms, on_stream=True))
+    for code, unsure in ((0, False), (15, True), (27, False)):
+        standing.hear(Pulse(Seat("m", 3), code, sent_ms=began_ms + 1, on_stream=True, unsure=unsure))
+    assert standing.life.ends_at_ms == began_ms + 2_997
+    assert not standing.life.rebalancing
+
+
 def test_a_beat_wakes_nobody_who_holds_his_partitions() -> None:
     standing = Standing(Life(45_000, 3_000), seat=Seat("m", 3), holding=True)
     standing.hear(Pulse(Seat("m", 3), 0, sent_ms=1_000, on_stream=True))

@@ -9,7 +9,7 @@ import grpc
 import muster
 import pytest
 import pytest_asyncio
-from client.client_scripted import TOKEN, ScriptedCluster
+from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
@@ -291,6 +291,31 @@ async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(w
     await first
     with pytest.raises(muster.CommitFailed):
         await second
+    assert len(a.requests("OffsetCommit")) == 1
+
+
+async def test_a_commit_is_not_repeated_once_its_member_has_another_seat(world: World) -> None:
+    a, answered = world.a, asyncio.Event()
+    member = await world.join()
+
+    async def later(request: Any) -> Any:
+        await answered.wait()
+        return commit_answer(request, common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)
+
+    a.script["OffsetCommit"].append(later)
+    commit = asyncio.create_task(member.commit({ALL[0]: 1}))
+    await a.until("OffsetCommit")
+    news = session.Fenced(
+        group_id="g",
+        member_id=member.member_id,
+        error_code=common.ERROR_CODE_ILLEGAL_GENERATION,
+        shard_epoch=1,
+    )
+    await a.streams[0].say(fenced=news)
+    await world.told_so("assigned", "lost", "assigned")
+    answered.set()
+    with pytest.raises(muster.CommitFailed):
+        await commit
     assert len(a.requests("OffsetCommit")) == 1
 
 

@@ -54,13 +54,23 @@ def test_a_shard_that_is_loaded_again_and_again_waits_longer_each_time() -> None
     faults = Faults.not_kept()
     now_ms, waited = 1_000, list[int]()
     for number in range(9):
-        faults.judge(0, failure(f"g{number}"), now_ms)
+        faults.judge(0, failure(f"g{number}"), now_ms, load_ms=2_000)
         waited.append(max(faults.not_before_ms(0) - now_ms, 0))
         now_ms += waited[-1]
     assert waited == [0, 0, 0, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000]
     assert faults.not_before_ms(1) == 0, "another shard"
     faults.judge(0, failure("late"), now_ms + 120_000)
     assert faults.not_before_ms(0) < now_ms + 120_000, "it has been quiet since"
+
+
+@pytest.mark.parametrize(("load_ms", "longest_ms"), [(0, 1_000), (50, 1_000), (200, 3_800), (2_000, 15_000)])
+def test_a_shard_that_is_loaded_quickly_does_not_stay_away_for_long(load_ms: int, longest_ms: int) -> None:
+    """Its loads cost little, and its other groups are not served meanwhile."""
+    faults = Faults.not_kept()
+    now_ms = 1_000
+    for number in range(12):
+        faults.judge(0, failure(f"g{number}"), now_ms, load_ms)
+    assert faults.not_before_ms(0) - now_ms == longest_ms
 
 
 def test_a_quarantine_is_bounded() -> None:

@@ -51,6 +51,16 @@ async def test_a_shard_that_was_claimed_during_a_suspension_is_dropped(cluster: 
     assert only.serving[0] == 1
 
 
+async def test_an_owner_of_a_quiet_shard_finds_out_that_its_claim_stands_no_more(
+    cluster: MemoryCluster,
+) -> None:
+    """A claimant took a promise and died: without this nobody would claim before somebody writes."""
+    only = await cluster.add("a", quiet_log_ms=100)
+    await owns(only, SHARDS)
+    cluster.store.fence(1)
+    await claimed_again(only, 1, 2)
+
+
 @pytest.mark.brief_lease
 async def test_a_drain_without_a_lease_does_not_wait_for_successors(cluster: MemoryCluster) -> None:
     first = await cluster.add("a", drain_limit_ms=600_000)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -17,10 +18,12 @@ from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
 from muster_core.events import Request
 from muster_core.shard import Shard
+from muster_metadata.nodes.reply import Status
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
 
@@ -281,3 +284,18 @@ async def test_a_shard_is_loaded_again_while_an_append_of_it_is_open(
     assert again.phase in (Phase.LOADING, Phase.SERVING)
     assert await commit in (error_code.NONE, error_code.COORDINATOR_NOT_AVAILABLE)
     await committed_again(caller, group_id, joined)
+
+
+async def test_a_node_is_filled_again_though_another_one_promised_to_a_claimant_that_died(
+    real: RealCluster,
+) -> None:
+    """Nobody uses the shard, and its claim has no majority without the node that lost its data."""
+    owner = await real.add("a", quiet_log_ms=200)
+    await owns(owner, SHARDS)
+    first = real.servers[0].metadata.quorum.nodes[0]
+    shard, epoch = next(iter(owner.serving.items()))
+    assert (await first.prepare(shard, epoch + 1, secrets.token_bytes(16), b"tag")).status is Status.OK
+    async with Redis.from_url(real.nodes[2].url) as client:
+        await client.flushall()
+        for number in range(SHARDS):
+            await until(partial(client.exists, f"muster:{{{number}}}:log"), "the log is filled again")

@@ -260,6 +260,20 @@ async def test_a_hand_over_finishes_appends_then_stores_the_handoff_then_sends_c
     assert not bench.log.open
 
 
+async def test_a_hand_over_that_is_under_way_goes_on_when_the_process_gives_all_its_shards_up(
+    bench: Bench,
+) -> None:
+    successor = common_pb2.Coordinator(node_id="b", host="h", port=1, shard_epoch=1)
+    moving = asyncio.ensure_future(bench.shard.hand_over(successor))
+    await until(lambda: bool(bench.log.open))
+    giving_up = asyncio.ensure_future(bench.shard.hand_over(None))
+    await asyncio.sleep(0)
+    assert bench.shard.phase is Phase.HANDING_OVER
+    await bench.log.answer()
+    await asyncio.gather(moving, giving_up)
+    assert (bench.shard.phase, bench.shard.successor) == (Phase.GONE, successor)
+
+
 async def test_a_hand_over_does_not_wait_for_ever_for_a_log_that_is_silent(bench: Bench) -> None:
     commit = bench.commit(1)
     await until(lambda: bool(bench.log.open))

@@ -413,12 +413,29 @@ async def test_nothing_is_trimmed_while_the_wall_clock_is_not_trusted() -> None:
         log.kept.trimmed = NOWHERE
 
 
+async def test_nothing_is_summed_up_that_ends_before_the_owners_claim() -> None:
+    """It may be a history that the owner's log does not go on from, where an accepted loss cut it."""
+    log = KeptLog(NothingRead())
+    await log.taker._take(cast(OwnedShard, log), log.kept)
+    assert log.steps == []
+
+
+class NothingRead(Loader):
+    """The nodes have not heard yet how far this owner's log is acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Callable[[int], Any], None), 1, GroupConfig())
+
+    async def preload(self, image: LogImage) -> None:
+        """Leaves it as it is."""
+
+
 class KeptLog:
     """A shard with two snapshots, and a log client that says yes."""
 
     number = 0
 
-    def __init__(self) -> None:
+    def __init__(self, loader: Loader | None = None) -> None:
         self.now = Now(0, WALL_MS)
         self.steps: list[internal.TrimStep] = []
         image = LogImage(0, GroupConfig())
@@ -429,7 +446,7 @@ class KeptLog:
         self.kept = KeptSnapshots(log, image)
         self.kept.marker = internal.LogEnd(position=Position(1, 901).to_proto(), hash=bytes(32))
         pace = SnapshotPace(retention_ms=1)
-        self.taker = SnapshotTaker(dict, cast(Loader, None), self, lambda: self.now, pace)
+        self.taker = SnapshotTaker(dict, cast(Loader, loader), self, lambda: self.now, pace)
 
     def submit(self, shard: int, step: Step) -> "asyncio.Future[internal.LogResult]":
         assert isinstance(step, internal.TrimStep)

@@ -2,6 +2,7 @@
 
 import pytest
 from google.protobuf.message import Message
+from kit.core_audit import broken_promises
 from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.log.chain import chain_hash
@@ -270,6 +271,18 @@ def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatc
         cluster.advance(9_999)
         assert (first.heartbeat(), second.heartbeat()) == (0, 0)
         deadline_ms = cluster.deadline_ms
+
+
+def test_the_stamps_of_a_clock_that_was_set_back_accuse_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = VirtualShard()
+    first, _ = settled(cluster, "a", "b")
+    monkeypatch.setattr("kit.virtual_shard.WALL_MS", WALL_MS - 5_000)
+    cluster.advance(9_000)
+    assert first.heartbeat() == 0
+    cluster.advance(2_000)
+    left = [record.member_left for _, record in cluster.log if record.HasField("member_left")]
+    assert [message.clock_moved for message in left] == [True]
+    assert broken_promises(cluster) == []
 
 
 def test_the_chain_hash_covers_everything() -> None:

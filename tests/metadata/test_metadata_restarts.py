@@ -313,6 +313,16 @@ async def test_a_second_loss_of_a_node_is_waited_for_again(tmp_path: Path) -> No
             assert await repairer.repair(quorum.nodes[2], held) is Repaired.LATER
 
 
+async def test_a_node_that_does_not_answer_is_not_taken_for_one_that_forgets(tmp_path: Path) -> None:
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        node = cluster[0].server.metadata.quorum.nodes[0]
+        assert node.steps.run.endswith("/always")
+        await cluster.nodes[0].kill()
+        await until(lambda: not node.tables.connected, "it is away")
+        await node.look()
+        assert node.steps.run.endswith("/always")
+
+
 async def test_a_shorter_log_of_a_later_epoch_is_not_claimed(tmp_path: Path) -> None:
     """It lacks what was acknowledged, although its last position is the higher one."""
     async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from model.forgetting import FORGETS, Forgetting
+from model.reduction import reduced
 from model.state import Bounds, Coordinator, Entry, Message, Node, Rules, State, View, name_of, spend
 
 RECORDS, CLAIMS, CRASHES, LATE, WIPES, TRIMS = range(6)
@@ -60,7 +61,7 @@ class Model(Forgetting):
     def initial(self) -> State:
         """All nodes hold the Claim of the first coordinator, which owns the log."""
         bounds = self.bounds
-        claim = self.entry(Entry(1, 1, "claim", 0, 0, -1))
+        claim = self.entry(Entry(1, 1, "claim", 0, -1))
         first = Node(1, (1, 0), (claim,), noted=self.rules.noted or not bounds.unnoted)
         count = 1 + max(node for view in self.views for node in view.nodes)
         nodes = tuple(first if node < 3 else EMPTY for node in range(count))
@@ -77,11 +78,15 @@ class Model(Forgetting):
         return State(nodes, (owner, other), claim, False, (), left)
 
     def canonical(self, state: State) -> State:
-        """The one state that stands for all that differ from it in the numbers of the nodes alone."""
+        """The one state that stands for all that differ from it in nothing that matters.
+
+        That is the numbers of nodes that are alike, and what nobody can come to know any more.
+        """
+        state = reduced(state, self.rules, self.bounds)
         alike = self._alike
         if not alike:
             return state
-        marks = [self._mark(state, node) for node in alike]
+        marks = self._marks(state)
         order = sorted(range(len(alike)), key=marks.__getitem__)
         if order == list(range(len(alike))):
             return state
@@ -104,23 +109,19 @@ class Model(Forgetting):
             late=tuple(sorted(message._replace(node=target[message.node]) for message in state.late)),
         )
 
-    def _mark(self, state: State, node: int) -> tuple[object, ...]:
-        """Everything that concerns one node."""
-        told = tuple(
-            (
-                coordinator.known[node],
-                [log for other, log in coordinator.seen if other == node],
-                [wipes for other, wipes in coordinator.empties if other == node],
-                [log for other, log in coordinator.raising if other == node],
-                [floor for other, floor in coordinator.lowering if other == node],
-            )
-            for coordinator in state.coordinators
-        )
-        return (
-            state.nodes[node],
-            told,
-            sorted(message[1:] for message in state.late if message.node == node),
-        )
+    def _marks(self, state: State) -> list[list[object]]:
+        """Everything that concerns each of the nodes that are alike."""
+        alike = self._alike
+        marks: list[list[object]] = [[state.nodes[node]] for node in alike]
+        for coordinator in state.coordinators:
+            heard = (coordinator.seen, coordinator.empties, coordinator.raising, coordinator.lowering)
+            for place, node in enumerate(alike):
+                marks[place].append(coordinator.known[node])
+                marks[place] += [[said for other, said in some if other == node] for some in heard if some]
+        if state.late:
+            for place, node in enumerate(alike):
+                marks[place].append(sorted(message[1:] for message in state.late if message.node == node))
+        return marks
 
     def entry(self, entry: Entry) -> int:
         """The number of an entry; the same entry always has the same."""
@@ -203,7 +204,15 @@ class Model(Forgetting):
     # -- what can happen ---------------------------------------------------------------------------------
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Every step that is possible, with what it is and where it leads."""
+        """Every step that is possible, with what it is and where it leads.
+
+        What can be acknowledged is, before anything else happens: nothing else becomes impossible by that,
+        and what is acknowledged must last.
+        """
+        for index in range(len(state.coordinators)):
+            if acknowledged := self._acknowledgement(state, index):
+                yield acknowledged
+                return
         for index in range(len(state.coordinators)):
             yield from self._coordinator(state, index)
         for message in state.late:
@@ -278,7 +287,7 @@ class Model(Forgetting):
             taken = max(logs, key=self.end) if self.rules.best else logs[0]
             before = taken[-1] if taken else -1
             offset = self.end(taken)[1] + 1
-            claim = self.entry(Entry(coordinator.epoch, offset, "claim", index, coordinator.nonce, before))
+            claim = self.entry(Entry(coordinator.epoch, offset, "claim", coordinator.nonce, before))
             done = 0 if self.rules.claim_first else self.end(taken)[1]
             owning = coordinator._replace(mode="own", seen=(), log=(*taken, claim), done=done)
             after = self._set(state, index, owning)
@@ -291,7 +300,7 @@ class Model(Forgetting):
         view = self.views[coordinator.view]
         last = self.end(coordinator.log)[1]
         if state.left[RECORDS] and coordinator.done == last:
-            record = self.entry(Entry(coordinator.epoch, last + 1, "record", index, 0, coordinator.log[-1]))
+            record = self.entry(Entry(coordinator.epoch, last + 1, "record", 0, coordinator.log[-1]))
             writing = coordinator._replace(log=(*coordinator.log, record))
             after = self._set(spend(state, RECORDS), index, writing)
             yield f"{name_of(index)} writes {self.show(record)}", after
@@ -303,19 +312,27 @@ class Model(Forgetting):
             elif state.nodes[node].configuration == 0 and node != self.bounds.dead:
                 yield from self._rebuild(state, index, node)
             yield from self._lower(state, index, node)
+        if self.bounds.trims:
+            yield from self._trim(state, index)
+
+    def _acknowledgement(self, state: State, index: int) -> Step | None:
+        """An owner hears that enough nodes have more than it has acknowledged; None: they have not."""
+        coordinator = state.coordinators[index]
+        if coordinator.mode != "own":
+            return None
+        view = self.views[coordinator.view]
         confirmed = sorted((coordinator.known[node] for node in view.nodes), reverse=True)
-        have = min(confirmed[view.majority - 1 if self.rules.committed else 0], last)
+        have = min(confirmed[view.majority - 1 if self.rules.committed else 0], self.end(coordinator.log)[1])
         own_claim = next(
             self.entries[entry].offset
             for entry in coordinator.log
             if self.entries[entry].nonce == coordinator.nonce and self.entries[entry].kind == "claim"
         )
-        if have > coordinator.done and (have >= own_claim or not self.rules.claim_first):
-            entry = next(entry for entry in coordinator.log if self.entries[entry].offset == have)
-            after = self._acknowledge(self._set(state, index, coordinator._replace(done=have)), entry)
-            yield f"{name_of(index)} acknowledges up to {self.show(entry)}", after
-        if self.bounds.trims:
-            yield from self._trim(state, index)
+        if have <= coordinator.done or (have < own_claim and self.rules.claim_first):
+            return None
+        entry = next(entry for entry in coordinator.log if self.entries[entry].offset == have)
+        after = self._acknowledge(self._set(state, index, coordinator._replace(done=have)), entry)
+        return f"{name_of(index)} acknowledges up to {self.show(entry)}", after
 
     def _send(self, state: State, index: int, node: int) -> Iterator[Step]:
         """Append or one step of a repair, seen from what the node holds now."""
@@ -469,7 +486,7 @@ class Model(Forgetting):
                         there = after.nodes[node]
                         after = self._node(after, node, there._replace(snapshots=(*there.snapshots, upto)))
                     marker = self.entry(
-                        Entry(coordinator.epoch, last + 1, "marker", index, upto, coordinator.log[-1])
+                        Entry(coordinator.epoch, last + 1, "marker", upto, coordinator.log[-1])
                     )
                     writing = coordinator._replace(log=(*coordinator.log, marker))
                     yield (
@@ -545,6 +562,7 @@ class Model(Forgetting):
         return state._replace(nodes=(*state.nodes[:node], there, *state.nodes[node + 1 :]))
 
     def show(self, number: int) -> str:
-        """An entry in a word."""
+        """An entry in a word. The nonce tells claims apart."""
         entry = self.entries[number]
-        return f"{entry.kind} {entry.epoch}-{entry.offset} of {name_of(entry.by)}"
+        nonce = f" (nonce {entry.nonce})" if entry.kind == "claim" else ""
+        return f"{entry.kind} {entry.epoch}-{entry.offset}{nonce}"

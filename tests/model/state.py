@@ -124,7 +124,6 @@ class Entry(NamedTuple):
     epoch: int
     offset: int
     kind: str
-    by: int
     nonce: int
     before: int
 

@@ -11,13 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kit.metadata_instances import Writer, metadata_cluster, records
+from kit.metadata_instances import Instance, Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from safety.forgotten_promise import slow_once
 
 DELAY_S = 2.0
+
+
+async def won(writer: Writer, instance: Instance) -> pb.LogResult:
+    """Claims until the outcome is known, as a coordinator does: on a slow machine one attempt may run out."""
+    while True:
+        result = await writer.claim(instance)
+        if result.outcome != pb.LOG_OUTCOME_UNKNOWN:
+            return result
 
 
 async def main() -> None:
@@ -52,7 +60,7 @@ async def main() -> None:
             slow_once(to_claimant[1], "prepare", ask_s=2.5)
             slow_once(to_claimant[2], "append", answer_s=3)
             claimant = Writer(0, "c-4")
-            claiming = asyncio.create_task(claimant.claim(second))
+            claiming = asyncio.create_task(won(claimant, second))
 
             async def promised() -> bool:
                 return await client.hget("muster:{0}:promise", "epoch") == b"%d" % (owner.epoch + 1)

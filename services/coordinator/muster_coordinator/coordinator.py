@@ -198,6 +198,7 @@ class Coordinator:
                 settle_ms=settings.settle_ms,
                 moves_max=settings.moves_max,
                 drain_limit_ms=settings.drain_limit_ms,
+                quiet_ms=settings.quiet_log_ms,
             ),
         )
         taker = SnapshotTaker(lambda: ownership.shards, loader, log_client, now, self._pace)

@@ -93,6 +93,14 @@ class CoordinatorSettings(Settings):
     moves_max: int = Field(
         default=16, ge=1, le=1_000, description="Claims and hand-overs in flight at a time."
     )
+    quiet_log_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=600_000,
+        description=(
+            "A shard that wrote and read nothing for this long asks the log whether it is still owned here."
+        ),
+    )
     drain_limit_ms: int = Field(
         default=10_000,
         ge=0,

@@ -289,7 +289,7 @@ class Shard:
 
     def _begin(self, now: Now) -> None:
         context = self._context
-        context.now = now
+        context.pass_time(now)
         context.effects = Effects()
         context.working_on = None
 

@@ -19,6 +19,7 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.catalog.snapshots import CatalogSnapshots
 from muster_metadata.cluster.features import Features
 from muster_metadata.cluster.followers import Followers
+from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.lease_stream import Leases
 from muster_metadata.cluster.leases import LeaseObserver
 from muster_metadata.cluster.membership import Membership
@@ -74,7 +75,7 @@ class Metadata:
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum, lambda: bool(self.catalog.features))
         self.view = ClusterView(LeaseObserver(settings.lease_ms), boot_ms)
-        repairer = Repairer(self.quorum, settings.rebuild_delay_ms)
+        repairer = Repairer(self.quorum, settings.rebuild_delay_ms, furnish=LeaseCopies(self.quorum).copy_to)
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)
         self._patrol = Patrol(self.quorum, self.upkeep)

@@ -18,9 +18,13 @@ _RELOADS_MAX = 3
 _QUARANTINE_MAX = 10_000
 
 PAUSE_MS = 1_000
-"""How long a shard that was loaded again too often within a minute waits; doubled for each further time."""
+"""How long a shard that was loaded again too often within a minute waits; doubled for each further time.
+
+But no longer than makes its loads a twentieth of the time: its other groups wait as well.
+"""
 
 _PAUSE_MAX_MS = 15_000
+_PAUSES_PER_LOAD = 19
 _COUNTED = 16
 
 
@@ -104,7 +108,7 @@ class Faults:
         """
         return self._not_before_ms.get(shard, 0)
 
-    def judge(self, shard: int, failure: Failure, now_ms: int) -> tuple[Verdict, Fault]:
+    def judge(self, shard: int, failure: Failure, now_ms: int, load_ms: int = 0) -> tuple[Verdict, Fault]:
         """Notes a failure, keeps its event, and decides.
 
         A group is put in quarantine when it fails again; at once where its shard was loaded again three times
@@ -115,11 +119,12 @@ class Faults:
             shard: the shard.
             failure: what happened.
             now_ms: the boot clock.
+            load_ms: how long the last load of the shard took.
         """
         group_id = failure.group_id
         known = (shard, group_id) in self._faults
         fault = self.note(shard, failure)
-        self._space_out(shard, now_ms)
+        self._space_out(shard, now_ms, load_ms)
         if group_id and group_id not in self._quarantine[shard]:
             restless = _within_a_minute(self._reloads[shard], now_ms) > _RELOADS_MAX
             if not known and not restless:
@@ -133,10 +138,11 @@ class Faults:
             return Verdict.FAIL, fault
         return Verdict.RELOAD, fault
 
-    def _space_out(self, shard: int, now_ms: int) -> None:
+    def _space_out(self, shard: int, now_ms: int, load_ms: int) -> None:
         too_many = _within_a_minute(self._failures[shard], now_ms) - _RELOADS_MAX
         if too_many > 0:
-            pause_ms = min(PAUSE_MS << (too_many - 1), _PAUSE_MAX_MS)
+            most_ms = max(PAUSE_MS, min(load_ms * _PAUSES_PER_LOAD, _PAUSE_MAX_MS))
+            pause_ms = min(PAUSE_MS << (too_many - 1), most_ms)
             self._not_before_ms[shard] = now_ms + pause_ms
 
     def _put_in_quarantine(self, shard: int, group_id: str) -> None:

@@ -76,6 +76,7 @@ class ShardLog:
     Attributes:
         end: the last entry that is acknowledged.
         written_bytes: about how much was written behind the Claim.
+        confirmed: number of steps that a majority confirmed.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ShardLog:
         self.claim_nonce = claim_nonce
         self.end = end
         self.written_bytes = 0
+        self.confirmed = 0
         self._log = log
         self._nonces = nonces
         self._on_done = on_done
@@ -232,6 +234,7 @@ class ShardLog:
         if result.outcome != pb.LOG_OUTCOME_OK:
             self._stop(LogStopped(result.outcome, result.message, result.epoch))
             return
+        self.confirmed += 1
         sent, self._sent = self._sent, []
         barriers, self._barriers_of_step = self._barriers_of_step, []
         if sent:

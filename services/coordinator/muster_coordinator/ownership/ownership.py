@@ -46,6 +46,7 @@ class OwnershipPace:
         retry_max_ms: longest such pause.
         stale_row_ms: how long owner rows that name this process after it gave a shard up are disbelieved.
         drain_limit_ms: how long a draining process waits for its shards to be pulled.
+        quiet_ms: a shard whose log confirmed nothing for so long asks whether its claim still stands.
     """
 
     tick_ms: int = 250
@@ -58,6 +59,7 @@ class OwnershipPace:
     retry_max_ms: int = 5_000
     stale_row_ms: int = 2_000
     drain_limit_ms: int = 10_000
+    quiet_ms: int = 10_000
 
 
 class Ownership(ShardListener):
@@ -110,7 +112,7 @@ class Ownership(ShardListener):
         self._known_addresses: frozenset[Address] = frozenset()
         self._catching_up: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._ticker: asyncio.Task[None] | None = None
+        self._tickers: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
         self._emptied = asyncio.Event()
         self._handoffs = asyncio.Semaphore(pace.handoffs_max)
@@ -125,7 +127,11 @@ class Ownership(ShardListener):
     def start(self) -> None:
         """Begins to reconcile, on every change of the view and on a tick."""
         self._unsubscribe = self._view.subscribe(self.reconcile)
-        self._ticker = asyncio.get_running_loop().create_task(self._tick_forever(), name="ownership")
+        loop = asyncio.get_running_loop()
+        self._tickers = [
+            loop.create_task(self._tick_forever(), name="ownership"),
+            loop.create_task(self._ask_quiet_logs(), name="quiet-logs"),
+        ]
 
     async def drain(self) -> None:
         """Lets successors pull all shards; gives up the rest after a limit, or if nobody can take them."""
@@ -151,9 +157,7 @@ class Ownership(ShardListener):
         self._unsubscribe()
         if self._joining is not None:
             self._joining.cancel()
-        tasks = [*self._tasks.values(), *self._background]
-        if self._ticker is not None:
-            tasks.append(self._ticker)
+        tasks = [*self._tasks.values(), *self._background, *self._tickers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -471,6 +475,18 @@ class Ownership(ShardListener):
             except Exception:
                 log.exception("reconcile_failed")
             await asyncio.sleep(self._pace.tick_ms / 1000)
+
+    async def _ask_quiet_logs(self) -> None:
+        """Finds out about claims that stand no more where nobody writes or reads.
+
+        Nodes that promised to a claimant that died keep a node that lost its data from being filled, until
+        the next claim; without this one nobody would make it.
+        """
+        while True:
+            await asyncio.sleep(self._pace.quiet_ms / 1000)
+            for shard in tuple(self.shards.values()):
+                if shard.phase is Phase.SERVING and not shard.suspended and shard.was_quiet():
+                    self._in_background(shard.verify())
 
     def _now_ms(self) -> int:
         return self._shared.now().boot_ms

@@ -66,7 +66,7 @@ class OwnedShard:
 
     Attributes:
         reloads: whether it is gone because its state was dropped, to be claimed and loaded here again.
-        load_ms: how long its load took, once it is served.
+        load_ms: how long its load took, to its end or to where it failed.
         loaded_records: how many records the load replayed.
     """
 
@@ -158,6 +158,7 @@ class OwnedShard:
                 self._fail(str(error))
             raise
         except LoadFailed as error:
+            self.load_ms = shared.now().boot_ms - began_ms
             if error.failure is not None:
                 self._core_failed(error.failure)
             else:
@@ -172,6 +173,7 @@ class OwnedShard:
         pushed = partial(self._listener.pushed, self)
         outlets = Outlets(pushed, self.refuse, self._core_failed, self._log_stopped)
         self._served = ServedShard(self.number, self.epoch, nonce, end, image, shared, outlets)
+        self.load_ms = shared.now().boot_ms - began_ms
         self._become(Phase.SERVING)
         self._served.begin(shared.features())
         if not self.serving:
@@ -180,7 +182,6 @@ class OwnedShard:
         if catalog is not None:
             self.tell(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
         self.loaded_records = image.records
-        self.load_ms = shared.now().boot_ms - began_ms
         log.info(
             "shard_loaded",
             shard=self.number,
@@ -352,14 +353,22 @@ class OwnedShard:
         """Asks a majority whether the claim still stands; if it does not, the shard is unloaded."""
         return await self._confirmed()
 
+    def was_quiet(self) -> bool:
+        """Whether its log has confirmed nothing since this was asked last."""
+        return self._served is not None and self._served.was_quiet()
+
     # --- giving it up
 
     async def hand_over(self, successor: common_pb2.Coordinator | None) -> None:
         """Finishes appends, stores the Handoff record, and sends the callers to the successor.
 
+        One that is under way already is waited for: it has a successor, and its record may be on its way.
+
         Args:
             successor: who claims it next; None: anybody.
         """
+        if self.phase is Phase.HANDING_OVER:
+            await self._wait_phase(self._shared.handoff_wait_ms)
         served = self._served
         if served is None or self.phase is not Phase.SERVING:
             self.unload(successor)
@@ -403,7 +412,7 @@ class OwnedShard:
     def _core_failed(self, failure: Failure) -> None:
         """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
         shared = self._shared
-        verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms)
+        verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms, self.load_ms)
         told = self._tell_failure(failure, fault, verdict)
         match verdict:
             case Verdict.RELOAD:

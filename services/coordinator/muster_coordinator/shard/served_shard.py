@@ -129,6 +129,7 @@ class ServedShard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._timeless = False
+        self._confirmed_before = -1
 
     @property
     def open_calls(self) -> int:
@@ -253,6 +254,11 @@ class ServedShard:
                 raise
             return False
         return True
+
+    def was_quiet(self) -> bool:
+        """Whether the log has confirmed nothing since this was asked last."""
+        before, self._confirmed_before = self._confirmed_before, self._log.confirmed
+        return before == self._confirmed_before
 
     async def until_idle(self) -> None:
         """Waits until no records wait or are on their way."""

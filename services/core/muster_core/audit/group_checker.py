@@ -292,7 +292,7 @@ class GroupChecker:
             f"group {message.group_id!r}: {message.member_id} left generation {message.generation}; "
             f"the group is in {group.generation} and it is {'a' if member is not None else 'no'} member",
         )
-        if member is not None and member.heard_ms is not None:
+        if member is not None and member.heard_ms is not None and not message.clock_moved:
             self._check_silence(position, message, member.heard_ms)
         group.seqs_of_strangers.pop(message.member_id, None)
         group.gone.add(message.member_id)

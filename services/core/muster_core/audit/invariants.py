@@ -236,8 +236,9 @@ INVARIANTS: dict[str, Invariant] = {
             "A member is removed for its silence only after its time-out.",
             "removals",
             Severity.SERIOUS,
-            "The time between a removal and the last record that shows the member, within one owner; "
-            "100 ms are allowed for. Removals by version 0.1 are not judged: it did not store the time-out.",
+            "The time between a removal and the last record that shows the member, within one owner whose "
+            "clock did not move; 100 ms are allowed for. Removals by version 0.1 are not judged: it did not "
+            "store the time-out.",
         ),
         Invariant(
             "M4",

@@ -38,6 +38,9 @@ _TEXTS: dict[ErrorCode, str] = {
     error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
 }
 """What people are told where a refusal says nothing of its own."""
+_CLOCK_STEP_MS = 50
+"""By which a wall clock moves that was set, or that another clock took the place of."""
+
 _REMOVED = "the member was removed from the group"
 
 
@@ -61,6 +64,8 @@ class ShardContext:
         features: what the cluster has enabled: nothing of another one may be written. Only grows; empty
             before the load has ended.
         now: time of the turn.
+        clock_moved: whether the wall clock went another way than the boot clock since the load: the stamps of
+            this owner's records do not say how long anything took then.
         effects: effects of the turn.
         calls: open calls by id.
         streams: session streams by id → members on them, with their groups.
@@ -81,6 +86,8 @@ class ShardContext:
         self.epoch = 0
         self.features = NO_FEATURES
         self.now = Now(0, 0)
+        self.clock_moved = False
+        self._wall_ahead_ms: int | None = None
         self.effects = Effects()
         self.calls: dict[int, Request] = {}
         self.streams: dict[int, dict[Member, Group]] = {}
@@ -94,6 +101,13 @@ class ShardContext:
         self._appends: dict[int, _OpenAppend] = {}
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
+
+    def pass_time(self, now: Now) -> None:
+        """Sets the time of the turn."""
+        before_ms, self._wall_ahead_ms = self._wall_ahead_ms, now.wall_ms - now.boot_ms
+        if before_ms is not None and abs(self._wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
+            self.clock_moved = True
+        self.now = now
 
     def route_with(self, route: Callable[[Request], None]) -> None:
         """Sets what plays a call that has waited in line."""

@@ -291,6 +291,7 @@ class Rebalancer:
                         generation=group.generation,
                         member_id=member.member_id,
                         cause=cause,
+                        clock_moved=self._context.clock_moved,
                     )
                 )
                 records.append(record)

@@ -77,7 +77,7 @@ class Tables:
         return keys.LEASES
 
     async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
-        """The highest row under a name.
+        """The highest row under a name. A node that lost its data does not count before it has leases again.
 
         Raises:
             TimeoutError: no majority of the nodes answered.
@@ -88,7 +88,9 @@ class Tables:
             return count(replies, Status.OK) >= majority or None
 
         verdict, replies = await self._quorum.ask(
-            lambda node: node.ask("HGET", self._leases(node), name), decide, timeout_ms=timeout_ms
+            lambda node: node.table("lease", (self._leases(node), keys.NODE), node.identity, name),
+            decide,
+            timeout_ms=timeout_ms,
         )
         if not verdict:
             raise TimeoutError
@@ -123,14 +125,14 @@ class Tables:
             return NodeTables(_FOREIGN, foreign=True)
         # It answers everything else: what is there is no table of leases any more.
         sealed = before.result().status is not Status.OK
-        old = {} if sealed else _rows(before.result().values[0], _name, LeaseRow.from_json)
+        old = {} if sealed else lease_rows(before.result().values[0])
         if sealed:
             self._sealed.add(node)
         else:
             self._sealed.discard(node)
             self._leases(node)
         return NodeTables(
-            leases=newest((old, _rows(leases, _name, LeaseRow.from_json))),
+            leases=newest((old, lease_rows(leases))),
             owners=_rows(owners, int, OwnerRow.from_json),
             catalog=parse_id(catalog) if catalog else None,
             wall_ms=_wall_ms(time.result()),
@@ -207,6 +209,11 @@ def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
     if known.session == row.session:
         return replace(row, run=known.run, counter=known.counter + 1)
     return replace(row, run=known.run + 1, counter=1)
+
+
+def lease_rows(raw: Any) -> dict[str, LeaseRow]:
+    """The rows of a table of leases, as HGETALL answers it."""
+    return _rows(raw, _name, LeaseRow.from_json)
 
 
 def _wall_ms(reply: Reply) -> int | None:

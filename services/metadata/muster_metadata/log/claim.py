@@ -95,7 +95,9 @@ class Claimer:
                 return Claimed(Verdict(pb.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
             claimed = await self._take(Held(shard, epoch, step.nonce), step)
             if self._quorum.configuration != configuration:
+                # A node that took the Claim may be none any more; what the others have is enough, or is not.
                 claimed = Claimed(steps.UNKNOWN)
+                continue
             if claimed.verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 return claimed
             above = epoch

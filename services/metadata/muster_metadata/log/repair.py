@@ -3,7 +3,7 @@
 import asyncio
 import enum
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -129,17 +129,27 @@ class Repairer:
             filled.
             Answers to a `prepare` are not counted for that long, so no claimant can still count a promise
             that the node forgot.
+        now_ms: boot clock; that of the machine if absent.
+        furnish: gives a node that lost its data what it needs besides its logs before it counts again, and
+            says whether that is there; absent: it needs nothing.
 
     Attributes:
         created_at_ms: when the cluster was made; a node that lost its identity is told again.
         addresses: of the nodes in the log's configuration, likewise.
     """
 
-    def __init__(self, quorum: Quorum, rebuild_delay_ms: int, now_ms: Callable[[], int] = boot_ms) -> None:
+    def __init__(
+        self,
+        quorum: Quorum,
+        rebuild_delay_ms: int,
+        now_ms: Callable[[], int] = boot_ms,
+        furnish: Callable[[Node], Awaitable[bool]] | None = None,
+    ) -> None:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum)
         self._rebuild_delay_ms = rebuild_delay_ms
         self._now_ms = now_ms
+        self._furnish = _nothing if furnish is None else furnish
         self._vacant: dict[tuple[int, int], _Vacancy] = {}
         self._floors: dict[tuple[int, int], _Floor] = {}
         self._foreign_copies: dict[tuple[int, int], _Copy] = {}
@@ -409,6 +419,8 @@ class Repairer:
         shard, epoch, nonce = held
         if copied.position < source[1].end.position:
             return Repaired.LATER
+        if end is None and not await self._furnish(node):
+            return Repaired.LATER
         if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER
         # The node votes from the moment the copy is in place: the claim must still stand without its vote.
@@ -453,6 +465,10 @@ class Repairer:
         if reply.status is not Status.OK:
             return True
         return after is not None and Inspected.read(reply).first.offset > after.position.offset + 1
+
+
+async def _nothing(_node: Node) -> bool:
+    return True
 
 
 def _sound(rows: Sequence[Any], after: End | None) -> list[Entry] | None:

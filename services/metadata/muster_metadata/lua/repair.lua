@@ -9,6 +9,13 @@ if id ~= ARGV[4] or hash ~= ARGV[5] then
   return {'DUP', id, hash}
 end
 if hash_at(ARGV[6]) ~= ARGV[7] then return {'MISMATCH', id, hash} end
+
+-- What was acknowledged can only be cut where a majority forgot it, which an alarm says: it is not waited for any more.
+local function forget_cut()
+  local stored = redis.call('GET', acknowledged)
+  if stored and later(stored, ARGV[6]) and not hash_at(stored) then redis.call('SET', acknowledged, ARGV[6]) end
+end
+
 local info = redis.call('XINFO', 'STREAM', log)
 local top
 for i = 1, #info, 2 do
@@ -21,6 +28,7 @@ if later(ARGV[8], top) then
     end
   end
   write(8)
+  forget_cut()
   return {'OK', ARGV[count - 3], ARGV[count], 'appended'}
 end
 -- Removing entries does not lower the last id of a stream: what does not fit behind it needs a new one.
@@ -38,4 +46,6 @@ while true do
 end
 write(8)
 redis.call('RENAME', log, whole)
+log = whole
+forget_cut()
 return {'OK', ARGV[count - 3], ARGV[count], 'rebuilt'}

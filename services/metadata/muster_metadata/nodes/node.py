@@ -67,8 +67,13 @@ class Node:
         self.bulk = Lane(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
 
     async def look(self) -> None:
-        """Asks again whether it syncs each write: that can be changed while it runs."""
+        """Asks again whether it syncs each write: that can be changed while it runs.
+
+        No answer changes nothing: a connection that broke is asked when it is made again.
+        """
         synced = await syncs(self.ask)
+        if synced is None:
+            return
         for lane in (self.steps, self.tables, self.bulk):
             lane.synced = synced
 
@@ -334,10 +339,15 @@ class Node:
         return self.tables.send(plain, *command)
 
 
-async def syncs(ask: Callable[..., Answer]) -> bool:
-    """Whether a server syncs each write before it answers."""
+async def syncs(ask: Callable[..., Answer]) -> bool | None:
+    """Whether a server syncs each write before it answers; None: it did not answer.
+
+    One that may not be asked counts as one that does not.
+    """
     for name, wanted in SYNCED.items():
         reply = await ask("CONFIG", "GET", name)
+        if reply.silent and reply.status is not Status.BROKEN:
+            return None
         if reply.status is not Status.OK or reply.values[0] != [name.encode(), wanted]:
             return False
     return True

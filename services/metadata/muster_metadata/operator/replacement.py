@@ -15,6 +15,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.reading import CatalogReader
+from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.membership import configure, retire
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
@@ -115,7 +116,8 @@ class Replacement:
         self._coming = Node(self._index, at(nodes[0], self.new), step_timeout_ms)
         self._before = Quorum(self._in_order(self._leaving), step_timeout_ms)
         self._after = Quorum(self._in_order(self._coming), step_timeout_ms)
-        self._repairer = Repairer(self._after, rebuild_delay_ms)
+        leases = LeaseCopies(self._after)
+        self._repairer = Repairer(self._after, rebuild_delay_ms, furnish=leases.copy_to)
         self._majority = self._after.majority
 
     def _in_order(self, node: Node) -> list[Node]:

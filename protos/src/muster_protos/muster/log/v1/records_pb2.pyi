@@ -502,12 +502,17 @@ class MemberLeft(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    CLOCK_MOVED_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """The group."""
     generation: _builtins.int
     """Its generation when the member went."""
     member_id: _builtins.str
     """The member."""
+    clock_moved: _builtins.bool
+    """True: the writer's wall clock was set, or not believed any more, since it loaded the shard; what lies between the
+    times of its records does not say how long the member was silent.
+    """
     @_builtins.property
     def cause(self) -> _common_pb2.RebalanceCause:
         """Why, and who."""
@@ -519,10 +524,11 @@ class MemberLeft(_message.Message):
         generation: _builtins.int = ...,
         member_id: _builtins.str = ...,
         cause: _common_pb2.RebalanceCause | None = ...,
+        clock_moved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "clock_moved", b"clock_moved", "generation", b"generation", "group_id", b"group_id", "member_id", b"member_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
