@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
+from pathlib import Path
 
 import muster
 import pytest
@@ -16,6 +17,7 @@ from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.cluster
+FULL_DISK = Path("/dev/full")
 
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
@@ -80,6 +82,43 @@ def test_an_argument_that_is_no_text_is_named(command: tuple[str, ...]) -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "muster: the argument 'a\\udcff' is not UTF-8\n"
+
+
+async def piped(scripted: ScriptedCluster, arguments: str, into: str) -> tuple[int | None, str]:
+    """Exit code and standard error of a command whose output goes somewhere else."""
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -c 'from muster.cli import main; main()' {arguments} {into}",
+        env={**os.environ, "MUSTER_SERVERS": scripted.address},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, err.decode()
+
+
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="/dev/full is a disk without room")
+@pytest.mark.parametrize("arguments", ["groups list", "topics list --output json", "--version"])
+async def test_output_that_cannot_be_written_is_one_line(cluster: ScriptedCluster, arguments: str) -> None:
+    code, err = await piped(cluster, arguments, f"> {FULL_DISK}")
+    assert (code, err) == (1, "muster: it cannot be written: No space left on device\n")
+
+
+async def test_who_reads_no_further_ends_it_without_a_word(cluster: ScriptedCluster) -> None:
+    assert await piped(cluster, "groups list", "| true") == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["groups", "list", "redis://user:se@cret@a:1,b:2"],
+        ["redis://user:secret@a:1"],
+        ["groups", "redis://user:secret@a:1"],
+    ],
+)
+async def test_a_password_on_a_wrong_command_line_is_not_repeated(arguments: list[str]) -> None:
+    code, out, err = await cli(None, *arguments)
+    assert (code, out) == (2, "")
+    assert "redis://…@" in err
+    assert "cret" not in err
 
 
 async def test_the_library_names_a_group_id_that_is_no_text(cluster: ScriptedCluster) -> None:

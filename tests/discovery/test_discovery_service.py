@@ -214,6 +214,10 @@ async def test_bad_keys_are_refused(setup: Setup) -> None:
     assert violations(await setup.refused("FindCoordinator", too_long)) == [
         ("group_ids[1]", "must be at most 255 bytes long")
     ]
+    for unfit in ("a\x1b[2Jb", "a\nb", "a\u202eb", "a\u200bb"):
+        refused = violations(await setup.refused("FindCoordinator", find(group_ids=["fine", unfit])))
+        assert [field for field, _ in refused] == ["group_ids[1]"]
+        assert "control characters" in refused[0][1]
     assert violations(await setup.refused("FindCoordinator", find(group_ids=["x"], seen_epochs=[1, 2])))
     assert (await setup.find("ü" * 127)).error_code == NONE
     empty = await setup.find("")

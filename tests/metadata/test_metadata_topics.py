@@ -21,7 +21,7 @@ from muster_metadata.nodes.entries import Entry
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_protos.muster.log.v1 import snapshot_pb2
-from muster_protos.muster.v1 import discovery_pb2
+from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 SHARD = 2
 
@@ -179,7 +179,8 @@ def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
     topics = catalog_of(stored(number) for number in range(MAX_TOPICS))
     refused = topics.decide(creation(MAX_TOPICS))
     assert isinstance(refused, pb.ChangeTopicResponse)
-    assert f"at most {MAX_TOPICS} topics" in refused.error_message
+    assert refused.error_code == common_pb2.ERROR_CODE_POLICY_VIOLATION
+    assert f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics" in refused.error_message
     known = topics.decide(creation(1))
     assert isinstance(known, pb.ChangeTopicResponse)
     topics.apply(Entry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))

@@ -23,7 +23,8 @@ from muster_server.verify.verifier import verify
 pytestmark = pytest.mark.cluster
 
 SERVER = [sys.executable, "-m", "muster_server"]
-DEV = [str(Path(sys.executable).with_name("muster")), "dev"]
+MUSTER = [str(Path(sys.executable).with_name("muster"))]
+DEV = [*MUSTER, "dev"]
 SECONDS = 60
 
 
@@ -74,6 +75,48 @@ def test_mistakes_are_named(arguments: list[str], settings: dict[str, str], mess
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+SECRET = "redis://user:secret@a:1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*MUSTER, "nodes", "list", SECRET],
+        [*MUSTER, "nodes", "list", "--output", SECRET],
+        [*MUSTER, "nodes", "replace", SECRET, SECRET, SECRET],
+        [*MUSTER, "doctor", SECRET],
+        [*MUSTER, "features", "list", "--output", SECRET],
+        [*MUSTER, "verify", "redis://h:1", "--output", SECRET],
+        [*SERVER, SECRET],
+        [*SERVER, "--roles", SECRET],
+        [*SERVER, "replay", "a", SECRET],
+    ],
+)
+def test_a_password_on_a_wrong_command_line_is_not_repeated(command: list[str]) -> None:
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 2
+    assert "redis://…@" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a disk without room")
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("muster-server", [*SERVER, "config"]),
+        ("muster-server", [*SERVER, "--version"]),
+        ("muster", [*MUSTER, "nodes", "--help"]),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(name: str, command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=SECONDS
+        )
+    assert done.returncode == 1
+    assert done.stderr == f"{name}: it cannot be written: No space left on device\n"
 
 
 def test_config_shows_what_is_in_force() -> None:

@@ -7,10 +7,12 @@ _SPARK = ("pyspark", "pyarrow", "plotly", "jinja2")
 
 def main() -> None:
     """Runs the command; where it needs Spark and that is not installed, says so in one sentence."""
+    from muster.cli.ending import run
+
     from muster_audit.command import app
 
     try:
-        app(prog_name="muster-audit")
+        run(app, "muster-audit")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _SPARK:
             raise

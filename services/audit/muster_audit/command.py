@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import redis
 import typer
+from muster.cli.ending import without_passwords
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from rich.console import Console
@@ -238,7 +239,7 @@ def executor_command() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"muster-audit: {message}", err=True)
+    typer.echo(without_passwords(f"muster-audit: {message}"), err=True)
     raise typer.Exit(EXIT_UNREADABLE)
 
 

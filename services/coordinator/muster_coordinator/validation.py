@@ -20,6 +20,7 @@ from muster_protos.limits import (
 )
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_runtime.ids import HAS_UNFIT, UNFIT, id_problem
 from muster_runtime.rpc.refusals import Violation
 
 REQUEST_ID_MAX_BYTES = 64
@@ -37,16 +38,7 @@ HISTORY_MAX = 100
 COMMIT_METADATA_MAX_BYTES = 65_536
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
 
-_CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
-"""Control characters, line separators, what turns the direction of text, what has no width, and tags: with
-one of them an id can look like another on a terminal and in a log, or change what the terminal shows."""
-
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
-
-_NO_CONTROL = "must not contain control characters, or characters without width"
 
 Report = Callable[[str, str], None]
 
@@ -68,10 +60,8 @@ def _text(
         if required:
             report(field, f"must be 1 to {limit} bytes long")
         return
-    if len(value) > limit or len(value.encode("utf-8", "surrogatepass")) > limit:
-        report(field, f"must be at most {limit} bytes long")
-    elif _CONTROL.search(value):
-        report(field, _NO_CONTROL)
+    if problem := id_problem(value, limit):
+        report(field, problem)
 
 
 def _instance_id(report: Report, field: str, value: str) -> None:
@@ -82,8 +72,8 @@ def _instance_id(report: Report, field: str, value: str) -> None:
 def _reason(report: Report, field: str, value: str) -> None:
     if len(value) > REASON_MAX_CHARACTERS:
         report(field, f"must be at most {REASON_MAX_CHARACTERS} characters long")
-    elif _CONTROL.search(value):
-        report(field, _NO_CONTROL)
+    elif UNFIT.search(value):
+        report(field, HAS_UNFIT)
 
 
 def _range(report: Report, field: str, value: int, low: int, high: int) -> None:
@@ -152,7 +142,7 @@ def _leave(request: pb.LeaveGroupRequest, report: Report) -> None:
 
 
 def _topic(report: Report, field: str, name: str) -> None:
-    if not name or len(name) > NAME_MAX_CHARACTERS or _CONTROL.search(name):
+    if not name or len(name) > NAME_MAX_CHARACTERS or UNFIT.search(name):
         report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
 

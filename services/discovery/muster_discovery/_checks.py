@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from muster_protos.limits import ID_MAX_BYTES, NAME_RULE, TOPIC_PARTITIONS_MAX, is_name
+from muster_protos.limits import NAME_RULE, TOPIC_PARTITIONS_MAX, is_name
 from muster_protos.muster.v1 import discovery_pb2
+from muster_runtime.ids import id_problem
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 GROUP_IDS_MAX = 1_000
@@ -12,16 +13,16 @@ REQUEST_ID_MAX_BYTES = 255
 
 
 def check_find(request: discovery_pb2.FindCoordinatorRequest) -> None:
-    """Raises `InvalidArgument` if there are too many or too few keys, or one is too long."""
+    """Raises `InvalidArgument` if there are too many or too few keys, or one cannot be that of a group."""
     count = len(request.group_ids)
     if not 1 <= count <= GROUP_IDS_MAX:
         raise InvalidArgument(
             [Violation("group_ids", f"must have 1 to {GROUP_IDS_MAX:,} entries, has {count:,}")]
         )
     violations = [
-        Violation(f"group_ids[{index}]", f"must be at most {ID_MAX_BYTES} bytes long")
+        Violation(f"group_ids[{index}]", problem)
         for index, group_id in enumerate(request.group_ids)
-        if len(group_id) > ID_MAX_BYTES or len(group_id.encode()) > ID_MAX_BYTES
+        if (problem := id_problem(group_id))
     ]
     if len(request.seen_epochs) > count:
         violations.append(Violation("seen_epochs", "must have at most as many entries as group_ids"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from muster.cli.ending import run, without_passwords
 from muster_runtime import effective, process
 from muster_runtime.errors import StartupError
 from muster_runtime.settings import load
@@ -129,7 +130,7 @@ def replay(
 def invoke() -> None:
     """Runs what the command line says; a process that cannot start says why in one line."""
     try:
-        app(standalone_mode=True)
+        run(app, "muster-server")
     except StartupError as error:
-        sys.stderr.write(f"muster-server: {error}\n")
+        sys.stderr.write(without_passwords(f"muster-server: {error}\n"))
         sys.exit(error.exit_code)

@@ -10,6 +10,7 @@ import typer
 from muster._errors import MusterError
 from muster._text import harmless
 from muster.cli import _groups, _topics
+from muster.cli.ending import run
 
 PLUGINS = "muster.commands"
 """Entry points of this group become commands: a function, or a Typer application for several."""
@@ -55,11 +56,9 @@ def invoke(app: typer.Typer) -> None:
     logging.getLogger("muster").setLevel(logging.CRITICAL)
     _check_words(sys.argv[1:])
     try:
-        app()
+        run(app, "muster")
     except MusterError as error:
         sys.exit(harmless(f"muster: {error}"))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _check_words(words: list[str]) -> None:

@@ -232,8 +232,8 @@ class Topics:
             )
         if len(self.by_name) >= MAX_TOPICS:
             return _refused(
-                common_pb2.ERROR_CODE_INVALID_PARTITIONS,
-                f"the catalog holds at most {MAX_TOPICS} topics",
+                common_pb2.ERROR_CODE_POLICY_VIOLATION,
+                f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics; remove some first",
                 None,
             )
         return _stored(request.create, request.change_id)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import muster
 import typer
+from muster.cli.ending import without_passwords
 from muster_runtime.errors import StartupError
 from rich.console import Console, Group
 from rich.live import Live
@@ -78,7 +79,7 @@ def dev(
 
 
 def _fail(message: str) -> None:
-    typer.echo(f"muster dev: {message}", err=True)
+    typer.echo(without_passwords(f"muster dev: {message}"), err=True)
     raise typer.Exit(1)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster.cli.ending import without_passwords
 from muster_coordinator import CoordinatorSettings
 from muster_discovery import DiscoverySettings
 from muster_metadata.nodes.addresses import BadUrlsError
@@ -95,7 +96,7 @@ def doctor(
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"muster doctor: {message}", err=True)
+    typer.echo(without_passwords(f"muster doctor: {message}"), err=True)
     raise typer.Exit(EXIT_REFUSED)
 
 

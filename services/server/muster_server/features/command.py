@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import grpc
 import typer
+from muster.cli.ending import without_passwords
 from muster_coordinator import CoordinatorSettings
 from muster_core.features import Feature
 from muster_discovery import DiscoverySettings
@@ -217,7 +218,7 @@ def _addresses(metadata: str, data: Path) -> Sequence[str]:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"muster features: {message}", err=True)
+    typer.echo(without_passwords(f"muster features: {message}"), err=True)
     raise typer.Exit(EXIT_REFUSED)
 
 

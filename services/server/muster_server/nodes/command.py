@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from muster.cli.ending import without_passwords
 from muster_metadata.nodes.addresses import BadUrlsError
 from muster_metadata.operator.replacement import (
     REBUILD_DELAY_MS,
@@ -141,7 +142,7 @@ def _address(redis: str, data: Path) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"muster nodes: {message}", err=True)
+    typer.echo(without_passwords(f"muster nodes: {message}"), err=True)
     raise typer.Exit(EXIT_REFUSED)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster.cli.ending import without_passwords
 from muster_core.audit.invariants import INVARIANTS
 from muster_runtime.logs import clean_text
 from rich.console import Console
@@ -50,7 +51,7 @@ def verify(
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(_harmless(f"muster verify: {message}"), err=True)
+    typer.echo(_harmless(without_passwords(f"muster verify: {message}")), err=True)
     raise typer.Exit(EXIT_UNREADABLE)
 
 

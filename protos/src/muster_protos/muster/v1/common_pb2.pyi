@@ -67,6 +67,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The partition count is out of range, or would shrink the topic."""
     ERROR_CODE_INVALID_REQUEST: _ErrorCode.ValueType  # 42
     """The request contradicts itself or asks for something that does not exist."""
+    ERROR_CODE_POLICY_VIOLATION: _ErrorCode.ValueType  # 44
+    """A limit of the cluster does not allow it: the catalog has as many topics as it may."""
     ERROR_CODE_NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
     """The group still has members."""
     ERROR_CODE_GROUP_ID_NOT_FOUND: _ErrorCode.ValueType  # 69
@@ -129,6 +131,8 @@ ERROR_CODE_INVALID_PARTITIONS: ErrorCode.ValueType  # 37
 """The partition count is out of range, or would shrink the topic."""
 ERROR_CODE_INVALID_REQUEST: ErrorCode.ValueType  # 42
 """The request contradicts itself or asks for something that does not exist."""
+ERROR_CODE_POLICY_VIOLATION: ErrorCode.ValueType  # 44
+"""A limit of the cluster does not allow it: the catalog has as many topics as it may."""
 ERROR_CODE_NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
 """The group still has members."""
 ERROR_CODE_GROUP_ID_NOT_FOUND: ErrorCode.ValueType  # 69

@@ -505,7 +505,9 @@ class CreateTopicResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
-    """NONE, TOPIC_ALREADY_EXISTS or COORDINATOR_NOT_AVAILABLE (the log cannot be written: retry)."""
+    """NONE, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, POLICY_VIOLATION (the catalog is full; 0.1 says INVALID_PARTITIONS)
+    or COORDINATOR_NOT_AVAILABLE (the log cannot be written: retry).
+    """
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
     catalog_version: _builtins.int

@@ -1237,7 +1237,7 @@ class ChangeTopicResponse(_message.Message):
     NOT_WRITER_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
-    """NONE, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or
+    """NONE, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, POLICY_VIOLATION or
     COORDINATOR_NOT_AVAILABLE.
     """
     error_message: _builtins.str
