@@ -8,7 +8,7 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings
+from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
 from muster_coordinator.log.watch import Watches
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
@@ -54,7 +54,9 @@ class Counted:
 
 
 @asynccontextmanager
-async def counted(cluster: MemoryCluster) -> AsyncIterator[Counted]:
+async def counted(
+    cluster: MemoryCluster, session: SessionSettings | None = None, **limits: int
+) -> AsyncIterator[Counted]:
     listen = Address("127.0.0.1", 0)
     telemetry = ProcessTelemetry(
         TelemetrySettings(prometheus_listen=listen, collect_timeout_ms=20_000), ["coordinator"], "1", "a"
@@ -62,7 +64,8 @@ async def counted(cluster: MemoryCluster) -> AsyncIterator[Counted]:
     port = await telemetry.start()
     coordinator = Coordinator(
         CoordinatorSettings(listen=listen, node_id="a", metadata=parse_addresses(",".join(cluster.metadata))),
-        group=GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=500),
+        group=GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=500, **limits),
+        session=session,
         telemetry=telemetry,
     )
     await coordinator.start()
@@ -202,6 +205,35 @@ async def test_shards_loads_and_lease_are_told(cluster: MemoryCluster) -> None:
         assert told.value("muster_lease_renewals_failed_total") > 0
         assert told.value("muster_log_streams_lost_total") > 0
         told = await one.tells(lambda told: told.value("muster_view_age_seconds", role="coordinator") > 0)
+
+
+async def test_what_groups_hold_and_what_is_refused_for_a_limit_is_told(cluster: MemoryCluster) -> None:
+    limits = SessionSettings(max_streams=1, max_members=1)
+    full, wide = group_of(0), group_of(1)
+    async with counted(cluster, limits, max_groups=3, max_bytes=1 << 20) as one:
+        caller = one.caller
+        first, second = await caller.join(full), await caller.join(wide)
+        assert await caller.commit(group_of(2), 1) == error_code.NONE
+        told = await one.told()
+        held_bytes = told.value("muster_groups_held_bytes")
+        assert 15_000 < held_bytes < 60_000
+        assert 5_000 < told.value("muster_groups_held_largest_shard_bytes") < held_bytes
+        assert told.value("muster_limit_refusals_total") == 0
+        assert await caller.commit("another", 1) == error_code.COORDINATOR_NOT_AVAILABLE
+        topic = pb.OffsetCommitRequest.Topic(name="t")
+        for number in range(4_000):
+            topic.partitions.add(partition=number, offset=1)
+        request = pb.OffsetCommitRequest(group_id=group_of(2), generation=-1, topics=[topic])
+        refused = (await caller.stub.OffsetCommit(request, timeout=20)).topics[0].partitions[0]
+        assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
+        session = await Session(caller.channel).hello()
+        assert (await session.attach(full, first)).error_code == error_code.NONE
+        assert (await session.attach(wide, second)).error_code == error_code.INVALID_REQUEST
+        await Session(caller.channel).end()
+        told = await one.told()
+        names = ("group_max_groups", "group_max_bytes", "session_max_members", "session_max_streams")
+        assert [told.value("muster_limit_refusals_total", limit=name) for name in names] == [1] * 4
+        await session.close()
 
 
 async def test_every_metric_is_told_by_an_idle_coordinator(cluster: MemoryCluster) -> None:

@@ -5,6 +5,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
+from muster_core.protocol.offsets import PORTION
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
@@ -94,9 +95,58 @@ def test_a_crash_between_two_steps_of_a_deletion_leaves_the_rest_to_be_deleted()
 
 def test_more_offsets_than_a_record_can_name_expire() -> None:
     cluster = with_many_offsets(5, GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=3_000))
-    cluster.advance(3_000)
+    cluster.advance(4_000)
     assert len(tombstones(cluster)) > 1
     assert {tombstone.reason for tombstone in tombstones(cluster)} == {"expired"}
+    assert cluster.shard.groups == {}
+
+
+def test_offsets_that_expire_together_go_some_at_a_time() -> None:
+    cluster = VirtualShard(GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=60_000))
+    for group_id in ("g", "h"):
+        for first in range(0, 30_000, 10_000):
+            request = commit_from_outside(["t"])
+            request.group_id = group_id
+            del request.topics[0].partitions[:]
+            for number in range(first, first + 10_000):
+                request.topics[0].partitions.add(partition=number, offset=7)
+            cluster.ask(request)
+    cluster.auto_ack = False
+    begun_ms = cluster.now_ms
+    turns: list[int] = []
+    while cluster.now_ms < begun_ms + 61_000:
+        known = len(cluster.appends)
+        cluster.advance(1)
+        records = [record for append in cluster.appends[known:] for record in append.records]
+        turns.append(sum(len(topic.partitions) for one in records for topic in one.offset_tombstone.topics))
+        while cluster.waiting:
+            cluster.acknowledge()
+    assert max(turns) <= PORTION
+    assert sum(turns) == 60_000
+    assert turns.count(0) > len(turns) - 10, "others have their turn between"
+    assert cluster.shard.groups == {}
+    assert cluster.kinds()[-1] == "group_tombstone"
+    assert cluster.reloaded().shard.groups == {}
+
+
+def test_a_search_for_expired_offsets_ends_with_the_trust_in_the_clock_and_misses_what_was_committed() -> (
+    None
+):
+    cluster = VirtualShard(GroupConfig(offsets_retention_ms=1_000, retention_check_interval_ms=60_000))
+    for first in range(3):
+        cluster.ask(commit_from_outside([f"t{first}"], partitions=10_000))
+    while not tombstones(cluster):
+        cluster.advance(1)
+    cluster.wall_trusted = False
+    cluster.advance(30_000)
+    assert len(cluster.shard.groups["g"].offsets) == 20_000
+    cluster.wall_trusted = True
+    while len(cluster.shard.groups["g"].offsets) == 20_000:
+        cluster.advance(1)
+    cluster.ask(commit_from_outside(["new"]))
+    cluster.advance(1_000)
+    assert [partition for partition, _ in cluster.shard.groups["g"].offsets] == [("new", 0)]
+    cluster.advance(60_000)
     assert cluster.shard.groups == {}
 
 
@@ -107,7 +157,7 @@ def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had() -> None:
     store = cluster.shard.groups["g"].offsets
     _, kept = next(iter(store))
     for number in range(partitions):
-        store.restore(("t", number), kept)
+        store.put(("t", number), kept)
     cluster.feed(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
     assert len(tombstones(cluster)) == 3
     numbers = [number for one in tombstones(cluster) for number in one.topics[0].partitions]

@@ -5,6 +5,7 @@ from kit.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
+from muster_core.protocol.room import Room
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_protos.muster.v1 import session_pb2
 
@@ -90,10 +91,10 @@ def test_groups_of_a_shard_and_of_a_process_are_limited(request_of: object) -> N
         assert "MUSTER_GROUP_MAX_GROUPS_PER_SHARD" in refused.error_message
 
     shard = VirtualShard()
-    room = True
-    shard.shard.ask_for_room(lambda: room)
+    groups = 0
+    shard.shard.live_in(Room(groups=lambda: groups))
     assert code(shard.ask(commit("a"))) == error_code.NONE
-    room = False
+    groups = shard.config.max_groups
     assert code(shard.ask(request_of("b"))) == error_code.COORDINATOR_NOT_AVAILABLE
     assert code(shard.ask(commit("a"))) == error_code.NONE
 

@@ -127,7 +127,7 @@ def _as_it_is(_: Shard) -> None:
 def _another_offset(state: Shard) -> None:
     offsets = state.groups["g"].offsets
     partition, found = next(iter(offsets))
-    offsets.restore(partition, found._replace(offset=found.offset + 1))
+    offsets.put(partition, found._replace(offset=found.offset + 1))
 
 
 def _a_member_less(state: Shard) -> None:

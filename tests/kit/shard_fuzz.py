@@ -27,9 +27,19 @@ from muster_core.events import (
     Unload,
 )
 from muster_core.features import ALL_FEATURES, NO_FEATURES, Feature
+from muster_core.record_bounds import utf8_bytes
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import (
+    COPIES,
+    GROUP_BYTES,
+    KEPT_TOKEN_BYTES,
+    MEMBER_BYTES,
+    OWNED_PARTITION_BYTES,
+    PENDING_MEMBER_BYTES,
+)
+from muster_core.state.offset_store import weight_of
 from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -350,6 +360,14 @@ class ShardLife:
                     raise Differs(f"{group_id} {name}: served {fact!r}, in the log {said[group_id][name]!r}")
         for group in self.cluster.shard.groups.values():
             _check_group(group)
+        self._check_bytes()
+
+    def _check_bytes(self) -> None:
+        context = self.cluster.shard._context
+        groups = [*context.groups.values(), *context.held.values()]
+        on_their_way = sum(record.ByteSize() for record in context.on_their_way())
+        if self.cluster.shard.held_bytes != sum(map(_weight, groups)) + on_their_way:
+            raise Differs("what the groups hold is counted wrong")
 
     def _check_snapshot(self) -> None:
         records = self.cluster.log
@@ -441,6 +459,26 @@ def _check_group(group: Group) -> None:
         raise Differs(f"{group.group_id}: Empty with {len(members)} members")
     if not group.pending_sync <= members.keys():
         raise Differs(f"{group.group_id}: waits for the sync of nobody")
+
+
+def _weight(group: Group) -> int:
+    """What a group holds, counted from the beginning."""
+    members = sum(
+        MEMBER_BYTES
+        + COPIES * (member.size_bytes + len(member.assignment))
+        + KEPT_TOKEN_BYTES * len(member.kept_tokens)
+        for member in group.members.values()
+    )
+    pending = sum(PENDING_MEMBER_BYTES + COPIES * utf8_bytes(name) for name in group.pending_members)
+    offsets = sum(weight_of(partition, found.metadata) for partition, found in group.offsets)
+    history = sum(entry.held_bytes for entry in group.history)
+    for before, entry in zip([None, *group.history], group.history, strict=False):
+        counted = entry.members, entry.held_bytes
+        entry.follow(before)
+        if (entry.members, entry.held_bytes) != counted:
+            raise Differs(f"{group.group_id}: what a generation of its history takes is counted wrong")
+    owned = OWNED_PARTITION_BYTES * len(group.owners)
+    return GROUP_BYTES + utf8_bytes(group.group_id) + members + pending + offsets + history + owned
 
 
 def _subscription(topics: str, *owned: int, keeps: bool = True) -> bytes:

@@ -51,6 +51,7 @@ from muster_coordinator.settings import (
 from muster_coordinator.shard.dependencies import Claimant, Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
+from muster_coordinator.shard.process_room import ProcessRoom
 from muster_coordinator.shard.snapshot_taker import SnapshotTaker
 from muster_coordinator.telemetry.off import Answer, Measures
 
@@ -187,7 +188,9 @@ class Coordinator:
                 features=lambda: follower.features,
                 catalog=lambda: follower.catalog,
                 watch=measures.watch,
-                room=lambda: ownership.groups < self._config.max_groups,
+                room=ProcessRoom(
+                    lambda: ownership.cores, clock.boot_ms, lambda limit: measures.refused(limit.value)
+                ).room,
                 faults=self._faults,
                 load_wait_ms=settings.load_wait_ms,
             ),
@@ -211,6 +214,7 @@ class Coordinator:
             clock.boot_ms,
             measures.of_stream,
             says_unsure=lambda: Feature.UNSURE_BEATS in follower.features,
+            refused=measures.refused,
         )
         ownership.listen(sessions)
         measures.attach(ownership, lease, sessions)

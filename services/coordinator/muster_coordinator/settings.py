@@ -267,6 +267,25 @@ class GroupSettings(Settings):
             "that has only given ids out."
         ),
     )
+    max_bytes: int = Field(
+        default=_DEFAULTS.max_bytes,
+        ge=1 << 20,
+        le=1 << 40,
+        description=(
+            "What the groups of all shards of the process may hold in memory, as it is counted: members, "
+            "offsets, assignments, history; what would add to it is told to try again. Below the memory of "
+            "the process by half."
+        ),
+    )
+    max_bytes_per_shard: int = Field(
+        default=_DEFAULTS.max_bytes_per_shard,
+        ge=1 << 20,
+        le=1 << 40,
+        description=(
+            "The same of one shard. Members of a generation may go a quarter above both, so that groups that "
+            "are there can rebalance."
+        ),
+    )
     max_size: int = Field(
         default=_DEFAULTS.max_size,
         ge=1,

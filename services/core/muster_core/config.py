@@ -14,6 +14,8 @@ class GroupConfig:
         max_groups: groups of all shards of the process.
         max_groups_per_shard: groups of one shard.
         max_new_groups_per_shard: groups of one shard that had no generation yet and no commit.
+        max_bytes: what the groups of all shards of the process may hold in memory, as it is counted.
+        max_bytes_per_shard: the same of one shard.
         max_size: members per group (KIP-389).
         max_group_bytes: ids and protocol lists of all members of a group, as they stand in one record; below
             the 8 MiB that a record may have.
@@ -37,6 +39,8 @@ class GroupConfig:
     max_groups: int = 200_000
     max_groups_per_shard: int = 50_000
     max_new_groups_per_shard: int = 1_000
+    max_bytes: int = 1 << 30
+    max_bytes_per_shard: int = 512 << 20
     max_size: int = 5_000
     max_group_bytes: int = 7 * 1_048_576
     max_partitions: int = 200_000

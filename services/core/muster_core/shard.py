@@ -1,6 +1,6 @@
 """A shard: the groups of one coordinator partition, as a pure state machine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ from muster_core.protocol.offsets import Offsets
 from muster_core.protocol.queries import Queries
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.responses import Owner
+from muster_core.protocol.room import Room
 from muster_core.protocol.streams import Streams
 from muster_core.protocol.syncs import Syncs
 from muster_core.protocol.topic_deletions import TopicDeletions
@@ -56,6 +57,7 @@ from muster_core.waiting.timing_wheel import Timer
 
 _SUSPENDED = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _MOVED = "another coordinator owns the group now"
+_PAUSE_MS = 10  # between two portions of a search for expired offsets
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
 _SEARCHES = 64
 """Over so many times the searches of shards for expired offsets are spread, in half of the interval."""
@@ -127,9 +129,14 @@ class Shard:
         """The groups by id, to be read only."""
         return self._context.groups
 
-    def ask_for_room(self, room: Callable[[], bool]) -> None:
-        """Sets what says whether the process may take another group."""
+    def live_in(self, room: Room) -> None:
+        """Says what process is around it; without that it has one for itself."""
         self._context.room = room
+
+    @property
+    def held_bytes(self) -> int:
+        """About what its groups hold in memory, with the records that are on their way to the log."""
+        return self._context.holdings.bytes
 
     @property
     def streams(self) -> int:
@@ -245,10 +252,13 @@ class Shard:
         self._begin(now)
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
+        self._context.application.counts_in = self._context.holdings
         for group_id in self._context.quarantine.groups & self._context.groups.keys():
-            self._context.held[group_id] = self._context.groups.pop(group_id)
+            held = self._context.held[group_id] = self._context.groups.pop(group_id)
+            held.count_in(self._context.holdings)
         for group in tuple(self._context.groups.values()):
             self._context.working_on = group
+            group.count_in(self._context.holdings)
             for member in group.members.values():
                 self._rebalancer.touch(group, member)
                 member.confirmed = False
@@ -419,25 +429,35 @@ class Shard:
 class _Retention(Timer):
     """The regular search for expired offsets. Pauses while the wall clock is not trusted (`TIM-03`)."""
 
-    __slots__ = ("_context", "_number", "_offsets")
+    __slots__ = ("_context", "_number", "_offsets", "_search")
 
     def __init__(self, number: int, context: ShardContext, offsets: Offsets) -> None:
         super().__init__()
         self._number = number
         self._context = context
         self._offsets = offsets
+        self._search: Iterator[None] | None = None
 
     def start(self) -> None:
         """Begins; shards that were loaded together do not search together."""
-        self._arm(self._number % _SEARCHES / (2 * _SEARCHES))
+        self._arm(self._interval_ms(self._number % _SEARCHES / (2 * _SEARCHES)))
 
     def fire(self) -> None:
         self._context.working_on = None
-        self._arm()  # first, so that a search that fails is not the last one (conformance EX-15)
-        if self._context.now.wall_trusted:
-            self._offsets.expire()
+        search, self._search = self._search, None
+        # First, so that a search that fails is not the last one (conformance EX-15).
+        self._arm(self._interval_ms())
+        if not self._context.now.wall_trusted:
+            return
+        search = self._offsets.expire() if search is None else search
+        for _ in search:
+            self._search = search
+            self._arm(_PAUSE_MS)
+            return
 
-    def _arm(self, earlier: float = 0) -> None:
-        """For one interval from now, or for earlier by a part of it."""
-        interval_ms = round(self._context.config.retention_check_interval_ms * (1 - earlier))
-        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + interval_ms)
+    def _interval_ms(self, earlier: float = 0) -> int:
+        """From one search to the next, or earlier by a part of it."""
+        return round(self._context.config.retention_check_interval_ms * (1 - earlier))
+
+    def _arm(self, delay_ms: int) -> None:
+        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + delay_ms)

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import structlog
 from muster_core.events import Event, Push
+from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.addresses import Address
@@ -165,10 +166,9 @@ class Ownership(ShardListener):
             shard.unload(None)
 
     @property
-    def groups(self) -> int:
-        """Number of groups of all shards."""
-        cores = (shard.core for shard in self.shards.values())
-        return sum(len(core.groups) for core in cores if core is not None)
+    def cores(self) -> list[Shard]:
+        """The shards that are loaded, to be read only."""
+        return [shard.core for shard in self.shards.values() if shard.core is not None]
 
     @property
     def core_failures(self) -> int:

@@ -25,6 +25,9 @@ _CHECK_S = 0.25
 _STOP_WAIT_S = 2.0
 _RETRY_MS = 1_000
 
+MAX_STREAMS = "session_max_streams"
+"""The limit of streams, by the name of its setting."""
+
 
 class Sessions(ShardListener):
     """Opens streams, routes news to them, watches their limits, and ends them.
@@ -36,6 +39,7 @@ class Sessions(ShardListener):
         boot_ms: the boot clock.
         watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
+        refused: told of what is refused for a limit, by the name of its setting.
     """
 
     def __init__(
@@ -46,8 +50,10 @@ class Sessions(ShardListener):
         boot_ms: Callable[[], int],
         watch: Callable[[], CallWatch] = lambda: UNWATCHED,
         says_unsure: Callable[[], bool] = lambda: False,
+        refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._settings = settings
+        self._refused = refused
         self._boot_ms = boot_ms
         self._streams: dict[int, SessionStream] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,6 +74,7 @@ class Sessions(ShardListener):
             says_unsure,
             self._queued,
             self._crowded,
+            refused=refused,
         )
         self._checker: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -100,6 +107,7 @@ class Sessions(ShardListener):
         if self._stopping:
             raise Unavailable("the coordinator stops", _RETRY_MS)
         if len(self._streams) >= self._settings.max_streams:
+            self._refused(MAX_STREAMS)
             raise ResourceExhausted(
                 f"this coordinator has {self._settings.max_streams:,} session streams; use unary calls, or "
                 "try again",

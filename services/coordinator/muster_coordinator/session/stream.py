@@ -32,6 +32,9 @@ BEAT_INTERVAL_MAX_MS = 60_000
 MISSED_BEATS = 3
 """A client that was silent for so many beats is silent."""
 
+MAX_MEMBERS = "session_max_members"
+"""The limit of members on a stream, by the name of its setting."""
+
 _SILENT_MIN_MS = 1_000
 _GOODBYE_WAIT_S = 1.0
 _HALF_CLOSED_WAIT_S = 5.0
@@ -64,6 +67,7 @@ class StreamDependencies:
         queued: counts what waits on all streams.
         crowded: told when that is too much.
         cuts: ends the connections of clients that do not read.
+        refused: told of what is refused for a limit, by the name of its setting.
     """
 
     settings: SessionSettings
@@ -77,6 +81,7 @@ class StreamDependencies:
     queued: Queued = field(default_factory=Queued)
     crowded: Callable[[], None] = lambda: None
     cuts: Cuts = field(default_factory=Cuts)
+    refused: Callable[[str], None] = lambda _: None
 
 
 class SessionStream:
@@ -345,7 +350,10 @@ class SessionStream:
         key = (request.group_id, request.member_id)
         if not request.group_id:
             self._not_attached(request, error_code.INVALID_GROUP_ID)
-        elif not all(map(_short, (*key, request.group_instance_id))) or self._is_full_for(key):
+        elif not all(map(_short, (*key, request.group_instance_id))):
+            self._not_attached(request, error_code.INVALID_REQUEST)
+        elif self._is_full_for(key):
+            self._around.refused(MAX_MEMBERS)
             self._not_attached(request, error_code.INVALID_REQUEST)
         else:
             shard = self._around.calls.locate(request.group_id)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from muster_core.catalog import Catalog
 from muster_core.clock import Now
 from muster_core.features import Feature
+from muster_core.protocol.room import ALONE, Room
 from muster_core.shard import Shard
 
 from muster_coordinator.failstop.faults import Faults
@@ -46,7 +47,7 @@ class Dependencies:
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
         watch: gives what is told of the records that a loaded shard stores; None: nobody is.
-        room: whether the process may take another group.
+        room: what the limits ask of the process.
         faults: what failed in this process.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.
     """
@@ -60,7 +61,7 @@ class Dependencies:
     features: Callable[[], frozenset[Feature]]
     catalog: Callable[[], Catalog | None] = lambda: None
     watch: Callable[[Shard], Watch | None] = lambda _core: None
-    room: Callable[[], bool] = lambda: True
+    room: Room = ALONE
     faults: Faults = field(default_factory=Faults.not_kept)
     load_wait_ms: int = 100
     barrier_wait_ms: int = 5_000

@@ -117,7 +117,7 @@ class ServedShard:
             self._watch,
         )
         self.kept = KeptSnapshots(self._log, image)
-        image.core.ask_for_room(shared.room)
+        image.core.live_in(shared.room)
         suspects = shared.faults.suspects(number)
         limit_bytes = shared.faults.folder.max_events_bytes
         self._journal = Journal(image.core, suspects, limit_bytes) if suspects else None

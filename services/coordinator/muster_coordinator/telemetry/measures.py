@@ -208,6 +208,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         self._groups = GroupTally()
         self._loads = Histogram(metrics.SHARD_LOAD_DURATION)
         self._loaded = Counter(metrics.SHARD_RECORDS_LOADED)
+        self._refusals = Counter(metrics.REFUSALS)
         self._looked_at: tuple[Ownership, LeaseKeeper, Sessions] | None = None
         self.instruments = (
             self._calls.durations,
@@ -215,6 +216,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
             *self._groups.instruments,
             self._loads,
             self._loaded,
+            self._refusals,
         )
 
     def attach(self, ownership: Ownership, lease: LeaseKeeper, sessions: Sessions) -> None:
@@ -228,6 +230,10 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         if self._traces is not None:
             watches.append(self._traces.watch(core))
         return Watches(watches)
+
+    def refused(self, limit: str) -> None:
+        """See `Measures`."""
+        self._refusals.add((limit,))
 
     def of_stream(self) -> CallWatch:
         """See `Measures`."""
@@ -281,6 +287,8 @@ def _of_shards(shards: Sequence[OwnedShard]) -> list[Sample]:
     cores = [shard.core for shard in shards if shard.core is not None]
     return [
         Sample(metrics.GROUPS_OF_A_SHARD, max((len(core.groups) for core in cores), default=0)),
+        Sample(metrics.HELD, sum(core.held_bytes for core in cores)),
+        Sample(metrics.HELD_BY_A_SHARD, max((core.held_bytes for core in cores), default=0)),
         Sample(metrics.SESSION_STREAMS_OF_A_SHARD, max((core.streams for core in cores), default=0)),
         Sample(metrics.GROUPS_QUARANTINED, quarantined),
         *(

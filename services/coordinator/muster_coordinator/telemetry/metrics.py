@@ -1,10 +1,13 @@
 """Every metric that a coordinator tells."""
 
+from muster_core.protocol.room import Limit
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
 
+from muster_coordinator.session.sessions import MAX_STREAMS
+from muster_coordinator.session.stream import MAX_MEMBERS
 from muster_coordinator.shard.phase import Phase
 
 CALL_NAMES = {
@@ -26,12 +29,13 @@ CALL_NAMES = {
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 STEPS = ("claim", "append", "check", "snapshot", "trim")
 JOIN, SYNC, WHOLE = "join", "sync", "whole"
+LIMITS = (*(limit.value for limit in Limit), MAX_STREAMS, MAX_MEMBERS)
 NO_ASSIGNMENT, INTERRUPTED = "no_assignment", "interrupted"
 NOT_REJOINED = "not_rejoined"
 
 HEARTBEAT = CALL_NAMES[pb.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
-_OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS")
+_OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS", "POLICY_VIOLATION")
 _CODES = tuple(
     code
     for name in common_pb2.ErrorCode.DESCRIPTOR.values_by_name
@@ -72,6 +76,27 @@ GROUPS_OF_A_SHARD = Metric(
     Kind.GAUGE,
     "Groups of the shard that has most of them.",
     advice="Near MUSTER_GROUP_MAX_GROUPS_PER_SHARD: who would make another group there is told to try again.",
+)
+HELD = Metric(
+    "muster_groups_held",
+    Kind.GAUGE,
+    "What the groups of this coordinator's shards hold in memory, as it is counted.",
+    "bytes",
+    advice="Near MUSTER_GROUP_MAX_BYTES: new groups, members and offsets are told to try again.",
+)
+HELD_BY_A_SHARD = Metric(
+    "muster_groups_held_largest_shard",
+    Kind.GAUGE,
+    "The same of the shard whose groups hold most.",
+    "bytes",
+    advice="Near MUSTER_GROUP_MAX_BYTES_PER_SHARD: what would add to it is told to try again.",
+)
+REFUSALS = Metric(
+    "muster_limit_refusals",
+    Kind.COUNTER,
+    "What was refused because a limit of the process or of a shard was reached, by the name of its setting.",
+    labels={"limit": LIMITS},
+    advice="Find out who makes it grow (`muster groups list`), or raise the setting; docs/failures.md.",
 )
 GROUPS_QUARANTINED = Metric(
     "muster_groups_quarantined",
@@ -281,6 +306,9 @@ LEASE_FAILURES = Metric(
 ALL = (
     GROUPS,
     GROUPS_OF_A_SHARD,
+    HELD,
+    HELD_BY_A_SHARD,
+    REFUSALS,
     GROUPS_QUARANTINED,
     CORE_FAILURES,
     MEMBERS,

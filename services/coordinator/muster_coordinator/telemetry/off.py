@@ -43,3 +43,6 @@ class Measures:
     def answering(self, answer: Answer) -> Answer:
         """What answers unary calls, watched."""
         return answer
+
+    def refused(self, limit: str) -> None:
+        """Something was refused for a limit, by the name of its setting."""

@@ -15,6 +15,7 @@ from muster_core.record_bounds import PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry, Participant
+from muster_core.state.holdings import Holdings
 from muster_core.state.member import Member
 from muster_core.state.published import TopicPartition, partitions_in
 
@@ -40,6 +41,7 @@ class Application:
         failed: the record that raised last, with its position; None: none did.
         catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
         incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
+        counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
     """
 
@@ -48,6 +50,7 @@ class Application:
     ) -> None:
         self._groups = groups
         self._config = config
+        self.counts_in: Holdings | None = None
         self._on_gone = on_gone
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
@@ -112,6 +115,8 @@ class Application:
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = Group(group_id, wall_ms, self._config.history_length)
+            if self.counts_in is not None:
+                group.count_in(self.counts_in)
         return group
 
     def _generation_started(self, position: Position, wall_ms: int, record: log.GenerationStarted) -> None:
@@ -123,15 +128,12 @@ class Application:
         if not group.members.keys() <= staying.keys():
             for member_id in [member_id for member_id in group.members if member_id not in staying]:
                 self._remove(group, member_id)
-        known = {one.member_id: one for one in group.history[-1].members} if group.history else {}
         participants = []
         for member_id, entry in staying.items():
             member = self._adopt(group, member_id, entry)
-            one = Participant.of(member)
-            before = known.get(member_id, one)
-            participants.append(before if before == one else one)  # one for all generations of the history
+            participants.append(Participant.of(member))
             if group.assigned_generation != group.generation:
-                member.assignment = b""  # the generation before never got one (as Kafka's describe shows)
+                group.assign(member, b"")  # the generation before never got one (as Kafka's describe shows)
         group.generation = record.generation
         group.protocol_type = record.protocol_type
         group.protocol_name = record.protocol_name
@@ -149,7 +151,7 @@ class Application:
             group.renewed_topics = frozenset()
             group.subscribed_topics = frozenset()
             group.become(GroupState.EMPTY, wall_ms)
-        group.history.append(
+        group.remember(
             GenerationEntry(
                 generation=record.generation,
                 cause=cause,
@@ -160,6 +162,7 @@ class Application:
                 position=position,
             )
         )
+        group.weigh()
 
     def _assignment_committed(
         self, position: Position, wall_ms: int, record: log.AssignmentCommitted
@@ -168,20 +171,21 @@ class Application:
         owners: dict[TopicPartition, tuple[str, Position]] = {}
         for entry in record.members:
             member = group.members[entry.member_id]
-            member.assignment = entry.assignment
             member.token = position
-            member.kept_tokens = tuple(entry.kept_tokens)
+            group.assign(member, entry.assignment, tuple(entry.kept_tokens))
             owners.update(dict.fromkeys(partitions_in(entry.assignment), (entry.member_id, position)))
             for kept in entry.kept_tokens:
                 partition = kept.topic, kept.partition
                 if owners.get(partition, ("",))[0] == entry.member_id:
                     owners[partition] = (entry.member_id, Position.from_proto(kept.position))
         if group.history:
-            self._note_moves(group.history[-1], wall_ms, group.owners, owners)
+            with group.adding_to_history() as latest:
+                self._note_moves(latest, wall_ms, group.owners, owners)
         group.owners = owners
         group.renewed_topics = frozenset()
         group.assigned_generation = record.generation
         group.become(GroupState.STABLE, wall_ms)
+        group.weigh()
 
     def _note_moves(
         self,
@@ -201,7 +205,7 @@ class Application:
             if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
                 entry.moves_truncated = True
                 return
-            entry.moves.append(
+            entry.add_move(
                 coordinator_pb2.GroupHistoryResponse.Move(
                     topic=partition[0], partition=partition[1], from_member_id=old, to_member_id=new
                 )
@@ -217,7 +221,7 @@ class Application:
         member = group.replace(record.old_member_id, record.member.member_id)
         group.set_protocols(member, lambda: member.adopt(record.member))
         member.token = position
-        member.kept_tokens = ()
+        group.assign(member, member.assignment)
         member.commit_seq = member.accepted_commit_seq = 0
         for partition, (owner, __) in group.owners.items():
             if owner == record.old_member_id:
@@ -231,13 +235,18 @@ class Application:
         group = self._groups.pop(record.group_id, None)
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
+            group.count_out()
 
     def apply_commits(self, rows: Iterable[CommittedRow]) -> None:
         """Carries out commits one after the other, as `apply` does each; a load consists of little else."""
         groups = self._groups
         for group_id, member_id, seq, partition, committed in rows:
             group = groups.get(group_id) or self.group(group_id, committed.committed_at_ms)
-            group.offsets.table[partition] = committed
+            offsets = group.offsets
+            before = offsets.table.get(partition)
+            offsets.table[partition] = committed
+            if before is None or before[2] is not committed[2]:
+                offsets.weigh(partition, before, committed)
             member = group.members.get(member_id)
             if member is not None and seq > member.commit_seq:
                 member.commit_seq = seq
@@ -249,13 +258,14 @@ class Application:
         member = group.members.get(record.member_id)
         if member is not None and record.member_seq > member.commit_seq:
             member.commit_seq = record.member_seq
+        group.weigh()
 
     def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id) or self.held.get(record.group_id)
         if group is not None:
-            group.offsets.remove(
-                (entry.topic, number) for entry in record.topics for number in entry.partitions
-            )
+            for entry in record.topics:
+                group.offsets.remove(entry.topic, entry.partitions[:])
+            group.weigh()
 
     def _topics_seen(self, _: Position, __: int, record: log.TopicsSeen) -> None:
         self.catalog_offset = max(self.catalog_offset, record.catalog_offset)

@@ -315,7 +315,7 @@ class SnapshotReader:
             # A copy: what is kept must not keep the whole part alive.
             generation = coordinator_pb2.GroupHistoryResponse.Generation()
             generation.CopyFrom(item.generation)
-            group.history.append(GenerationEntry.from_proto(generation))
+            group.remember(GenerationEntry.from_proto(generation))
         elif kind == "offsets":
             self._offsets(group, item.offsets)
         else:
@@ -378,7 +378,7 @@ class SnapshotReader:
     def _offsets(group: Group, states: snapshot_pb2.OffsetStates) -> None:
         for state in states.offsets:
             entry = state.offset
-            group.offsets.restore(
+            group.offsets.put(
                 (entry.topic, entry.partition),
                 CommittedOffset(
                     entry.offset,

@@ -18,9 +18,11 @@ from muster_core.features import NO_FEATURES
 from muster_core.log.application import Application, group_of
 from muster_core.position import Position
 from muster_core.protocol.responses import Owner, refusal
+from muster_core.protocol.room import ALONE, Limit
 from muster_core.record_bounds import in_appends
 from muster_core.state.group import Group, Step
 from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import GROUP_BYTES, Holdings
 from muster_core.state.member import Member
 from muster_core.state.quarantine import NOBODY
 from muster_core.waiting.purgatory import DelayedOperation, Purgatory
@@ -42,6 +44,9 @@ _CLOCK_STEP_MS = 50
 """By which a wall clock moves that was set, or that another clock took the place of."""
 
 _REMOVED = "the member was removed from the group"
+
+_RESERVE = 1.25
+"""How far members that are at work may go above a limit of bytes."""
 
 
 class OfAGroup(Protocol):
@@ -72,7 +77,8 @@ class ShardContext:
         quarantine: the groups that no turn may touch.
         held: those of them that the log knows: nothing of them changes but that a deleted topic's offsets go,
             and their offsets are read.
-        room: whether the process may take another group.
+        holdings: what the groups hold in memory, with the records that are on their way to the log.
+        room: the process around the shard.
         working_on: what of a group is being worked on where the event does not say it; None: nothing.
         catalog: the topics as last heard.
         deletions: of topics, oldest first: what the log is about to say that was carried out.
@@ -82,6 +88,7 @@ class ShardContext:
         self.config = config
         self.groups: dict[str, Group] = {}
         self.purgatory = Purgatory(0)
+        self.holdings = Holdings()
         self.application = Application(self.groups, config, self.release)
         self.epoch = 0
         self.features = NO_FEATURES
@@ -94,7 +101,7 @@ class ShardContext:
         self.quarantine = NOBODY
         self.held = self.application.held
         self._unstored: dict[str, Group] = {}
-        self.room: Callable[[], bool] = lambda: True
+        self.room = ALONE
         self.working_on: OfAGroup | None = None
         self.catalog = NOTHING_KNOWN
         self.deletions: deque[frozenset[str]] = deque()
@@ -166,6 +173,7 @@ class ShardContext:
     def _send(self, append: "_OpenAppend") -> None:
         self._last_append_id += 1
         self._appends[self._last_append_id] = append
+        self.holdings.bytes += append.bytes
         self.effects.appends.append(Append(self._last_append_id, append.records))
         self.purgatory.try_complete_else_watch(append, ())
 
@@ -177,6 +185,7 @@ class ShardContext:
     def append_done(self, append_id: int, position: Position) -> None:
         """Applies the records of an append and lets go on what waited for it."""
         append = self._appends.pop(append_id)
+        self.holdings.bytes -= append.bytes
         self.working_on = append
         self.purgatory.wheel.cancel(append)
         for index, record in enumerate(append.records):
@@ -194,13 +203,11 @@ class ShardContext:
         """Why no group can be added, for people; empty: one can."""
         limit = self.config.max_groups_per_shard
         if len(self.groups) + len(self.held) >= limit:
-            return (
-                f"the shard has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS_PER_SHARD); try again"
-            )
-        if not self.room():
-            limit = self.config.max_groups
-            return f"the coordinator has its limit of {limit:,} groups (MUSTER_GROUP_MAX_GROUPS); try again"
-        return ""
+            return self._over(Limit.GROUPS_PER_SHARD, f"the shard has its limit of {limit:,} groups")
+        limit = self.config.max_groups
+        if self.room.groups() >= limit:
+            return self._over(Limit.GROUPS, f"the coordinator has its limit of {limit:,} groups")
+        return self.too_much(GROUP_BYTES)
 
     def too_many_new_groups(self) -> str:
         """Why no group can be added whose first member joins, for people; empty: one can.
@@ -210,11 +217,43 @@ class ShardContext:
         """
         limit = self.config.max_new_groups_per_shard
         if len(self._unstored) >= limit and not self._make_room():
-            return (
-                f"the shard has its limit of {limit:,} groups that gather their first members "
-                "(MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD); try again"
-            )
+            text = f"the shard has its limit of {limit:,} groups that gather their first members"
+            return self._over(Limit.NEW_GROUPS_PER_SHARD, text)
         return self.too_many_groups()
+
+    def _over(self, limit: Limit, text: str) -> str:
+        self.room.refused(limit)
+        return f"{text} ({limit.setting}); try again"
+
+    # --- bytes
+
+    def too_much(self, bytes_: int, *, at_work: bool = False) -> str:
+        """Why so many bytes more cannot be held, for people; empty: they can, or they are none.
+
+        Args:
+            bytes_: what would come.
+            at_work: whether it is for members that the log knows. They may use a reserve, so that newcomers
+                alone bring no group to a halt, whose members give partitions to each other.
+        """
+        limit = self._limit_reached(bytes_, _RESERVE if at_work else 1)
+        if bytes_ <= 0 or limit is None:
+            return ""
+        if limit is Limit.BYTES_PER_SHARD:
+            text = f"the groups of the shard have their limit of {self.config.max_bytes_per_shard:,} bytes"
+        else:
+            text = f"the groups of the coordinator have their limit of {self.config.max_bytes:,} bytes"
+        return self._over(limit, text)
+
+    def is_full_with(self, bytes_: int) -> bool:
+        """Whether more would be held with these than may be, the reserve aside."""
+        return self._limit_reached(bytes_, 1) is not None
+
+    def _limit_reached(self, bytes_: int, reserve: float) -> Limit | None:
+        if self.holdings.bytes + bytes_ > reserve * self.config.max_bytes_per_shard:
+            return Limit.BYTES_PER_SHARD
+        if self.room.held_bytes() + bytes_ > reserve * self.config.max_bytes:
+            return Limit.BYTES
+        return None
 
     def _make_room(self) -> bool:
         for group_id, group in self._unstored.items():
@@ -229,6 +268,7 @@ class ShardContext:
     def add_unstored(self, group: Group) -> None:
         """Takes a group in that the log does not know yet."""
         group.stored = False
+        group.count_in(self.holdings)
         self.groups[group.group_id] = self._unstored[group.group_id] = group
 
     def forget_unstored(self, group: Group) -> bool:
@@ -246,6 +286,7 @@ class ShardContext:
         del self.groups[group.group_id]
         self._unstored.pop(group.group_id, None)
         group.become(GroupState.DEAD, self.now.wall_ms)
+        group.count_out()
 
     @staticmethod
     def _is_idle(group: Group) -> bool:
@@ -352,7 +393,7 @@ class ShardContext:
 class _OpenAppend(DelayedOperation):
     """Records on their way to the log, and what waits for them; its deadline is the callers' patience."""
 
-    __slots__ = ("_calls", "_context", "_overdue", "done", "holds", "records")
+    __slots__ = ("_calls", "_context", "_overdue", "bytes", "done", "holds", "records")
 
     def __init__(
         self,
@@ -366,6 +407,7 @@ class _OpenAppend(DelayedOperation):
         super().__init__(context.config.append_timeout_ms)
         self._context = context
         self.records = records
+        self.bytes = sum([record.ByteSize() for record in records])
         self.done = done
         self.holds = holds
         self._calls = calls

@@ -19,6 +19,7 @@ from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.state.group import Group, join_of
 from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import COPIES, MEMBER_BYTES
 from muster_core.state.member import Member
 from muster_core.state.terms import Terms, terms_of_join
 from muster_core.waiting.timing_wheel import Timer
@@ -47,6 +48,12 @@ class _Join:
         self.member_id: str = request.member_id
         self.group_instance_id: str = request.group_instance_id
         self.terms: Terms = terms_of_join(request)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it makes a member take in a record."""
+        ids_bytes = 2 * utf8_bytes(self.group_instance_id) + 2 * utf8_bytes(self.request.client_id)
+        return _ID_BYTES + ids_bytes + self.terms.size_bytes
 
 
 class Joins:
@@ -100,6 +107,9 @@ class Joins:
             if not self._has_bytes(group, "", join):
                 self._refuse_bytes(call)
                 return
+            if full := self._too_much(group, "", join):
+                self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
             self._context.add_unstored(group)
             self._join(group, join)
 
@@ -115,6 +125,8 @@ class Joins:
             self._refuse_protocols(call)
         elif not self._has_bytes(group, member_id, join):
             self._refuse_bytes(call)
+        elif full := self._too_much(group, member_id, join):
+            self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
         elif member_id:
             self._join_by_id(group, member_id, join)
         elif instance_id:
@@ -138,12 +150,19 @@ class Joins:
 
     def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
-        instance_id = join.group_instance_id
-        known = group.member_of(member_id, instance_id)
-        ids = _ID_BYTES + 2 * utf8_bytes(instance_id + join.request.client_id)
-        brings = ids + join.terms.size_bytes
-        size_bytes = group.size_bytes + brings - (known.size_bytes if known is not None else 0)
+        known = group.member_of(member_id, join.group_instance_id)
+        size_bytes = group.size_bytes + join.size_bytes - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
+
+    def _too_much(self, group: Group, member_id: str, join: _Join) -> str:
+        """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
+        known = group.member_of(member_id, join.group_instance_id)
+        if known is not None:
+            grows_bytes = COPIES * (join.terms.size_bytes - known.terms.size_bytes)
+            return self._context.too_much(grows_bytes, at_work=known.recorded)
+        if member_id and member_id not in group.pending_members:
+            return ""  # nobody, as it is told
+        return self._context.too_much(MEMBER_BYTES + COPIES * join.size_bytes)
 
     def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
         """Refuses a member, and puts it out if it was in (conformance MX-01, MX-07, MX-09)."""

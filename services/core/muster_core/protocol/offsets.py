@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets and groups."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2 as log
@@ -30,8 +30,9 @@ from muster_core.record_bounds import (
 )
 from muster_core.state.group import CONSUMER, Group
 from muster_core.state.group_state import GroupState
+from muster_core.state.holdings import OFFSET_BYTES
 from muster_core.state.member import Member
-from muster_core.state.offset_store import CommittedOffset, OffsetStore
+from muster_core.state.offset_store import CommittedOffset, OffsetStore, weight_of
 from muster_core.state.published import TopicPartition
 
 _NO_GROUP = "there is no such group"
@@ -44,6 +45,9 @@ _OTHER_COMMIT = (
 )
 _SUPERSEDED = "the member has committed again since: member_seq is lower than that of its last commit"
 
+
+PORTION = 10_000
+"""Offsets that a search for expired ones looks at before others have their turn."""
 
 _SURELY_SMALL = 100
 """A commit of so many partitions fits into a record, whatever their names and metadata."""
@@ -142,6 +146,9 @@ class Offsets:
         if not commit.offsets:
             self._context.reply(call.call_id, response)
             return
+        if full := self._too_much(commit, known=known):
+            self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            return
         records = _in_parts(record)
         if len(records) > 1 and len(list(in_appends(records))) > 1:
             text = f"the commit takes more than the {APPEND_MAX_BYTES} bytes that the log takes at a time"
@@ -155,6 +162,21 @@ class Offsets:
         self._open_commits[request.group_id] += 1
         self._deletions.note_before(topic.name for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
+
+    def _too_much(self, commit: log.OffsetCommitted, *, known: bool) -> str:
+        """Why shard or process cannot hold what a commit brings, for people; empty: they can (LIM-22)."""
+        if not self._context.is_full_with(OFFSET_BYTES * len(commit.offsets) + commit.ByteSize()):
+            return ""
+        group = self._context.groups.get(commit.group_id)
+        offsets = _NOTHING if group is None else group.offsets
+        grows_bytes = 0
+        for entry in commit.offsets:
+            before = offsets.get((entry.topic, entry.partition))
+            if before is None:
+                grows_bytes += weight_of((entry.topic, entry.partition), entry.metadata)
+            else:
+                grows_bytes += utf8_bytes(entry.metadata) - utf8_bytes(before.metadata)
+        return self._context.too_much(grows_bytes, at_work=known)
 
     def _stored(
         self,
@@ -304,22 +326,33 @@ class Offsets:
 
     # --- expiry (KIP-211)
 
-    def expire(self) -> None:
-        """Removes what is older than the retention, then groups that have nothing left (EX-01 to EX-15)."""
+    def expire(self) -> Iterator[None]:
+        """Removes what is older than the retention, then groups that have nothing left (EX-01 to EX-15).
+
+        Yields when others should have their turn (docs/safety.md, LIM-27).
+        """
+        looked_at = 0
         for group in tuple(self._context.groups.values()):
-            self._context.working_on = group
-            self._context.in_line(group, partial(self._expire_group, group))
+            partitions = tuple(group.offsets.table)
+            for first in range(0, len(partitions) or 1, PORTION):
+                some = partitions[first : first + PORTION]
+                self._context.working_on = group
+                self._context.in_line(group, partial(self._expire_group, group, some))
+                looked_at += 1 + len(some)
+                if looked_at >= PORTION:
+                    yield
+                    looked_at = 0
 
     def on_their_way(self, group: Group) -> bool:
         """Whether the log is about to know commits of the group."""
         return self._open_commits[group.group_id] > 0
 
-    def _expire_group(self, group: Group) -> None:
+    def _expire_group(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
         if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
             return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
         if self._context.forget_unstored(group):
             return
-        expired = self._expired(group)
+        expired = self._expired(group, partitions)
         records = self.tombstones(group, expired, "expired")
         if (
             group.state is GroupState.EMPTY
@@ -330,11 +363,12 @@ class Offsets:
         if records:
             self._context.append(records, lambda: None, holds=group)
 
-    def _expired(self, group: Group) -> list[TopicPartition]:
-        """Partitions whose offset is older than it may become; there may be a million to look at."""
+    def _expired(self, group: Group, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions whose offset is older than it may become."""
         now_ms = self._context.now.wall_ms
         oldest_ms = now_ms - self._context.config.offsets_retention_ms
-        offsets = group.offsets.table.items()
+        table = group.offsets.table
+        offsets = [(partition, table[partition]) for partition in partitions if partition in table]
         if group.state is GroupState.EMPTY and not group.is_simple:
             all_old = group.state_since_ms <= oldest_ms
             return [p for p, at in offsets if (at.expire_at_ms <= now_ms if at.expire_at_ms else all_old)]

@@ -74,7 +74,7 @@ class Rebalancer:
             self._refuse_sync(group, member)
             self._announce(group, member, cause)
             if group.state is GroupState.COMPLETING_REBALANCE:
-                member.assignment = b""
+                group.assign(member, b"")
         self._stop_waiting_for_syncs(group)
         was_empty = group.state is GroupState.EMPTY
         group.cause = cause
@@ -169,6 +169,8 @@ class Rebalancer:
         )
 
     def _generation_stored(self, group: Group) -> None:
+        if self._context.is_full_with(0):
+            group.forget_generations()
         if group.state is GroupState.EMPTY:
             return
         same_for_all = self._answer_to_all(group)

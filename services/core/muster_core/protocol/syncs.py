@@ -94,6 +94,9 @@ class Syncs:
                 text = f"assignments: {plan.partitions:,} partitions are given, at most {limit:,} may be"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
+            if full := self._context.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
+                self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
+                return
             record = self._context.record()
             if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan):
                 text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"

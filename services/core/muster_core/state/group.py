@@ -1,9 +1,11 @@
 """A group: its members, its generation and the choice of a protocol. Data and rules, no effects."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core import error_code
@@ -13,6 +15,15 @@ from muster_core.record_bounds import utf8_bytes
 from muster_core.sharding import java_map_bucket
 from muster_core.state.group_state import GroupState, check_transition
 from muster_core.state.history import GenerationEntry
+from muster_core.state.holdings import (
+    COPIES,
+    GROUP_BYTES,
+    KEPT_TOKEN_BYTES,
+    MEMBER_BYTES,
+    OWNED_PARTITION_BYTES,
+    PENDING_MEMBER_BYTES,
+    Holdings,
+)
 from muster_core.state.member import Member
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Protocols, Supporters
@@ -79,6 +90,7 @@ class Group:
         stored: whether a record of it is in the log; without one it is gone with its last member and id.
         in_flight: whether a group record is on its way to the log.
         line: what waits for it, in order.
+        held_bytes: about what it takes in memory, as it was counted last; 0: it is not counted.
     """
 
     def __init__(self, group_id: str, now_wall_ms: int, history_length: int) -> None:
@@ -101,7 +113,8 @@ class Group:
         self.renewed_topics: frozenset[str] = frozenset()
         self.subscribed_topics: frozenset[str] | None = frozenset()
         self.offsets = OffsetStore()
-        self.history: deque[GenerationEntry] = deque(maxlen=history_length)
+        self.history: deque[GenerationEntry] = deque()
+        self._history_length = history_length
         self.stored = True
         self.in_flight = False
         self.line: deque[Step] = deque()
@@ -109,6 +122,49 @@ class Group:
         self._made_for: dict[str, str] = {}
         self._size_bytes = 0
         self._parked_joins = 0
+        self._pending_bytes = 0
+        self._assigned_bytes = 0
+        self._history_bytes = 0
+        self._holdings: Holdings | None = None
+        self.held_bytes = 0
+
+    # --- what it holds
+
+    def count_in(self, holdings: Holdings) -> None:
+        """What it holds counts there from now on."""
+        self.count_out()
+        self._holdings = holdings
+        self.weigh()
+
+    def count_out(self) -> None:
+        """It is not in a shard that serves, or not any more."""
+        if self._holdings is not None:
+            self._holdings.bytes -= self.held_bytes
+        self._holdings = None
+        self.held_bytes = 0
+
+    def weigh(self) -> None:
+        """Counts what it holds; as fast with many members and offsets as with few."""
+        if self._holdings is None:
+            return
+        held_bytes = (
+            GROUP_BYTES
+            + utf8_bytes(self.group_id)
+            + MEMBER_BYTES * len(self.members)
+            + COPIES * self._size_bytes
+            + self._pending_bytes
+            + self._assigned_bytes
+            + OWNED_PARTITION_BYTES * len(self.owners)
+            + self.offsets.held_bytes
+            + self._history_bytes
+        )
+        self._holdings.bytes += held_bytes - self.held_bytes
+        self.held_bytes = held_bytes
+
+    @property
+    def assigned_bytes(self) -> int:
+        """About what its assignment takes in memory."""
+        return self._assigned_bytes + OWNED_PARTITION_BYTES * len(self.owners)
 
     def renew(self, topics: frozenset[str]) -> bool:
         """Topics were deleted; whether members own anything of them."""
@@ -159,8 +215,10 @@ class Group:
         self.members[member.member_id] = member
         self._supporters.add(member.terms.protocols)
         self._size_bytes += member.size_bytes
+        self._assigned_bytes += _assigned_bytes(member)
         if not self.leader:
             self.leader = member.member_id
+        self.weigh()
 
     def member_of(self, member_id: str, group_instance_id: str) -> Member | None:
         """The member that a caller is, by its id or, where it gives none, by its instance id."""
@@ -173,6 +231,7 @@ class Group:
             return None
         self._supporters.remove(member.terms.protocols)
         self._size_bytes -= member.size_bytes
+        self._assigned_bytes -= _assigned_bytes(member)
         self._forget_join(member_id)
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
@@ -180,6 +239,7 @@ class Group:
         self.unpark_join(member)
         if self.leader == member_id:
             self.leader = next(iter(self.members), "")
+        self.weigh()
         return member
 
     def replace(self, old_member_id: str, new_member_id: str) -> Member:
@@ -201,6 +261,7 @@ class Group:
             self.pending_sync.add(new_member_id)
         if was_leader:
             self.leader = new_member_id
+        self.weigh()
         return member
 
     def set_protocols(self, member: Member, change: Callable[[], None]) -> None:
@@ -212,6 +273,16 @@ class Group:
         if member.terms.protocols.names != before.names:
             self._supporters.remove(before)
             self._supporters.add(member.terms.protocols)
+        self.weigh()
+
+    def assign(
+        self, member: Member, assignment: bytes, kept_tokens: Sequence[records_pb2.KeptToken] = ()
+    ) -> None:
+        """Gives a member its assignment, with the tokens that it keeps."""
+        self._assigned_bytes -= _assigned_bytes(member)
+        member.assignment, member.kept_tokens = assignment, kept_tokens
+        self._assigned_bytes += _assigned_bytes(member)
+        self.weigh()
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -246,18 +317,57 @@ class Group:
         """About what its members take in the record of a generation."""
         return self._size_bytes
 
+    # --- history
+
+    def remember(self, entry: GenerationEntry) -> None:
+        """A generation was begun; the oldest one goes when there are too many."""
+        entry.follow(self.history[-1] if self.history else None)
+        self.history.append(entry)
+        self._history_bytes += entry.held_bytes
+        if len(self.history) > self._history_length:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._history_bytes -= self.history.popleft().held_bytes
+        oldest = self.history[0]
+        self._history_bytes -= oldest.held_bytes
+        oldest.follow(None)  # what it shared is its own now
+        self._history_bytes += oldest.held_bytes
+
+    @contextmanager
+    def adding_to_history(self) -> Iterator[GenerationEntry]:
+        """The latest generation, for something to be added to it."""
+        latest = self.history[-1]
+        self._history_bytes -= latest.held_bytes
+        yield latest
+        self._history_bytes += latest.held_bytes
+
+    def forget_generations(self) -> None:
+        """Remembers no generation but the latest."""
+        if self.history:
+            latest = self.history[-1]
+            self.history.clear()
+            latest.follow(None)
+            self.history.append(latest)
+            self._history_bytes = latest.held_bytes
+            self.weigh()
+
     # --- ids
 
     def give_out(self, member_id: str, timer: Timer) -> None:
         """Notes an id that a new dynamic member was given and has not used yet (KIP-394)."""
         self.pending_members[member_id] = timer
         self._made_for[join_of(member_id)] = member_id
+        self._pending_bytes += _pending_bytes(member_id)
+        self.weigh()
 
     def take_back(self, member_id: str) -> Timer | None:
         """Forgets such an id, used or not; gives its timer, None: it was not given out."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             self._forget_join(member_id)
+            self._pending_bytes -= _pending_bytes(member_id)
+            self.weigh()
         return timer
 
     def id_made_for(self, join: str) -> str:
@@ -355,3 +465,12 @@ class Group:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
+
+
+def _assigned_bytes(member: Member) -> int:
+    """About what the assignment of a member takes in memory, without what its partitions are kept in."""
+    return COPIES * len(member.assignment) + KEPT_TOKEN_BYTES * len(member.kept_tokens)
+
+
+def _pending_bytes(member_id: str) -> int:
+    return PENDING_MEMBER_BYTES + COPIES * utf8_bytes(member_id)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.position import Position
+from muster_core.record_bounds import utf8_bytes
+from muster_core.state.holdings import GENERATION_BYTES, MOVE_BYTES, PARTICIPANT_BYTES
 from muster_core.state.member import Member
 
 
@@ -30,6 +32,11 @@ class Participant(NamedTuple):
         """The member as it is now, or as `GenerationEntry.to_proto` wrote it."""
         return cls(*_named(member))
 
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in memory."""
+        return PARTICIPANT_BYTES + sum(map(utf8_bytes, self))
+
 
 _named = attrgetter(*Participant._fields)
 
@@ -49,6 +56,7 @@ class GenerationEntry:
         assigned_at_ms: when its assignment was stored, wall clock; 0: never.
         moves: what changed hands, as far as it is kept.
         moves_truncated: whether more did.
+        held_bytes: about what it takes in memory.
     """
 
     generation: int
@@ -61,6 +69,25 @@ class GenerationEntry:
     assigned_at_ms: int = 0
     moves: list[coordinator_pb2.GroupHistoryResponse.Move] = field(default_factory=list)
     moves_truncated: bool = False
+    held_bytes: int = GENERATION_BYTES
+
+    def follow(self, before: "GenerationEntry | None") -> None:
+        """Shares participants with the generation before, and counts those that it has alone.
+
+        Args:
+            before: that generation; None: it is not remembered.
+        """
+        known = {} if before is None else {one.member_id: one for one in before.members}
+        shared = [known.get(one.member_id) for one in self.members]
+        pairs = list(zip(self.members, shared, strict=True))
+        self.members = tuple([one if same is None or same != one else same for one, same in pairs])
+        own_bytes = sum([one.held_bytes for one, same in pairs if same != one])
+        self.held_bytes = GENERATION_BYTES + own_bytes + sum(map(_weight_of, self.moves))
+
+    def add_move(self, move: coordinator_pb2.GroupHistoryResponse.Move) -> None:
+        """Notes what changed hands."""
+        self.moves.append(move)
+        self.held_bytes += _weight_of(move)
 
     def to_proto(self) -> coordinator_pb2.GroupHistoryResponse.Generation:
         """The generation as it is sent."""
@@ -94,3 +121,8 @@ class GenerationEntry:
             moves=list(message.moves),
             moves_truncated=message.moves_truncated,
         )
+
+
+def _weight_of(move: coordinator_pb2.GroupHistoryResponse.Move) -> int:
+    """About what a move takes in memory."""
+    return MOVE_BYTES + sum(map(utf8_bytes, (move.topic, move.from_member_id, move.to_member_id)))

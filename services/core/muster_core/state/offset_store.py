@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.record_bounds import utf8_bytes
+from muster_core.state.holdings import OFFSET_BYTES
 from muster_core.state.published import TopicPartition
 
 
@@ -28,17 +30,24 @@ class CommittedOffset(NamedTuple):
     expire_at_ms: int
 
 
+def weight_of(partition: TopicPartition, metadata: str) -> int:
+    """About what a committed offset takes in memory."""
+    return OFFSET_BYTES + utf8_bytes(partition[0]) + utf8_bytes(metadata)
+
+
 class OffsetStore:
     """What was committed. The order of the log decides: the later record wins.
 
     Attributes:
-        table: by partition. Entries may be set from outside; only `remove` takes them out.
+        table: by partition. Whoever sets entries calls `weigh`; only `remove` takes them out.
+        held_bytes: about what it takes in memory.
     """
 
-    __slots__ = ("_order", "table")
+    __slots__ = ("_order", "held_bytes", "table")
 
     def __init__(self) -> None:
         self.table: dict[TopicPartition, CommittedOffset] = {}
+        self.held_bytes = 0
         self._order: list[TopicPartition] = []
 
     def __len__(self) -> int:
@@ -54,19 +63,37 @@ class OffsetStore:
     def store(self, record: records_pb2.OffsetCommitted, written_at_ms: int) -> None:
         """Takes over an acknowledged commit."""
         for entry in record.offsets:
-            self.table[entry.topic, entry.partition] = CommittedOffset(
-                entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, record.expire_at_ms
+            self.put(
+                (entry.topic, entry.partition),
+                CommittedOffset(
+                    entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, record.expire_at_ms
+                ),
             )
 
-    def restore(self, partition: TopicPartition, offset: CommittedOffset) -> None:
-        """Takes over what a snapshot says of a partition."""
+    def put(self, partition: TopicPartition, offset: CommittedOffset) -> None:
+        """Takes over what was committed for a partition."""
+        before = self.table.get(partition)
         self.table[partition] = offset
+        self.weigh(partition, before, offset)
 
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets partitions; those without an offset are passed over."""
+    def weigh(
+        self, partition: TopicPartition, before: CommittedOffset | None, offset: CommittedOffset
+    ) -> None:
+        """Counts what came in the place of something else, or of nothing."""
+        if before is None:
+            self.held_bytes += weight_of(partition, offset.metadata)
+        else:
+            self.held_bytes += utf8_bytes(offset.metadata) - utf8_bytes(before.metadata)
+
+    def remove(self, topic: str, numbers: Iterable[int]) -> None:
+        """Forgets partitions of a topic; those without an offset are passed over."""
         self._order = []
-        for partition in partitions:
-            self.table.pop(partition, None)
+        table, held_bytes, each_bytes = self.table, self.held_bytes, weight_of((topic, 0), "")
+        for number in numbers:
+            gone = table.pop((topic, number), None)
+            if gone is not None:
+                held_bytes -= each_bytes + utf8_bytes(gone.metadata)
+        self.held_bytes = held_bytes
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """The partitions in the order of topic and number, from the first one after that; None: all.

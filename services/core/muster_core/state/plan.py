@@ -5,6 +5,7 @@ from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
 
+from muster_core.state.holdings import COPIES, OWNED_PARTITION_BYTES
 from muster_core.state.published import TopicPartition, partitions_in, read_assignment
 
 
@@ -38,6 +39,11 @@ class Plan:
     def topics(self) -> Iterable[str]:
         """The topics of which partitions are given."""
         return self._numbers
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in memory where members keep it."""
+        return OWNED_PARTITION_BYTES * self.partitions + COPIES * sum(map(len, self.assignments.values()))
 
     def given(self, member_id: str) -> Iterator[TopicPartition]:
         """What a member is given; nothing where its bytes are foreign."""

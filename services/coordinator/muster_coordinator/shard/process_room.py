@@ -1,0 +1,41 @@
+"""What the shards of a process have in common, as far as their limits ask for it."""
+
+from collections.abc import Callable, Collection
+
+from muster_core.protocol.room import Limit, Room
+from muster_core.shard import Shard
+
+_OLD_MS = 50
+
+
+class ProcessRoom:
+    """Adds up what the shards of a process hold.
+
+    Args:
+        cores: those that are loaded.
+        boot_ms: the boot clock.
+        refused: told of each call that is refused for a limit.
+    """
+
+    def __init__(
+        self,
+        cores: Callable[[], Collection[Shard]],
+        boot_ms: Callable[[], int],
+        refused: Callable[[Limit], None],
+    ) -> None:
+        self._cores = cores
+        self._boot_ms = boot_ms
+        self._held_bytes = 0
+        self._added_up_ms = -_OLD_MS
+        self.room = Room(self._groups, self._held, refused)
+
+    def _groups(self) -> int:
+        return sum([len(core.groups) for core in self._cores()])
+
+    def _held(self) -> int:
+        """Each commit asks for it, so it may be some milliseconds old."""
+        now_ms = self._boot_ms()
+        if now_ms - self._added_up_ms >= _OLD_MS:
+            self._added_up_ms = now_ms
+            self._held_bytes = sum([core.held_bytes for core in self._cores()])
+        return self._held_bytes

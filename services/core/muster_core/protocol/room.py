@@ -1,0 +1,39 @@
+"""Limits that shard and process have, and what of the process they ask for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Limit(Enum):
+    """A limit of what callers can make grow, by the name of its setting."""
+
+    GROUPS = "group_max_groups"
+    GROUPS_PER_SHARD = "group_max_groups_per_shard"
+    NEW_GROUPS_PER_SHARD = "group_max_new_groups_per_shard"
+    BYTES = "group_max_bytes"
+    BYTES_PER_SHARD = "group_max_bytes_per_shard"
+
+    @property
+    def setting(self) -> str:
+        """The setting, as an operator knows it."""
+        return f"MUSTER_{self.value.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The process around a shard.
+
+    Attributes:
+        groups: groups of all its shards.
+        held_bytes: what they hold, give or take what came in the last moments.
+        refused: told of each call that is refused for a limit.
+    """
+
+    groups: Callable[[], int] = lambda: 0
+    held_bytes: Callable[[], int] = lambda: 0
+    refused: Callable[[Limit], None] = lambda _: None
+
+
+ALONE = Room()
+"""A shard that has a process for itself."""

@@ -1,0 +1,48 @@
+"""What the groups of a shard hold in memory, counted in passing.
+
+The weights are what things take in CPython with their share of the tables around them, measured with many
+of them (`tests/core/test_core_holdings.py` does it again); texts and bytes of callers count by their length.
+"""
+
+GROUP_BYTES = 5_000
+"""A group with nothing in it."""
+
+MEMBER_BYTES = 3_000
+"""A member, without its ids and protocols."""
+
+PENDING_MEMBER_BYTES = 350
+"""A member id that was given out and not used yet."""
+
+COPIES = 3
+"""Ids, protocols and assignments are kept as they are used and as they stand in records."""
+
+OWNED_PARTITION_BYTES = 200
+"""A partition that a member owns."""
+
+KEPT_TOKEN_BYTES = 300
+"""A token that is older than its assignment."""
+
+OFFSET_BYTES = 330
+"""A committed offset, without topic and metadata."""
+
+GENERATION_BYTES = 3_300
+"""A generation of the history."""
+
+PARTICIPANT_BYTES = 150
+"""Who was in it, where the generation before does not have the same."""
+
+MOVE_BYTES = 600
+"""A partition that changed hands in it, without the names."""
+
+
+class Holdings:
+    """A sum that the groups of a shard count in.
+
+    Attributes:
+        bytes: what they hold.
+    """
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
