@@ -81,4 +81,4 @@ async def list_and_delete(stub: Any, created: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    stage(attack, coordinator_mb=400)
+    stage(attack, coordinator_mb=250)

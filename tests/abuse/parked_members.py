@@ -59,4 +59,4 @@ async def park(session: Session, group: str) -> None:
 
 
 if __name__ == "__main__":
-    stage(attack, coordinator_mb=600)
+    stage(attack, coordinator_mb=250)
