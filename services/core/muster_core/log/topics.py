@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -240,13 +241,19 @@ class Topics:
 
     def to_proto(self) -> pb.TopicCatalog:
         """All topics, by name, and what was removed."""
-        return pb.TopicCatalog(
-            topics=[_topic(name, topic) for name, topic in sorted(self.by_name.items())],
-            version=self.version.to_proto(),
-            deletions=[pb.TopicDeletion(name=name, offset=offset) for name, offset in self.deletions.items()],
-            deletions_since=self.deletions_since,
-            features=sorted(self.features),
+        rows = [_row_of(name, topic) for name, topic in sorted(self.by_name.items())]
+        catalog = pb.TopicCatalog.FromString(b"".join(rows))
+        catalog.MergeFrom(
+            pb.TopicCatalog(
+                version=self.version.to_proto(),
+                deletions=[
+                    pb.TopicDeletion(name=name, offset=offset) for name, offset in self.deletions.items()
+                ],
+                deletions_since=self.deletions_since,
+                features=sorted(self.features),
+            )
         )
+        return catalog
 
     # --- snapshots
 
@@ -311,6 +318,12 @@ def name_of(request: pb.ChangeTopicRequest) -> str:
 
 def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
     return discovery_pb2.Topic(name=name, partitions=topic.partitions, incarnation=topic.incarnation)
+
+
+@lru_cache(maxsize=MAX_TOPICS)
+def _row_of(name: str, topic: StoredTopic) -> bytes:
+    """A topic as it stands in a catalog; remembered, since each change tells watchers the whole catalog."""
+    return pb.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
 
 
 def _stored(topic: discovery_pb2.Topic, change_id: bytes) -> records_pb2.Record:
