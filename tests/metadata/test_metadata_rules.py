@@ -18,7 +18,7 @@ from metadata.test_metadata_leases import Holder, Watcher
 from muster_metadata.cluster.lease_stream import probe
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseRow
 from muster_metadata.cluster.monitor import agreed
-from muster_metadata.log.steps import OK, checked
+from muster_metadata.log.verdicts import OK, checked
 from muster_metadata.nodes.entries import End, Entry, arguments, chain
 from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node

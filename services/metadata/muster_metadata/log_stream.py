@@ -7,11 +7,11 @@ from typing import Any
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
-from muster_metadata.log.steps import Verdict
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End
 from muster_metadata.off import Measures
 
@@ -132,7 +132,7 @@ class LogStream:
                 verdict, held, end = await self._logs.claim(call.shard, call.claim)
         except Exception:
             log.exception("log_step_failed", shard=call.shard, step=kind)
-            verdict, end = steps.UNKNOWN, None
+            verdict, end = verdicts.UNKNOWN, None
         ended(verdict.outcome)
         if kind in _WRITING:
             self._writing.discard(call.shard)

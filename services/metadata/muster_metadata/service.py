@@ -16,7 +16,7 @@ from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Una
 
 from muster_metadata.catalog.catalog import name_problem
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.reading import MAX_PAGE, Page, Wanted
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
@@ -139,9 +139,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         majority = self._metadata.quorum.majority
 
         def decide(replies: Any, final: bool) -> "pb.LogOutcome.ValueType | None":
-            if steps.count(replies, Status.OK) >= majority:
+            if verdicts.count(replies, Status.OK) >= majority:
                 return pb.LOG_OUTCOME_OK
-            if steps.count(replies, Status.MISMATCH, Status.NOLOG) >= majority:
+            if verdicts.count(replies, Status.MISMATCH, Status.NOLOG) >= majority:
                 return pb.LOG_OUTCOME_INVALID
             return pb.LOG_OUTCOME_UNKNOWN if final else None
 
@@ -153,7 +153,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             pb.LOG_OUTCOME_INVALID: "there is no such entry on a majority of the log's nodes",
         }
         known = pb.LOG_OUTCOME_UNKNOWN if outcome is None else outcome
-        return _exported(known, messages.get(known, steps.UNKNOWN.message))
+        return _exported(known, messages.get(known, verdicts.UNKNOWN.message))
 
     async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
         """Every asked log on every node."""

@@ -14,7 +14,7 @@ from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_runtime.logs import alarm
 
 from muster_metadata.log.reading import MAX_PAGE, LogReader, Page, Wanted
-from muster_metadata.log.steps import OK
+from muster_metadata.log.verdicts import OK
 from muster_metadata.nodes.entries import End, Entry
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from muster_metadata.catalog.catalog import Catalog
 from muster_metadata.catalog.reading import CatalogImage, CatalogReader
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
-from muster_metadata.log.steps import Verdict
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End
 
 log = structlog.get_logger()

@@ -11,7 +11,7 @@ from itertools import count
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log.steps import count as counted
+from muster_metadata.log.verdicts import count as counted
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.quorum import Quorum, Replies

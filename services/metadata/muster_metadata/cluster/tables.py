@@ -10,7 +10,7 @@ from muster_core.position import Position
 
 from muster_metadata.cluster.leases import LeaseRow, newest
 from muster_metadata.cluster.owners import OwnerRow
-from muster_metadata.log.steps import count
+from muster_metadata.log.verdicts import count
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import parse_id
 from muster_metadata.nodes.node import Node

@@ -1,5 +1,5 @@
 """The replicated logs: claim, append, read, repair, snapshot, trim (docs/safety.md, LOG rules).
 
-`steps` says what the answers of the nodes mean and is pure; `logs` has the steps as callers ask for them;
+`verdicts` says what the answers of the nodes mean and is pure; `logs` has the steps as callers ask for them;
 `upkeep` and `patrol` keep the nodes level when nobody asks.
 """

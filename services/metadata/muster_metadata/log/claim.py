@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
-from muster_metadata.log.steps import Verdict
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End, Entry, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
@@ -74,11 +74,11 @@ class Claimer:
             async with asyncio.timeout(self._timeout_s), self._locks.setdefault(shard, asyncio.Lock()):
                 return await self._claim(shard, step)
         except TimeoutError:
-            return Claimed(steps.UNKNOWN)
+            return Claimed(verdicts.UNKNOWN)
 
     async def _claim(self, shard: int, step: pb.ClaimStep) -> Claimed:
         above = step.above_epoch
-        claimed = Claimed(steps.UNKNOWN)
+        claimed = Claimed(verdicts.UNKNOWN)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(secrets.randbelow(20) * attempt / 1000)
@@ -89,14 +89,14 @@ class Claimer:
             if heard.resumable is not None and heard.resumable[0] > above:
                 held = Held(shard, heard.resumable[0], step.nonce)
                 claimed = await self._spread(held, heard.resumable[1], {})
-                return claimed if self._quorum.configuration == configuration else Claimed(steps.UNKNOWN)
+                return claimed if self._quorum.configuration == configuration else Claimed(verdicts.UNKNOWN)
             epoch = max(heard.top_epoch, above) + 1
             if epoch > HIGHEST_EPOCH:
                 return Claimed(Verdict(pb.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
             claimed = await self._take(Held(shard, epoch, step.nonce), step)
             if self._quorum.configuration != configuration:
                 # A node that took the Claim may be none any more; what the others have is enough, or is not.
-                claimed = Claimed(steps.UNKNOWN)
+                claimed = Claimed(verdicts.UNKNOWN)
                 continue
             if claimed.verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
                 return claimed
@@ -106,10 +106,10 @@ class Claimer:
     async def _hear(self, shard: int, nonce: bytes) -> _Heard | Verdict:
         """Asks what epochs there are, and whether this claim stands in the log already."""
         verdict, replies = await self._quorum.ask(
-            lambda node: node.inspect(shard), steps.checked(self._quorum.majority)
+            lambda node: node.inspect(shard), verdicts.checked(self._quorum.majority)
         )
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
-            return verdict or steps.UNKNOWN
+            return verdict or verdicts.UNKNOWN
         found = [
             (node, Inspected.read(reply))
             for node, reply in zip(self._quorum.nodes, replies, strict=True)
@@ -135,10 +135,10 @@ class Claimer:
         # A node may lose its data and be rebuilt after it promised; `ask` counts no promise for that long.
         verdict, replies = await self._quorum.ask(
             lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
-            steps.checked(self._quorum.majority),
+            verdicts.checked(self._quorum.majority),
         )
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
-            return Claimed(verdict or steps.UNKNOWN)
+            return Claimed(verdict or verdicts.UNKNOWN)
         promised = {
             node: reply.end
             for node, reply in zip(self._quorum.nodes, replies, strict=True)
@@ -151,12 +151,12 @@ class Claimer:
         if acknowledged > best.position or acknowledged.offset > best.position.offset:
             # A node stores that position only beside the entry: somebody removed what was acknowledged.
             # Offsets are dense over epochs, so a log of a later epoch that is shorter lacks it as well.
-            return Claimed(steps.truncated(best.position, acknowledged))
+            return Claimed(verdicts.truncated(best.position, acknowledged))
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
         verdict, replies = await self._quorum.ask(
             lambda node: node.append(shard, epoch, nonce, batch),
-            steps.checked(self._quorum.majority),
+            verdicts.checked(self._quorum.majority),
         )
         answers = {
             node: reply for node, reply in zip(self._quorum.nodes, replies, strict=True) if reply is not None
@@ -166,7 +166,7 @@ class Claimer:
         forgotten = any(node in promised and reply.status in _FORGOTTEN for node, reply in answers.items())
         if forgotten and (verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK):
             # A promise that was counted is gone: overtaken, or forgotten with the node's data.
-            return Claimed(steps.UNKNOWN)
+            return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
 
     async def _spread(self, held: Held, end: End, answers: dict[Node, Reply]) -> Claimed:
@@ -174,7 +174,7 @@ class Claimer:
         having = {node for node, reply in answers.items() if reply.done}
         if len(having) >= self._quorum.majority:
             # Of a node that did not answer yet nothing is known; upkeep asks it again soon.
-            return Claimed(steps.OK, held, end, tuple(node for node in answers if node not in having))
+            return Claimed(verdicts.OK, held, end, tuple(node for node in answers if node not in having))
         rest = [node for node in self._quorum.nodes if node not in having]
         repairs = {asyncio.ensure_future(self._repairer.repair(node, held, end)): node for node in rest}
         fenced = 0
@@ -186,7 +186,7 @@ class Claimer:
                     having |= {node for task, node in repairs.items() if _is_done(task)}
                 if len(having) >= self._quorum.majority:
                     rest = [node for node in rest if node not in having]
-                    return Claimed(steps.OK, held, end, tuple(rest))
+                    return Claimed(verdicts.OK, held, end, tuple(rest))
         finally:
             for task in repairs:
                 task.cancel()
@@ -195,7 +195,7 @@ class Claimer:
             return Claimed(
                 Verdict(pb.LOG_OUTCOME_FENCED, held.epoch, "another claim overtook this one on a majority")
             )
-        return Claimed(steps.UNKNOWN)
+        return Claimed(verdicts.UNKNOWN)
 
     def _entry(self, held: Held, best: End, step: pb.ClaimStep) -> Entry:
         record = records_pb2.Record(

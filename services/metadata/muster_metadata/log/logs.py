@@ -6,11 +6,11 @@ from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECO
 from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
 from muster_metadata.log.repair import Held
-from muster_metadata.log.steps import Verdict
 from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
@@ -70,7 +70,7 @@ class Logs:
             self._upkeep.wrote(held, entries[-1].end)
             self._tell(held, replies)
             return verdict, entries[-1].end
-        if steps.count(replies, Status.OK, Status.DUP):
+        if verdicts.count(replies, Status.OK, Status.DUP):
             # The claim stands at a node that has the batch: what the others lack can come from there.
             self._upkeep.wrote(held, None)
             self._tell(held, replies)
@@ -90,12 +90,12 @@ class Logs:
             floor = self._floors.get(held.shard, 0)
             verdict, replies = await self._quorum.ask(
                 question,
-                steps.appended(end.position, self._quorum.majority, first_attempt=first_attempt),
+                verdicts.appended(end.position, self._quorum.majority, first_attempt=first_attempt),
                 late=lambda node, reply: self._upkeep.heard(held, node, reply),
             )
-            if verdict is not steps.RAISED:
-                return verdict or steps.UNKNOWN, replies
-            self._floors[held.shard] = max(floor, steps.floor_in(replies))
+            if verdict is not verdicts.RAISED:
+                return verdict or verdicts.UNKNOWN, replies
+            self._floors[held.shard] = max(floor, verdicts.floor_in(replies))
             first_attempt = False
 
     def _asked(self, node: Node, answer: Answer) -> Answer:
@@ -110,10 +110,10 @@ class Logs:
             return _invalid("a check needs the epoch and the 16-byte nonce of a claim"), None
         verdict, replies = await self._quorum.ask(
             lambda node: node.check(*held),
-            steps.checked(self._quorum.majority),
+            verdicts.checked(self._quorum.majority),
             late=lambda node, reply: self._upkeep.heard(held, node, reply),
         )
-        verdict = verdict or steps.UNKNOWN
+        verdict = verdict or verdicts.UNKNOWN
         if verdict.outcome != pb.LOG_OUTCOME_OK:
             return verdict, None
         self._upkeep.wrote(held, None)

@@ -9,11 +9,11 @@ from muster_core.position import GENESIS, NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_runtime.logs import alarm
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import Found, SnapshotCopies, SnapshotLost
-from muster_metadata.log.steps import Verdict
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End, Entry, continues
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
@@ -148,7 +148,7 @@ class LogReader:
         if found is not None:
             try:
                 async for part in self._copies.parts(found):
-                    yield Page(steps.OK, (), plan.acknowledged, part, found.upto)
+                    yield Page(verdicts.OK, (), plan.acknowledged, part, found.upto)
             except SnapshotLost as lost:
                 outcome = pb.LOG_OUTCOME_DAMAGED if lost.certain else pb.LOG_OUTCOME_UNKNOWN
                 yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
@@ -179,7 +179,7 @@ class LogReader:
                 cursor.sources.pop(0)
                 continue
             if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
-                yield Page(steps.OK, (), plan.acknowledged)
+                yield Page(verdicts.OK, (), plan.acknowledged)
                 return
             try:
                 runs = _sound(reply.values[0], cursor, plan)
@@ -196,11 +196,11 @@ class LogReader:
                 # The next page is on its way while this one is sent.
                 cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
             upto = None if found is None else found.upto
-            yield Page(steps.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
+            yield Page(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
             if done:
                 return
         damaged = cursor.damage and not cursor.unsure
-        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else steps.UNKNOWN)
+        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else verdicts.UNKNOWN)
 
     async def _widen(self, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> bool:
         """Once the nodes of the plan are damaged: goes on with those that were not heard then."""
@@ -232,10 +232,10 @@ class LogReader:
         return reply.status is Status.OK and Inspected.read(reply).first.offset > expected
 
     async def _plan(self, shard: int, epoch: int, nonce: bytes) -> _Plan | Verdict:
-        decide = self._mine(epoch, nonce) if epoch else steps.checked(self._quorum.majority)
+        decide = self._mine(epoch, nonce) if epoch else verdicts.checked(self._quorum.majority)
         verdict, replies = await self._quorum.ask(lambda node: node.inspect(shard), decide)
         if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
-            return verdict or steps.UNKNOWN
+            return verdict or verdicts.UNKNOWN
         found = [
             (node, Inspected.read(reply))
             for node, reply in zip(self._quorum.nodes, replies, strict=True)
@@ -264,9 +264,9 @@ class LogReader:
                 Inspected.read(reply) for reply in replies if reply is not None and reply.status is Status.OK
             ]
             if sum((state.epoch, state.nonce) == (epoch, nonce) for state in states) >= majority:
-                return steps.OK
-            if steps.count(replies, Status.NOLOG) >= majority:
-                return steps.NO_LOG
+                return verdicts.OK
+            if verdicts.count(replies, Status.NOLOG) >= majority:
+                return verdicts.NO_LOG
             above = [
                 state.epoch
                 for state in states
@@ -278,7 +278,7 @@ class LogReader:
                     max(above),
                     f"a majority of the log's nodes promised epoch {max(above)}",
                 )
-            return steps.UNKNOWN if final else None
+            return verdicts.UNKNOWN if final else None
 
         return decide
 

@@ -13,7 +13,7 @@ from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
-from muster_metadata.log.steps import checked
+from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes.entries import End, Entry, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum

@@ -9,7 +9,7 @@ from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.steps import count
+from muster_metadata.log.verdicts import count
 from muster_metadata.nodes.entries import Entry, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum, Replies

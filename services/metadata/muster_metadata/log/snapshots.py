@@ -5,12 +5,12 @@ from collections.abc import Callable
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.claim import HIGHEST_EPOCH
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshot_copies import HASHES
-from muster_metadata.log.steps import Verdict
 from muster_metadata.log.upkeep import Upkeep
+from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import End, parse_id
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
@@ -70,7 +70,7 @@ class Snapshots:
         if step.only_exported:
             exported = await self._exported(shard)
             if exported is None:
-                return steps.UNKNOWN
+                return verdicts.UNKNOWN
             before = min(before, exported)
         if not before.offset:
             return verdict
@@ -80,7 +80,7 @@ class Snapshots:
         """How far the audit said that it has the log; None: no majority answers."""
 
         def decide(replies: Replies, final: bool) -> bool | None:
-            enough = steps.count(replies, Status.OK) >= self._quorum.majority
+            enough = verdicts.count(replies, Status.OK) >= self._quorum.majority
             return True if enough and final else (False if final else None)
 
         enough, replies = await self._quorum.ask(lambda node: node.how_far_exported(shard), decide)
@@ -91,10 +91,10 @@ class Snapshots:
 
     async def _ask(self, held: Held, question: Callable[[Node], Answer]) -> Verdict:
         majority = self._quorum.majority
-        decided = steps.checked(majority)
+        decided = verdicts.checked(majority)
 
         def decide(replies: Replies, final: bool) -> Verdict | None:
-            if steps.count(replies, Status.MISMATCH) >= majority:
+            if verdicts.count(replies, Status.MISMATCH) >= majority:
                 return _OTHER_BYTES
             return decided(replies, final)
 
@@ -104,7 +104,7 @@ class Snapshots:
         for node, reply in zip(self._quorum.nodes, replies, strict=True):
             if reply is not None and not reply.done:
                 self._upkeep.heard(held, node, reply)
-        return verdict or steps.UNKNOWN
+        return verdict or verdicts.UNKNOWN
 
 
 def _claim_problem(epoch: int, nonce: bytes) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log import steps
+from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.nodes.entries import End
 from muster_metadata.nodes.node import Answer, Node
@@ -137,7 +137,7 @@ class Upkeep:
         """Stores an acknowledged position at once, for readers who wait; says whether a majority has it."""
         verdict, _ = await self._quorum.ask(
             lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),
-            steps.checked(self._quorum.majority),
+            verdicts.checked(self._quorum.majority),
             late=lambda node, reply: self.heard(held, node, reply),
         )
         return verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK

@@ -20,7 +20,7 @@ from muster_metadata.cluster.membership import configure, retire
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
-from muster_metadata.log.steps import appended, floor_in
+from muster_metadata.log.verdicts import appended, floor_in
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
 from muster_metadata.nodes.entries import End, arguments, chain
