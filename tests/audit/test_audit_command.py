@@ -10,9 +10,8 @@ AUDIT = [sys.executable, "-m", "muster_audit"]
 SECRET = "redis://user:secret@a:1"
 
 
-@pytest.mark.parametrize("arguments", [[SECRET], ["describe", "a", SECRET, "b", "c"]])
-def test_a_password_on_a_wrong_command_line_is_not_repeated(arguments: list[str]) -> None:
-    done = subprocess.run([*AUDIT, *arguments], capture_output=True, text=True, timeout=60)
+def test_a_password_on_a_wrong_command_line_is_not_repeated() -> None:
+    done = subprocess.run([*AUDIT, SECRET], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "redis://…@" in done.stderr
     assert "secret" not in done.stdout + done.stderr
