@@ -65,8 +65,11 @@ async def judge(lab: Lab, full: AbstractAsyncContextManager[None]) -> None:
     began_s = time.monotonic()
     told = await while_full(full, target, group)
     room_s = time.monotonic()
-    acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
-    await until(lambda: lab.window(room_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+    try:
+        acknowledged = await until(lambda: stored(target, group, 2), "a commit after it", BACK_S)
+        await until(lambda: lab.window(room_s, time.monotonic()).commits > 1, "W to go on", BACK_S)
+    except AssertionError as error:
+        raise Broken(f"there is room again, and nothing is stored: {error}") from error
     await asyncio.sleep(QUIET_S)
     window = lab.window(began_s, time.monotonic())
     report(f"full for {room_s - began_s:.1f} s: {told}; W's longest gap {window.gap_s:.1f} s")
