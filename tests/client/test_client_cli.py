@@ -58,7 +58,7 @@ async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> Non
             ("topics", "create", "t", "5"),
             "topic 't' exists already, with 3 partitions; use it, or another name",
         ),
-        (("topics", "create", "a b", "5"), "topic: 'a b': 1 to 249 letters"),
+        (("topics", "create", "a b", "5"), "topic: 'a b': must be 1 to 249 letters"),
         (("topics", "delete", "nothing"), "there is no topic 'nothing'"),
         (("groups", "history", "nobody"), "group 'nobody': GROUP_ID_NOT_FOUND"),
     ],
