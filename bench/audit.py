@@ -7,7 +7,7 @@ of groups. Each in one plain process and through Spark, which is measured after 
 ratios and the memory of Spark's Python workers.
 
 The bars were set on a machine that read 1,690,000 plain entries a second. The same read is timed right
-before and behind each run here, so that rates can be told as they would be there, whatever this machine is
+before and after each run here, so that rates can be told as they would be there, whatever this machine is
 and does besides.
 
     ./x bench audit [--records 1000000] [--records 2000000 …] [--cores 2] [--memory-mb 256] [--tries 1]

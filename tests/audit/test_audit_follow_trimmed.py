@@ -46,7 +46,7 @@ class Shard:
         return Position.parse(rows[0][0].decode())
 
     def put(self, record: records_pb2.Record) -> Position:
-        """Writes a record behind the last one, as only its owner may; gives its place."""
+        """Writes a record after the last one, as only its owner may; gives its place."""
         ((id_, fields),) = self.redis.xrevrange(self.keys.log, count=1)
         place, nonce, data = Position.parse(id_.decode()).after(1), b"n" * 16, record.SerializeToString()
         hash_ = chain_hash(fields[b"h"], place, nonce, data)

@@ -76,14 +76,14 @@ class Logs:
     async def records(
         self, index: int, shard: int, behind: Position = NOWHERE
     ) -> list[tuple[Position, Record]]:
-        """What a node has behind a place."""
+        """What a node has after a place."""
         key = log_keys(shard, self._shard_count).log
         start = "-" if behind == NOWHERE else f"({behind.stream_id}"
         rows = await self.nodes[index - 1].xrange(key, start, "+")
         return [(Position.parse(place.decode()), Record.FromString(fields[b"r"])) for place, fields in rows]
 
     async def holders(self, shard: int, behind: Position, kind: str, group: str, generation: int) -> int:
-        """How many nodes have a record of that kind of a group's generation behind a place."""
+        """How many nodes have a record of that kind of a group's generation after a place."""
         count = 0
         for index in range(1, len(self.nodes) + 1):
             try:

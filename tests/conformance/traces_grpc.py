@@ -5,7 +5,7 @@ on how long a step takes: played in virtual time with steps of no length, of the
 second, they are answered in the same way.
 
 What is answered after a step in virtual time is what the real play waits for. Anything else that is
-answered shows as well, because behind every call a member leaves that the group does not have: that call
+answered shows as well, because after every call a member leaves that the group does not have: that call
 comes to the group later, stands in the same line, and is answered when the log has what was written before.
 """
 

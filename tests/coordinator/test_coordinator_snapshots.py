@@ -104,7 +104,7 @@ async def commits(caller: Caller, joined: pb.JoinGroupResponse, count: int, last
 
 
 async def taken(coordinator: Coordinator, after: Position = NOWHERE) -> Position:
-    """Waits for a snapshot behind a place; gives what it covers."""
+    """Waits for a snapshot after a place; gives what it covers."""
 
     def newest() -> Position:
         shard = coordinator.shards.get(SHARD)

@@ -406,7 +406,7 @@ def test_a_take_over_keeps_the_assignment_while_the_choice_of_all_stands(
 
 @pytest.mark.parametrize("names", [("a", "z"), ("z", "a")])
 def test_who_leads_is_no_matter_of_names(names: tuple[str, str]) -> None:
-    """A follower joins and syncs as one, whether its id stands before the leader's or behind it."""
+    """A follower joins and syncs as one, whether its id stands before the leader's or after it."""
     cluster = acts.shard()
     leader, follower = acts.joined(cluster, *names)
     follower.sync({follower.member_id: b"mine"})

@@ -313,7 +313,7 @@ def test_a_phase_whose_end_waited_in_line_has_its_whole_time_again(first: str) -
 
 
 SUSPENDED = pytest.mark.parametrize(
-    ("suspended_ms", "then_ms"), [(2_000, 0), (500, 600)], ids=["meanwhile", "behind it"]
+    ("suspended_ms", "then_ms"), [(2_000, 0), (500, 600)], ids=["meanwhile", "after it"]
 )
 """What was due a second later, and a record of the group is stored when it is over."""
 

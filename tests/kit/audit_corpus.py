@@ -229,7 +229,7 @@ def cases() -> list[Case]:
             reads=(Read(-1, 0), Read(1, 0), Read(1, 1), Read(2, 1), Read(2, 2), Read(-1, 2)),
         ),
         *(Case(damage.name, damage.invariant, damage.make) for damage in DAMAGES if damage.invariant != "E3"),
-        Case("a record of an older epoch behind a claim", "E3", _older_epoch),
+        Case("a record of an older epoch after a claim", "E3", _older_epoch),
         Case("an entry differs on one node", "L6n", hurt=_an_entry_differs_on_one_node),
         Case("a hole in one node", "L6n", hurt=_a_hole_in_one_node),
         Case("the end is on a minority", "L5", hurt=_the_end_is_on_a_minority),

@@ -278,7 +278,7 @@ async def lose(cluster: MetadataCluster, upto: Position) -> None:
 
 
 async def test_an_entry_that_one_node_has_otherwise_is_read_from_another(tmp_path: Path) -> None:
-    """Also behind a snapshot, where the reader does not begin with the Genesis."""
+    """Also after a snapshot, where the reader does not begin with the Genesis."""
     async with metadata_cluster(tmp_path, 3, **SNAPSHOTTED) as cluster:
         await make_it_trimmed(cluster)
         await until(lambda: is_level(cluster), "all nodes are level")

@@ -354,7 +354,7 @@ async def acknowledged(cluster: MetadataCluster, index: int) -> bytes:
 
 
 async def test_a_nonce_names_one_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim that left its Claim at one node and was overtaken does not leave another one behind it."""
+    """A claim that left its Claim at one node and was overtaken does not leave another one after it."""
     async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
         writer = await claimed(cluster, b"w:1")
         nodes = cluster[0].server.metadata.quorum.nodes

@@ -273,11 +273,11 @@ async def test_a_part_that_breaks_a_limit_is_refused(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"upto": Position(1, 9)}, "behind upto"),
+        ({"upto": Position(1, 9)}, "after upto"),
         ({"hash": b"x"}, "32-byte hash"),
         ({"previous_upto": Position(1, 4)}, "before upto"),
-        ({"previous_upto": Position(1, 3), "before": Position(1, 4)}, "not be behind previous_upto"),
-        ({"before": Position(1, 2)}, "not be behind previous_upto"),
+        ({"previous_upto": Position(1, 3), "before": Position(1, 4)}, "not be after previous_upto"),
+        ({"before": Position(1, 2)}, "not be after previous_upto"),
     ],
 )
 async def test_a_trim_that_contradicts_itself_is_refused(

@@ -25,7 +25,7 @@ def traceparent() -> str:
 
 
 def metadata() -> tuple[tuple[str, str], ...] | None:
-    """The same as metadata of a unary call; None: there is none."""
+    """The current span's context as metadata of a unary call; None: there is no span."""
     text = traceparent()
     return ((TRACEPARENT, text),) if text else None
 

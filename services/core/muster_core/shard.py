@@ -66,7 +66,7 @@ _SEARCHES = 64
 class Shard:
     """The group protocol for the groups of one shard.
 
-    Life: `restore` a snapshot if there is one, `replay` each record of the log behind it, `loaded` once, then
+    Life: `restore` a snapshot if there is one, `replay` each record of the log after it, `loaded` once, then
     `handle` events until `Unload`. Every call of the protocol is answered exactly once: at once, later, or
     when the shard is suspended or unloaded; a call whose caller went away is not.
 
@@ -194,7 +194,7 @@ class Shard:
         return self._context.application.skipped
 
     def restore(self) -> SnapshotReader:
-        """What takes over a snapshot, before the records behind it are replayed; the shard must be fresh."""
+        """What takes over a snapshot, before the records after it are replayed; the shard must be fresh."""
         context = self._context
         return SnapshotReader(
             self.number, context.groups, context.config.history_length, self._deletions.restore
@@ -220,7 +220,7 @@ class Shard:
         self._context.application.apply(position, record)
 
     def replay_as(self, kind: str, position: Position, record: records_pb2.Record) -> None:
-        """The same where it is known of what kind the record is; empty: unknown.
+        """Takes over a record whose kind the caller has looked up; empty: this version does not know it.
 
         Raises:
             UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.
@@ -228,11 +228,11 @@ class Shard:
         self._context.application.apply_as(kind, position, record)
 
     def replay_commits(self, rows: Iterable[CommittedRow]) -> None:
-        """The same for commits that follow each other."""
+        """Takes over commits that follow each other."""
         self._context.application.apply_commits(rows)
 
     def replay_run(self, run: RecordRun) -> None:
-        """The same for many records of one epoch.
+        """Takes over many records of one epoch.
 
         Raises:
             UnknownCriticalRecord, IllegalTransition, KeyError: as `replay`.

@@ -75,7 +75,7 @@ class Partition:
 
 
 class BlockingPartition:
-    """The same for work that runs in a thread. Every function may be called from any thread.
+    """An owned partition, for work that runs in a thread. Every function may be called from any thread.
 
     Attributes:
         topic: name of the topic.

@@ -59,7 +59,7 @@ class Crew:
         return [task for tasks in self._leaving.values() for task in tasks]
 
     async def end_and_wait(self) -> None:
-        """The same, and waits until it has ended."""
+        """Ends all work, and waits until it has ended."""
         if ending := self.end():
             await asyncio.wait(ending)
 

@@ -233,7 +233,7 @@ class Session:
         late_ms = boot_ms() - due_ms
         timeout_ms = max(ACK_TIMEOUT_MS, 2 * self._beating_ms)
         waiting = boot_ms() - self._beats[0][1] if self._beats else 0
-        # Whoever was held up here himself has answers to read before he may call the server silent.
+        # A process that was held up itself has answers to read before he may call the server silent.
         if waiting > timeout_ms + late_ms and late_ms < timeout_ms // 2:
             if self._silent is not None and not self._silent.done():
                 self._silent.set_result(None)

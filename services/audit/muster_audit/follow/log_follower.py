@@ -98,7 +98,7 @@ class LogFollower:
         self.lag = max(acknowledged.offset - audit.checker.end.offset, 0)
 
     def _again(self, source: LogSource) -> Generator[Violation, None, LogAudit]:
-        """The state behind what was checked before, made from the entries."""
+        """The state after what was checked before, made from the entries."""
         progress, name = self._progress, source.name(self._shard)
         node = source.best_node(self._shard)
         first = source.first(self._shard, node)

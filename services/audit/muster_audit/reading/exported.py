@@ -165,7 +165,7 @@ class ShardExport:
                 path.unlink()
 
     def pages(self, upto: Position, behind: Position, count: int) -> Iterator[Page]:
-        """Entries in order: those behind a place, up to another."""
+        """Entries in order: those after a place, up to another."""
         for row in self.files:
             if row.last <= behind.offset or row.first > upto.offset:
                 continue
@@ -278,7 +278,7 @@ class ExportSource:
     def pages(
         self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
     ) -> Iterator[Page]:
-        """Entries in order: those behind a place, up to another."""
+        """Entries in order: those after a place, up to another."""
         return self._shards[shard].pages(upto, behind, count)
 
     def around(self, shard: int, position: Position) -> Iterator[str]:

@@ -137,7 +137,7 @@ class NonceFiles:
 
 
 def _behind(first: Position, nonces: bytearray) -> Position:
-    """The place behind a run of nonces."""
+    """The place after a run of nonces."""
     return first.after(len(nonces) // NONCE_BYTES)
 
 

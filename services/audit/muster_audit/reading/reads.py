@@ -64,7 +64,7 @@ JOIN ends ON ends.shard = reads.shard
 LEFT JOIN newest ON newest.shard = reads.shard AND newest.group_id = reads.group_id
   AND newest.topic = reads.topic AND newest.partition = reads.partition AND newest.value = reads.value
 """
-"""A read is right if the newest record that made the partition what was read stands at or behind the newest
+"""A read is right if the newest record that made the partition what was read stands at or after the newest
 change of the partition that was acknowledged before the read began. Where none was, nothing is right, too,
 and in a log without its beginning everything."""
 
@@ -137,7 +137,7 @@ def _sentence(row: dict[str, object], place: Position) -> str:
         return f"{where} was read as {read} at {row['began_at_ms']}, and no record of the log made it that"
     return (
         f"{where} was read as {read} at {row['began_at_ms']}; {place.stream_id} was acknowledged before, and "
-        "no record at or behind it made it that"
+        "no record at or after it made it that"
     )
 
 

@@ -65,7 +65,7 @@ class LogSource(Protocol):
     def pages(
         self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
     ) -> Iterator[Page]:
-        """Entries in order: those behind a place, up to another."""
+        """Entries in order: those after a place, up to another."""
         ...
 
     def place_of(self, shard: int, offset: int) -> Position | None:

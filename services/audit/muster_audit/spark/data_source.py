@@ -99,7 +99,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one log: behind the first place, up to and with the second."""
+    """Entries of one log: after the first place, up to and with the second."""
 
     shard: int
     behind: Position

@@ -111,7 +111,7 @@ class Calls:
         return owner if owner is not None and owner.node_id else None
 
     async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
-        """The same for a call that has passed `check`."""
+        """Answers a call that has passed `check`; see `answer`."""
         cluster = self._view.cluster
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)

@@ -12,7 +12,7 @@ class KeptSnapshots:
     """The snapshots of one served log.
 
     Args:
-        shard_log: the log, behind the owner's claim.
+        shard_log: the log, after the owner's claim.
         image: what was loaded.
 
     Attributes:
@@ -36,7 +36,7 @@ class KeptSnapshots:
 
     @property
     def records_since(self) -> int:
-        """Number of records behind the newest snapshot: what a load would replay."""
+        """Number of records after the newest snapshot: what a load would replay."""
         return int(self.log.end.position.offset - self.newest.upto.offset)
 
     @property

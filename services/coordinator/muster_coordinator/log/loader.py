@@ -143,7 +143,7 @@ class Loader:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         if image.base.upto.offset and image.base_marker is None:
             raise LoadFailed(
-                f"the snapshot up to {image.base.upto.stream_id} was read, and no marker behind it in the "
+                f"the snapshot up to {image.base.upto.stream_id} was read, and no marker after it in the "
                 "log says that it is the one"
             )
 

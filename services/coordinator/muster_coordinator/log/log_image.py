@@ -1,4 +1,4 @@
-"""What was read of a log so far: the state that a snapshot and the records behind it make."""
+"""What was read of a log so far: the state that a snapshot and the records after it make."""
 
 from collections.abc import Sequence
 

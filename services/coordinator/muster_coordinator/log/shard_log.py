@@ -56,7 +56,7 @@ class _Batch:
 
 
 class ShardLog:
-    """Writes behind one claim, one step at a time.
+    """Writes under one claim, one step at a time.
 
     All appends that wait when a step ends go together in the next one. A barrier is answered by the first
     step that was begun after it and went well: an append proves the same as a `check`, that a majority
@@ -75,7 +75,7 @@ class ShardLog:
 
     Attributes:
         end: the last entry that is acknowledged.
-        written_bytes: about how much was written behind the Claim.
+        written_bytes: about how much was written after the Claim.
         confirmed: number of steps that a majority confirmed.
     """
 
@@ -116,15 +116,15 @@ class ShardLog:
     def append(
         self, append_id: int, records: Sequence[bytes], *, ends_step: bool = False, ends_log: bool = False
     ) -> None:
-        """Stores records, all or nothing, behind everything that was given before.
+        """Stores records, all or nothing, after everything that was given before.
 
         They wait for the end of the loop turn, so that what one turn brings travels together.
 
         Args:
             append_id: what `on_done` is told.
             records: their bytes.
-            ends_step: nothing travels behind them in the same step, so that `end` is their end in `on_done`.
-            ends_log: nothing is written behind them: what is given later is dropped.
+            ends_step: nothing travels after them in the same step, so that `end` is their end in `on_done`.
+            ends_log: nothing is written after them: what is given later is dropped.
 
         Raises:
             TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.

@@ -63,7 +63,7 @@ class Outlets:
 
 
 class ServedShard:
-    """A loaded core with its open calls and its one timer, and the log behind the claim.
+    """A loaded core with its open calls and its one timer, and the log after the claim.
 
     Every answer of the core passes the lease's deadline when it is built; if that has passed, the caller gets
     COORDINATOR_NOT_AVAILABLE instead (docs/safety.md, "Ownership").
@@ -271,7 +271,7 @@ class ServedShard:
 
         Args:
             record: the record.
-            ends_log: nothing is stored behind it.
+            ends_log: nothing is stored after it.
 
         Returns:
             Its place and hash; None: the shard was given up meanwhile.

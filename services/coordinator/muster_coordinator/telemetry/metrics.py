@@ -256,7 +256,7 @@ SHARD_LOAD_DURATION = Metric(
     advice="Above 1 s: logs are long, see MUSTER_SHARD_LOG_…; or metadata is slow.",
 )
 SHARD_RECORDS_LOADED = Metric(
-    "muster_shard_records_loaded", Kind.COUNTER, "Records that loads replayed, behind their snapshots."
+    "muster_shard_records_loaded", Kind.COUNTER, "Records that loads replayed, after their snapshots."
 )
 LOG_STEP_DURATION = Metric(
     "muster_log_step_duration",

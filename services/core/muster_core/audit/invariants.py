@@ -139,10 +139,10 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "E3",
-            "Nothing of an older epoch is stored behind a newer Claim.",
+            "Nothing of an older epoch is stored after a newer Claim.",
             "claims",
             Severity.CRITICAL,
-            "The epoch of every record behind a Claim against the Claim's.",
+            "The epoch of every record after a Claim against the Claim's.",
         ),
         Invariant(
             "G1",

@@ -37,7 +37,7 @@ class LogChecker:
         nonces: remembers nonces; absent: in memory.
         groups: whether the records of groups are checked, too.
         follow: told of the records that could be decoded, after their checks.
-        pauses: places behind which nothing is checked before `follow` has seen the record there.
+        pauses: places after which nothing is checked before `follow` has seen the record there.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class LogChecker:
             "L2", position.epoch >= before.epoch, position, f"epoch {position.epoch} follows {before.epoch}"
         )
         if position.epoch < before.epoch:
-            text = f"a record of epoch {position.epoch} is stored behind the Claim of epoch {before.epoch}"
+            text = f"a record of epoch {position.epoch} is stored after the Claim of epoch {before.epoch}"
             self.findings.expect("E3", False, position, text)
 
     def _check_chain(self, entry: Entry) -> None:

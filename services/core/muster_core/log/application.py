@@ -79,7 +79,7 @@ class Application:
         self.apply_as(record.WhichOneof("kind") or "", position, record)
 
     def apply_as(self, kind: str, position: Position, record: log.Record) -> None:
-        """The same where it is known of what kind the record is; empty: unknown.
+        """Carries out one record whose kind the caller has looked up; empty: this version does not know it.
 
         Raises:
             UnknownCriticalRecord, IllegalTransition, KeyError: as `apply`.

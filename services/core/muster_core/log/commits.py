@@ -93,7 +93,7 @@ class Commits:
         return [value for value, count in zip(column, self.counts, strict=True) for _ in range(count)]
 
     def in_lists(self) -> "Commits":
-        """The same in lists: a column of a message makes its values anew each time that it is looked at."""
+        """The columns as lists: a column of a message makes its values anew each time that it is read."""
         return Commits(
             self.written_at_ms[:],
             self.group_ids[:],

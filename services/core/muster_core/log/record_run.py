@@ -102,7 +102,7 @@ class RecordRun:
         return self._merged(self.commits.rows(), None)
 
     def in_order_by_partition(self) -> Iterator[tuple[int, list[CommittedRow] | records_pb2.Record]]:
-        """The same, with a row for each partition of each commit."""
+        """As `in_order`, with an entry for each partition of each commit."""
         return self._merged(self.commits.rows_by_partition(), self.commits.counts)
 
     def _merged(

@@ -1,7 +1,7 @@
 """Snapshots: what a log had made of its groups at one position, as bytes in parts.
 
 Made from a state that was only ever replayed, and read back into the same state: a replay of the snapshot and
-the records behind it equals a replay of all records (invariant G12).
+the records after it equals a replay of all records (invariant G12).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +69,7 @@ class Covered:
     incarnations: tuple[tuple[str, int], ...] = ()
 
     def behind(self, before: "Covered", written_at_ms: int) -> "Covered":
-        """The same as the successor of another snapshot; of too many milestones every second one goes.
+        """What this covers as the successor of another snapshot; of too many milestones every second goes.
 
         Args:
             before: what the snapshot before covers.

@@ -114,7 +114,7 @@ class Topics:
         return int(self.version.offset - self.snapshot_upto.offset)
 
     def copy(self) -> "Topics":
-        """The same, to go on from."""
+        """A copy that can be changed without changing this."""
         copy = Topics(strict=self._strict)
         copy.by_name = dict(self.by_name)
         copy.deletions = dict(self.deletions)

@@ -349,7 +349,7 @@ class Offsets:
 
     def _expire_group(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
         if self._context.groups.get(group.group_id) is not group or self._open_commits[group.group_id]:
-            return  # a tombstone would land behind a commit that is on its way, and take it too (EX-10)
+            return  # a tombstone would land after a commit that is on its way, and take it too (EX-10)
         if self._context.forget_unstored(group):
             return
         expired = self._expired(group, partitions)

@@ -71,7 +71,7 @@ class TopicDeletions:
             context.append(records, _nothing)
 
     def _noted(self) -> None:
-        """The log says what the oldest deletion did, behind every assignment that was made before it."""
+        """The log says what the oldest deletion did, after every assignment that was made before it."""
         self._context.deletions.popleft()
 
     def _is_about_to_be_owned(self, topics: frozenset[str]) -> bool:

@@ -44,7 +44,7 @@ def join_of(member_id: str) -> str:
 
 
 class Step(NamedTuple):
-    """What waits in line behind a group record.
+    """What waits in line after a group record.
 
     Attributes:
         run: what to do.
@@ -392,7 +392,7 @@ class Group:
         return None if member_id in self.members else error_code.UNKNOWN_MEMBER_ID
 
     def fault_of(self, member_id: str, group_instance_id: str, generation: int) -> ErrorCode | None:
-        """The same, and of its generation (conformance SG-06, HB-09); None: nothing.
+        """What is wrong with the caller's identity or generation (conformance SG-06, HB-09); None: nothing.
 
         Who is about to go is told to try again: a Heartbeat or an Attach does not wait until that is known.
         """

@@ -1,4 +1,4 @@
-"""Takes a log: a promise from a majority, the best log among them, a Claim behind it."""
+"""Takes a log: a promise from a majority, the best log among them, a Claim after it."""
 
 import asyncio
 import secrets

@@ -56,7 +56,7 @@ class Logs:
         return result.verdict, result.held, result.end
 
     async def append(self, shard: int, step: pb.AppendStep) -> tuple[Verdict, End | None]:
-        """Writes a batch behind the end that the caller knows acknowledged."""
+        """Writes a batch after the end that the caller knows acknowledged."""
         problem = _append_problem(step)
         if problem:
             return _invalid(problem), None

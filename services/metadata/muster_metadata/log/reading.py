@@ -26,7 +26,7 @@ _PAGE_BYTES = 4 << 20
 
 _TRIMMED = Verdict(
     pb.LOG_OUTCOME_TRIMMED,
-    message="the log begins behind that place; start again from its newest snapshot",
+    message="the log begins after that place; start again from its newest snapshot",
 )
 
 
@@ -225,7 +225,7 @@ class LogReader:
         alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
 
     async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
-        """Whether the log there begins behind a place that was wanted."""
+        """Whether the log there begins after a place that was wanted."""
         if not expected:
             return False
         reply = await source.inspect(shard)

@@ -446,7 +446,7 @@ class Repairer:
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
     async def _page(self, source: Node, shard: int, after: End | None) -> list[Entry] | None:
-        """The next entries behind an end, or from the oldest; None: the source has none that are right."""
+        """The next entries after an end, or from the oldest; None: the source has none that are right."""
         first = "-" if after is None else f"({after.position.stream_id}"
         reply = await source.entries(shard, first, _PAGE_ENTRIES, _PAGE_BYTES)
         if reply.status is not Status.OK:

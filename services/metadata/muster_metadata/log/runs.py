@@ -56,7 +56,7 @@ class Run(NamedTuple):
             )
 
     def cut(self, max_bytes: int) -> Iterator["Run"]:
-        """The same in runs of not more bytes than that, if one entry has not more."""
+        """Cuts the run into runs of at most so many bytes; a larger entry makes a run of its own."""
         first = size = 0
         for index, record in enumerate(self.records):
             size += len(record)
@@ -129,4 +129,4 @@ def _where(first: Position, rows: Sequence[Any]) -> str:
             return (
                 f"{parse_id(row[0]).stream_id} is no entry: it has other fields than record, nonce and hash"
             )
-    return f"an entry behind {first.stream_id} is none"
+    return f"an entry after {first.stream_id} is none"

@@ -130,9 +130,9 @@ def _trim_problem(step: pb.TrimStep) -> str:
     marker, upto = Position.from_proto(step.marker.position), Position.from_proto(step.upto)
     previous, before = Position.from_proto(step.previous_upto), Position.from_proto(step.before)
     if len(step.marker.hash) != _HASH_BYTES or not upto.offset or upto >= marker:
-        return "marker must be a place with its 32-byte hash, behind upto"
+        return "marker must be a place with its 32-byte hash, after upto"
     if previous >= upto:
         return "previous_upto must be before upto"
     if before > previous:
-        return "before must not be behind previous_upto: the log is kept from where the older snapshot ends"
+        return "before must not be after previous_upto: the log is kept from where the older snapshot ends"
     return ""

@@ -39,7 +39,7 @@ NO_LOG = Verdict(
     message="a majority of the nodes does not have this log: never initialised, or lost",
 )
 NEVER_THERE = Verdict(
-    pb.LOG_OUTCOME_INVALID, message="the log goes on behind that end with other records, or never ended there"
+    pb.LOG_OUTCOME_INVALID, message="the log goes on after that end with other records, or never ended there"
 )
 
 
@@ -109,7 +109,7 @@ def locked_out(replies: Replies, majority: int) -> Verdict | None:
 def appended(
     expected: Position, majority: int, *, first_attempt: bool
 ) -> Callable[[Replies, bool], Verdict | None]:
-    """The decision on an append behind an end that the caller knows acknowledged.
+    """The decision on an append after an end that the caller knows acknowledged.
 
     Args:
         expected: place of that end.

@@ -1,4 +1,4 @@
--- Writes a batch behind the exact end, all or nothing. ARGV[4], ARGV[5]: id and hash of that end;
+-- Writes a batch after the exact end, all or nothing. ARGV[4], ARGV[5]: id and hash of that end;
 -- ARGV[6]: acknowledged position of the writer; ARGV[7]: the floor that it knows; then id, record, nonce and hash of
 -- each entry.
 local refused, floor, mark = refusal()

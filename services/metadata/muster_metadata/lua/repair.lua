@@ -31,7 +31,7 @@ if later(ARGV[8], top) then
   forget_cut()
   return {'OK', ARGV[count - 3], ARGV[count], 'appended'}
 end
--- Removing entries does not lower the last id of a stream: what does not fit behind it needs a new one.
+-- Removing entries does not lower the last id of a stream: what does not fit after it needs a new one.
 local whole = log
 log = log .. ':rebuilt'
 redis.call('DEL', log)

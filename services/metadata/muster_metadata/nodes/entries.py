@@ -50,7 +50,7 @@ def parse_id(raw: bytes) -> Position:
 
 
 def chain(end: End, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
-    """The entries of a batch behind an end; the same input always gives the same entries.
+    """The entries of a batch after an end; the same input always gives the same entries.
 
     Args:
         end: where the log ends.

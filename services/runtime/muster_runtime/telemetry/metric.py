@@ -33,7 +33,7 @@ class Metric:
 
     The number of its series is bounded by construction: each label has a list of values, and whatever is not
     on it is told as `other`. Ids of groups and members are never values: whoever may join could make as many
-    series as he likes.
+    series as they like.
 
     Attributes:
         base: its name without unit and `_total`.
@@ -55,7 +55,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """Its name as Prometheus has it; a histogram's has `_bucket`, `_sum` and `_count` behind it."""
+        """Its name as Prometheus has it; a histogram's has `_bucket`, `_sum` and `_count` after it."""
         unit = f"_{self.unit}" if self.unit else ""
         return f"{self.base}{unit}{'_total' if self.kind is Kind.COUNTER else ''}"
 

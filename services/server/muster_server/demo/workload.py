@@ -83,7 +83,7 @@ class Store:
         return int(await self._redis.xlen(_lines_key(partition)))
 
     async def read(self, partition: int, position: int, limit: int) -> list[str]:
-        """Lines behind a position."""
+        """Lines after a position."""
         found = await self._redis.xrange(_lines_key(partition), f"0-{position + 1}", "+", count=limit)
         return [fields[b"line"].decode() for _, fields in found]
 
@@ -132,7 +132,7 @@ class Store:
         await self._redis.xadd(_EVENTS, fields)
 
     async def events(self, after: str, wait_ms: int) -> list[tuple[str, dict[str, str]]]:
-        """What workers reported behind an id, waiting for the first for a while."""
+        """What workers reported after an id, waiting for the first for a while."""
         found = await self._redis.xread({_EVENTS: after}, count=1_000, block=wait_ms)
         return [
             (entry_id.decode(), {key.decode(): value.decode() for key, value in fields.items()})

@@ -36,10 +36,10 @@ class Ports:
     """Where the processes listen; 0: free ports are picked.
 
     Attributes:
-        discovery: of discovery; further instances come behind it.
-        coordinator: of the first coordinator; the others come behind it.
-        metadata: of metadata; further instances come behind it.
-        metrics: of the first process's metrics; the others come behind it, in the order of `roles`.
+        discovery: of discovery; further instances come after it.
+        coordinator: of the first coordinator; the others come after it.
+        metadata: of metadata; further instances come after it.
+        metrics: of the first process's metrics; the others come after it, in the order of `roles`.
     """
 
     discovery: int = 0
