@@ -46,7 +46,7 @@ class _LogOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogOutcome
     LOG_OUTCOME_DAMAGED: _LogOutcome.ValueType  # 8
     """What the nodes hold cannot be believed: a broken chain, a snapshot that is not what its marker says."""
     LOG_OUTCOME_TRIMMED: _LogOutcome.ValueType  # 9
-    """The log begins behind the place that was asked for: start again from its newest snapshot."""
+    """The log begins after the place that was asked for: start again from its newest snapshot."""
 
 class LogOutcome(_LogOutcome, metaclass=_LogOutcomeEnumTypeWrapper):
     """Outcome of a step on the log."""
@@ -70,7 +70,7 @@ LOG_OUTCOME_INVALID: LogOutcome.ValueType  # 7
 LOG_OUTCOME_DAMAGED: LogOutcome.ValueType  # 8
 """What the nodes hold cannot be believed: a broken chain, a snapshot that is not what its marker says."""
 LOG_OUTCOME_TRIMMED: LogOutcome.ValueType  # 9
-"""The log begins behind the place that was asked for: start again from its newest snapshot."""
+"""The log begins after the place that was asked for: start again from its newest snapshot."""
 Global___LogOutcome: _TypeAlias = LogOutcome  # noqa: Y015
 
 class _EnableFeatureOutcome:
@@ -246,7 +246,7 @@ class LogCall(_message.Message):
 
     @_builtins.property
     def append(self) -> Global___AppendStep:
-        """Write behind its end."""
+        """Write after its end."""
 
     @_builtins.property
     def check(self) -> Global___CheckStep:
@@ -283,7 +283,7 @@ Global___LogCall: _TypeAlias = LogCall  # noqa: Y015
 
 @_typing.final
 class ClaimStep(_message.Message):
-    """Takes the log: raises the promise on a majority, finds the best log, puts a Claim behind it."""
+    """Takes the log: raises the promise on a majority, finds the best log, puts a Claim after it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
