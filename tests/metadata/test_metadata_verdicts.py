@@ -18,7 +18,7 @@ from muster_coordinator.ownership.lease_line import LeaseThread
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseObserver, LeaseRow
 from muster_metadata.cluster.monitor import Monitor
 from muster_metadata.cluster.tables import NodeTables
-from muster_metadata.cluster.view import ClusterView
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_runtime.clock import boot_ms
@@ -32,7 +32,7 @@ def test_silence_counts_to_what_a_majority_was_read_by() -> None:
     """The newest read is of the node that the last renewal did not come to; those of the others are late."""
     now_ms = 10_000
     nodes = [Node(index, f"redis://n{index}", 1_000) for index in (1, 2, 3)]
-    view = ClusterView(LeaseObserver(2_000), lambda: now_ms)
+    view = ViewPublisher(LeaseObserver(2_000), lambda: now_ms)
     view.known("cluster", 1)
     monitor = Monitor(
         Quorum(nodes, 1_000), None, view, 600, lambda: now_ms,  # type: ignore[arg-type]  # nothing is removed

@@ -14,7 +14,7 @@ from kit.programs import Broken, report, run
 from muster_metadata.cluster.leases import DEAD, LeaseObserver, LeaseRow
 from muster_metadata.cluster.monitor import Monitor
 from muster_metadata.cluster.tables import NodeTables
-from muster_metadata.cluster.view import ClusterView
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.settings import MetadataSettings
@@ -59,7 +59,7 @@ def dead_after_ms(lease_ms: int, poll_ms: int, seed: int, *, slow: bool = True) 
     draw = random.Random(seed)
     now_ms = _BEGIN_MS
     nodes = [Node(index, f"redis://n{index}", 1_000) for index in (1, 2, 3)]
-    view = ClusterView(LeaseObserver(lease_ms), lambda: now_ms)
+    view = ViewPublisher(LeaseObserver(lease_ms), lambda: now_ms)
     view.known("cluster", 1)
     monitor = Monitor(
         Quorum(nodes, 1_000), None, view, poll_ms, lambda: now_ms,  # type: ignore[arg-type]  # nothing is removed

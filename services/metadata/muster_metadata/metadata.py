@@ -27,7 +27,7 @@ from muster_metadata.cluster.monitor import Monitor
 from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.cluster.servers import Servers
 from muster_metadata.cluster.tables import Tables
-from muster_metadata.cluster.view import ClusterView
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.patrol import Patrol
@@ -74,7 +74,7 @@ class Metadata:
         ]
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum, lambda: bool(self.catalog.features))
-        self.view = ClusterView(LeaseObserver(settings.lease_ms), boot_ms)
+        self.view = ViewPublisher(LeaseObserver(settings.lease_ms), boot_ms)
         repairer = Repairer(self.quorum, settings.rebuild_delay_ms, furnish=LeaseCopies(self.quorum).copy_to)
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)

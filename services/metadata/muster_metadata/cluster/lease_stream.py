@@ -15,7 +15,7 @@ from muster_protos.muster.v1 import discovery_pb2
 
 from muster_metadata.cluster.leases import LeaseRow
 from muster_metadata.cluster.tables import Tables, next_run
-from muster_metadata.cluster.view import ClusterView
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.reply import Status
 
@@ -101,7 +101,7 @@ class Leases:
     def __init__(
         self,
         tables: Tables,
-        view: ClusterView,
+        view: ViewPublisher,
         upkeep: Upkeep,
         features: Callable[[], Set[str]],
         renew_timeout_ms: int,

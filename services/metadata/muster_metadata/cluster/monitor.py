@@ -12,7 +12,7 @@ from muster_core.position import Position
 from muster_metadata.cluster.leases import merged
 from muster_metadata.cluster.owners import OwnerRow, highest
 from muster_metadata.cluster.tables import NodeTables, Tables
-from muster_metadata.cluster.view import ClusterView
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT
 from muster_metadata.nodes.quorum import Quorum
@@ -45,7 +45,7 @@ class Monitor:
         self,
         quorum: Quorum,
         tables: Tables,
-        view: ClusterView,
+        view: ViewPublisher,
         poll_ms: int,
         now_ms: Callable[[], int],
         *,

@@ -12,7 +12,7 @@ from muster_metadata.cluster.leases import LeaseObserver
 from muster_metadata.cluster.owners import OwnerRow, highest, owners
 
 
-class ClusterView:
+class ViewPublisher:
     """Assembles the pushed view; every change wakes the watchers.
 
     The view has an age: the time since a majority of the nodes was read. When that reaches a lease time the
