@@ -16,7 +16,7 @@ from muster_core.sharding import shard_of
 from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
-from muster_server.verify.reader import LogReader
+from muster_server.verify.reader import StoredLogs
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
@@ -35,7 +35,7 @@ class Shard:
     """
 
     def __init__(self, url: str) -> None:
-        with LogReader(url) as reader:
+        with StoredLogs(url) as reader:
             self.number = shard_of(GROUP, reader.shard_count)
             self.keys = log_keys(self.number, reader.shard_count)
         self.redis: Any = redis.Redis.from_url(url)

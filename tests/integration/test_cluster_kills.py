@@ -11,7 +11,7 @@ from kit.server_cluster import running
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_server.dev.cluster import DevCluster
-from muster_server.verify.reader import LogReader
+from muster_server.verify.reader import StoredLogs
 from muster_server.verify.verifier import verify
 
 pytestmark = pytest.mark.cluster
@@ -198,7 +198,7 @@ async def repaired(cluster: DevCluster) -> None:
     """Waits until every node has every acknowledged entry of the group's log."""
 
     def missing() -> list[int]:
-        with LogReader(cluster.redis_url) as reader:
+        with StoredLogs(cluster.redis_url) as reader:
             shard = shard_of(GROUP, reader.shard_count)
             complete = {
                 node.index

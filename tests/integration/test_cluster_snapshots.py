@@ -18,7 +18,7 @@ from muster_metadata.nodes import keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster
-from muster_server.verify.reader import LogReader
+from muster_server.verify.reader import StoredLogs
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 
@@ -103,7 +103,7 @@ class Watch:
         self._cluster = cluster
         assert cluster.nodes is not None
         self._redis: Any = Redis.from_url(cluster.nodes[0].url)
-        with LogReader(cluster.redis_url) as reader:
+        with StoredLogs(cluster.redis_url) as reader:
             self.shard = shard_of(GROUP, reader.shard_count)
         self._log = f"muster:{{{self.shard}}}:log"
 

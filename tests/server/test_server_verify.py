@@ -19,7 +19,7 @@ from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.verify.command import verify as verify_command
-from muster_server.verify.reader import LogReader, LogUnreadableError, split_url
+from muster_server.verify.reader import StoredLogs, LogUnreadableError, split_url
 from muster_server.verify.verifier import verify
 from typer import Typer
 from typer.testing import CliRunner
@@ -238,7 +238,7 @@ async def test_a_snapshot_that_one_node_has_otherwise_is_told(nodes: RedisNodes)
 
 async def test_a_snapshot_that_is_replaced_while_the_log_is_read_is_not_accused(nodes: RedisNodes) -> None:
     covered = trimmed(nodes)
-    with LogReader(nodes.url) as reader:
+    with StoredLogs(nodes.url) as reader:
         audit = LogAudit(1, cluster=reader.genesis, snapshots=reader.snapshots(1))
         copies = reader.copies(1)
         for node in nodes:

@@ -8,7 +8,7 @@ from muster_core.audit.log_audit import Snapshots
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_server.verify.reader import LogReader, LogUnreadableError
+from muster_server.verify.reader import StoredLogs, LogUnreadableError
 
 """File at the top of an export that says what it is of."""
 
@@ -104,7 +104,7 @@ class NodesSource:
     """
 
     def __init__(self, url: str) -> None:
-        self.reader = LogReader(url)
+        self.reader = StoredLogs(url)
         self.genesis = self.reader.genesis
         self.shard_count = self.reader.shard_count
         self.cluster_id = self.reader.cluster_id

@@ -264,7 +264,7 @@ class NodeReader:
         self._redis.close()
 
 
-class LogReader:
+class StoredLogs:
     """The logs of a cluster, read-only; a context manager.
 
     Args:

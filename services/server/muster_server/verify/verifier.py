@@ -8,7 +8,7 @@ from muster_core.audit.invariants import Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from redis.exceptions import RedisError
 
-from muster_server.verify.reader import LogReader, LogTrimmedError, LogUnreadableError
+from muster_server.verify.reader import StoredLogs, LogTrimmedError, LogUnreadableError
 
 _ATTEMPTS = 5
 
@@ -61,7 +61,7 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
         LogUnreadableError: there is nothing to read, or a node went away meanwhile.
     """
     try:
-        with LogReader(url) as reader:
+        with StoredLogs(url) as reader:
             report = Report(reader.cluster_id, reader.count, reader.problems, all_nodes)
             for shard in reader.logs():
                 _verify_log(reader, shard, report)
@@ -70,7 +70,7 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
         raise LogUnreadableError(f"the log could not be read to its end: {error}") from error
 
 
-def _verify_log(reader: LogReader, shard: int, report: Report) -> None:
+def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
     """Checks one log, again from its beginning where it was trimmed under the reader."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -82,7 +82,7 @@ def _verify_log(reader: LogReader, shard: int, report: Report) -> None:
             return
 
 
-def _checked(reader: LogReader, shard: int, *, compare: bool) -> LogAudit:
+def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
     for node in reader.nodes:
         node.damaged.clear()
     acknowledged = reader.acknowledged(shard)
@@ -101,7 +101,7 @@ def _checked(reader: LogReader, shard: int, *, compare: bool) -> LogAudit:
     return audit
 
 
-def _note(reader: LogReader, shard: int, audit: LogAudit, report: Report) -> None:
+def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> None:
     findings = audit.findings
     report.groups += len(audit.groups)
     report.logs += 1
