@@ -16,7 +16,7 @@ _NO_VIEW = "this discovery instance has not heard from metadata yet; try again"
 _BEHIND = "this discovery instance has not heard yet of a change of topics that it acknowledged; try again"
 
 
-class Topics:
+class TopicReads:
     """Answers reads of the catalog.
 
     What is read is one version of it, the same as at any other instance. It may be older than the newest one

@@ -12,7 +12,7 @@ from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
 from muster_discovery._checks import check_find, check_name, check_names, check_request_id, check_topic
 from muster_discovery._forward import Forwarder, change_id
-from muster_discovery._topics import Topics
+from muster_discovery._topics import TopicReads
 
 RETRY_AFTER_MS = 200
 """When a caller should ask again while nothing is known."""
@@ -33,7 +33,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     def __init__(self, view: ClusterView, forwarder: Forwarder, *, max_watchers: int) -> None:
         self._view = view
         self._forwarder = forwarder
-        self._topics = Topics(view)
+        self._topics = TopicReads(view)
         self._max_watchers = max_watchers
         self._watchers: set[asyncio.Event] = set()
         self._stopping = False
