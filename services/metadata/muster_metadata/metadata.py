@@ -14,7 +14,7 @@ from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
 from muster_runtime.telemetry import OFF, Telemetry
 
-from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.catalog.snapshots import CatalogSnapshots
 from muster_metadata.cluster.features import Features
@@ -93,7 +93,7 @@ class Metadata:
             boot_ms,
         )
         catalog_reader = CatalogReader(self.reader)
-        self.catalog = Catalog(
+        self.catalog = CatalogLog(
             self.logs,
             catalog_reader,
             self.upkeep,

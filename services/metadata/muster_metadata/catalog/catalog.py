@@ -60,7 +60,7 @@ class _Unsettled:
     answer: pb.ChangeTopicResponse | None = None
 
 
-class Catalog:
+class CatalogLog:
     """Changes the catalog and follows the changes of other instances.
 
     One instance writes: the one that claimed the catalog's log last. It is asked as long as it answers, and

@@ -9,7 +9,7 @@ from muster_core.log.topics import NotUnderstood
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.catalog.reading import CatalogImage, CatalogReader
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
@@ -46,7 +46,7 @@ class CatalogSnapshots:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: CatalogLog,
         reader: CatalogReader,
         steps: Snapshots,
         version: str,

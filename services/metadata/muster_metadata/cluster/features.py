@@ -4,7 +4,7 @@ import structlog
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.cluster.leases import DEAD, LeaseObserver
 from muster_metadata.cluster.servers import Servers
 
@@ -23,7 +23,7 @@ class Features:
         version: of this software.
     """
 
-    def __init__(self, catalog: Catalog, servers: Servers, observer: LeaseObserver, version: str) -> None:
+    def __init__(self, catalog: CatalogLog, servers: Servers, observer: LeaseObserver, version: str) -> None:
         self._catalog = catalog
         self._servers = servers
         self._observer = observer

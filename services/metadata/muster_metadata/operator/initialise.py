@@ -11,7 +11,7 @@ from muster_core.position import GENESIS
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.about import software_version
 
-from muster_metadata.catalog.catalog import Catalog
+from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
@@ -228,7 +228,7 @@ async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> 
     upkeep = Upkeep(quorum, repairer)
     claimer = Claimer(quorum, repairer, _wall_ms, _REPLY_TIMEOUT_MS)
     logs = Logs(quorum, claimer, upkeep, lambda *_: None)
-    catalog = Catalog(
+    catalog = CatalogLog(
         logs,
         CatalogReader(LogReader(quorum)),
         upkeep,
