@@ -13,7 +13,7 @@ import grpc
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
-from muster_metadata.nodes.entries import End, Entry
+from muster_metadata.nodes.entries import LogEnd, Entry
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -230,7 +230,7 @@ class Writer:
         self.shard, self.name, self.session = shard, name, f"session-of-{name}"
         self.nonce = secrets.token_bytes(16)
         self.epoch = 0
-        self.end = End(Position(0, 0), b"")
+        self.end = LogEnd(Position(0, 0), b"")
         self.acknowledged: list[bytes] = []
 
     def claim_step(self, above_epoch: int = 0) -> pb.ClaimStep:
@@ -241,7 +241,7 @@ class Writer:
     async def claim(self, instance: Instance, above_epoch: int = 0) -> pb.LogResult:
         result = await instance.step(self.shard, claim=self.claim_step(above_epoch))
         if result.outcome == pb.LOG_OUTCOME_OK:
-            self.epoch, self.end = result.epoch, End.from_proto(result.end)
+            self.epoch, self.end = result.epoch, LogEnd.from_proto(result.end)
         return result
 
     def batch(self, *records: bytes) -> pb.AppendStep:
@@ -255,7 +255,7 @@ class Writer:
     async def send(self, instance: Instance, batch: pb.AppendStep) -> pb.LogResult:
         result = await instance.step(self.shard, append=batch)
         if result.outcome == pb.LOG_OUTCOME_OK:
-            self.end = End.from_proto(result.end)
+            self.end = LogEnd.from_proto(result.end)
             self.acknowledged += [new.record for new in batch.records]
         return result
 

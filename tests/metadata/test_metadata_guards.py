@@ -11,7 +11,7 @@ from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_restarts import claimed
 from metadata.test_metadata_rules import batch, behind, ends, one_node
 from muster_metadata.cluster.leases import LeaseRow
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import LOST, Reply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -29,7 +29,7 @@ async def test_a_repair_continues_the_very_entry_that_it_names(tmp_path: Path) -
     async with one_node(tmp_path) as (cluster, writer, node):
         claim = writer.end
         await writer.append(cluster[0], b"w:kept")
-        another = End(claim.position, bytes(32))
+        another = LogEnd(claim.position, bytes(32))
         missing = behind(another, 1, b"w:of another log")
         reply = await node.repair(0, 1, writer.nonce, ends(writer.end, another), missing)
         assert (reply.status, reply.end) == (Status.MISMATCH, writer.end)

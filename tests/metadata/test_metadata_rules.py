@@ -19,7 +19,7 @@ from muster_metadata.cluster.lease_stream import probe
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseRow
 from muster_metadata.cluster.monitor import agreed
 from muster_metadata.log.verdicts import OK, checked
-from muster_metadata.nodes.entries import End, Entry, arguments, chain
+from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain
 from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum
@@ -103,15 +103,15 @@ async def one_node(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Write
             yield cluster, writer, node
 
 
-def behind(end: End, epoch: int, *records: bytes) -> list[Entry]:
+def behind(end: LogEnd, epoch: int, *records: bytes) -> list[Entry]:
     return chain(end, epoch, [(record, secrets.token_bytes(16)) for record in records])
 
 
-def batch(end: End, entries: list[Entry], acknowledged: str = "") -> list[bytes | str]:
+def batch(end: LogEnd, entries: list[Entry], acknowledged: str = "") -> list[bytes | str]:
     return [end.position.stream_id, end.hash, acknowledged, *arguments(entries)]
 
 
-def ends(*places: End) -> list[bytes | str]:
+def ends(*places: LogEnd) -> list[bytes | str]:
     """The exact end and the cut of a repair."""
     return [part for end in places for part in (end.position.stream_id, end.hash)]
 

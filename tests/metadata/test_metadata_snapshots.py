@@ -12,7 +12,7 @@ from kit.waiting import until
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import Reply
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -51,7 +51,7 @@ async def fill(cluster: MetadataCluster, writer: Writer, count: int) -> None:
 
 async def snapshot(
     cluster: MetadataCluster, writer: Writer, parts: list[bytes], *, settle: bool = True
-) -> tuple[Position, End]:
+) -> tuple[Position, LogEnd]:
     """A snapshot of everything up to now, with its marker; settled when all nodes have both."""
     upto = writer.end
     for number, part in enumerate(parts):
@@ -72,7 +72,7 @@ async def snapshot(
 
 
 async def trim(
-    cluster: MetadataCluster, writer: Writer, upto: Position, marker: End, **fields: Any
+    cluster: MetadataCluster, writer: Writer, upto: Position, marker: LogEnd, **fields: Any
 ) -> pb.LogResult:
     return await cluster[0].step(
         0,
@@ -113,7 +113,7 @@ async def trimmed(cluster: MetadataCluster, first: Position) -> bool:
     return replicas == [first] * 3
 
 
-async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Position, End]:
+async def two_snapshots(cluster: MetadataCluster) -> tuple[Writer, Position, Position, LogEnd]:
     writer = await begin(cluster)
     await fill(cluster, writer, 60)
     older, marker = await snapshot(cluster, writer, [b"older"])
@@ -300,7 +300,7 @@ async def test_a_marker_that_does_not_stand_in_the_log_marks_nothing(cluster: Me
     writer = await begin(cluster)
     await fill(cluster, writer, 20)
     upto, marker = await snapshot(cluster, writer, PARTS)
-    wrong = End(marker.position, sha256(b"another").digest())
+    wrong = LogEnd(marker.position, sha256(b"another").digest())
     assert (await trim(cluster, writer, upto, wrong)).outcome == INVALID
     async with cluster.client(0) as client:
         rows: Any = await client.hgetall("muster:{0}:snapshots")

@@ -12,7 +12,7 @@ from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.off import Measures
 
 log = structlog.get_logger()
@@ -116,7 +116,7 @@ class LogStream:
             await self._carry_out(call, kind)
 
     async def _carry_out(self, call: pb.LogCall, kind: str) -> None:
-        end: End | None
+        end: LogEnd | None
         held: Held | None = None
         ended = self._measures.step_begins(kind)
         try:
@@ -138,7 +138,7 @@ class LogStream:
             self._writing.discard(call.shard)
         self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)
 
-    def _end(self, call: pb.LogCall, verdict: Verdict, end: End | None, epoch: int) -> None:
+    def _end(self, call: pb.LogCall, verdict: Verdict, end: LogEnd | None, epoch: int) -> None:
         self._results.append(
             pb.LogResult(
                 call_id=call.call_id,

@@ -18,7 +18,7 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.upkeep import Upkeep
-from muster_metadata.nodes.entries import End, Entry
+from muster_metadata.nodes.entries import LogEnd, Entry
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class CatalogLog:
         self._shard = -1
         self._held: Held | None = None
         self._writing: Held | None = None
-        self._end: End | None = None
+        self._end: LogEnd | None = None
         self._mine = Topics()
         self.on_written: Callable[[], None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -220,7 +220,7 @@ class CatalogLog:
             self._not_understood(str(error))
         return feature in self._mine.features
 
-    async def store_marker(self, held: Held, snapshot: records_pb2.Snapshot, version: str) -> End | None:
+    async def store_marker(self, held: Held, snapshot: records_pb2.Snapshot, version: str) -> LogEnd | None:
         """Stores the marker of a snapshot, if this instance still holds the log by that claim.
 
         With it goes a record that a version which reads no snapshots stops at. Those that the cluster began

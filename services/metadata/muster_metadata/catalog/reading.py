@@ -15,7 +15,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.reading import MAX_PAGE, LogReader, Page, Wanted
 from muster_metadata.log.verdicts import OK
-from muster_metadata.nodes.entries import End, Entry
+from muster_metadata.nodes.entries import LogEnd, Entry
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class CatalogImage:
 
     topics: Topics
     base: Covered
-    marker: End | None
+    marker: LogEnd | None
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Image:
     strict: bool
     upto: Position = NOWHERE
     topics: Topics | None = None
-    marker: End | None = None
+    marker: LogEnd | None = None
     states: list[snapshot_pb2.CatalogState] = field(default_factory=list)
     snapshot: SnapshotReader | None = None
 

@@ -14,7 +14,7 @@ from muster_metadata.catalog.reading import CatalogImage, CatalogReader
 from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 
 log = structlog.get_logger()
 
@@ -142,7 +142,7 @@ class CatalogSnapshots:
             await self._trim(held, base, marker)
         self._trimmed_under = held
 
-    async def _take(self, held: Held, image: CatalogImage) -> tuple[Covered, End]:
+    async def _take(self, held: Held, image: CatalogImage) -> tuple[Covered, LogEnd]:
         topics = image.topics
         if topics.version.epoch != held.epoch:
             # Two claimants never store a snapshot of the same place.
@@ -173,7 +173,7 @@ class CatalogSnapshots:
         )
         return covered, marker
 
-    async def _trim(self, held: Held, covered: Covered, marker: End) -> None:
+    async def _trim(self, held: Held, covered: Covered, marker: LogEnd) -> None:
         """Tells the nodes which snapshot counts, and removes what it and the one before both cover."""
         step = pb.TrimStep(
             epoch=held.epoch,

@@ -11,7 +11,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End, Entry, arguments, chain, parse_id
+from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
@@ -36,7 +36,7 @@ class Claimed:
 
     verdict: Verdict
     held: Held | None = None
-    end: End | None = None
+    end: LogEnd | None = None
     behind: tuple[Node, ...] = ()
 
 
@@ -45,7 +45,7 @@ class _Heard:
     """What the nodes said before a claim begins."""
 
     top_epoch: int
-    resumable: tuple[int, End] | None = None
+    resumable: tuple[int, LogEnd] | None = None
     nodes: list[tuple[Node, Inspected]] = field(default_factory=list)
 
 
@@ -169,7 +169,7 @@ class Claimer:
             return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
 
-    async def _spread(self, held: Held, end: End, answers: dict[Node, Reply]) -> Claimed:
+    async def _spread(self, held: Held, end: LogEnd, answers: dict[Node, Reply]) -> Claimed:
         """Brings a majority to the Claim; nothing is acknowledged before."""
         having = {node for node, reply in answers.items() if reply.done}
         if len(having) >= self._quorum.majority:
@@ -197,7 +197,7 @@ class Claimer:
             )
         return Claimed(verdicts.UNKNOWN)
 
-    def _entry(self, held: Held, best: End, step: pb.ClaimStep) -> Entry:
+    def _entry(self, held: Held, best: LogEnd, step: pb.ClaimStep) -> Entry:
         record = records_pb2.Record(
             written_at_ms=self._wall_ms(),
             critical=True,

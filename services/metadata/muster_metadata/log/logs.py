@@ -11,7 +11,7 @@ from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
 from muster_metadata.log.repair import Held
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End, arguments, chain
+from muster_metadata.nodes.entries import LogEnd, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
@@ -44,7 +44,7 @@ class Logs:
         self.on_asked: Callable[[Node, Answer], None] | None = None
         self._floors: dict[int, int] = {}
 
-    async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, End | None]:
+    async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, LogEnd | None]:
         """Takes a log."""
         problem = _claim_problem(step)
         if problem:
@@ -55,12 +55,12 @@ class Logs:
             self._claimed(shard, result.held.epoch, step.node_id, step.session)
         return result.verdict, result.held, result.end
 
-    async def append(self, shard: int, step: pb.AppendStep) -> tuple[Verdict, End | None]:
+    async def append(self, shard: int, step: pb.AppendStep) -> tuple[Verdict, LogEnd | None]:
         """Writes a batch after the end that the caller knows acknowledged."""
         problem = _append_problem(step)
         if problem:
             return _invalid(problem), None
-        held, end = Held(shard, step.epoch, step.claim_nonce), End.from_proto(step.end)
+        held, end = Held(shard, step.epoch, step.claim_nonce), LogEnd.from_proto(step.end)
         entries = chain(end, step.epoch, ((new.record, new.nonce) for new in step.records))
         id_ = end.position.stream_id
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
@@ -79,7 +79,7 @@ class Logs:
         return verdict, None
 
     async def _append(
-        self, held: Held, end: End, batch: list[bytes | str], *, first_attempt: bool
+        self, held: Held, end: LogEnd, batch: list[bytes | str], *, first_attempt: bool
     ) -> tuple[Verdict, Replies]:
         """Asks all nodes, and again when one of them restarted: only answers under one floor are added up."""
 
@@ -103,7 +103,7 @@ class Logs:
             self.on_asked(node, answer)
         return answer
 
-    async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, End | None]:
+    async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, LogEnd | None]:
         """The read barrier."""
         held = Held(shard, step.epoch, step.claim_nonce)
         if len(step.claim_nonce) != 16 or not 0 < step.epoch <= HIGHEST_EPOCH:

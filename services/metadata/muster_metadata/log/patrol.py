@@ -11,7 +11,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.repair import Held, Inspected
 from muster_metadata.log.upkeep import Upkeep
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Status
@@ -45,7 +45,7 @@ class Patrol:
         self._log_count = 0
         self._again = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
-        self._ends: dict[int, dict[Node, End]] = {}
+        self._ends: dict[int, dict[Node, LogEnd]] = {}
         self._went_on: dict[Node, int] = {}
         self._told: dict[tuple[Node, str], str] = {}
         self._waiting_since_s: dict[int, float] = {}

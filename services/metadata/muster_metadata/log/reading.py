@@ -14,7 +14,7 @@ from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import Found, SnapshotCopies, SnapshotLost
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End, Entry, continues
+from muster_metadata.nodes.entries import LogEnd, Entry, continues
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
@@ -101,7 +101,7 @@ class _Cursor:
     expected: int
     count: int
     largest: int
-    before: End | None
+    before: LogEnd | None
     sent: bool = False
     damage: str = ""
     damaged: set[Node] = field(default_factory=set)
@@ -109,7 +109,7 @@ class _Cursor:
     unsure: bool = False
     pending: Answer | None = None
 
-    def advance(self, end: End, runs: Sequence[Run]) -> None:
+    def advance(self, end: LogEnd, runs: Sequence[Run]) -> None:
         """A page was read; small pages first, so that what starts soon starts early."""
         self.sent = True
         self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
@@ -320,14 +320,14 @@ def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
     if found is not None:
         first, expected = f"({found.upto.stream_id}", found.upto.offset + 1
         if wanted.after_hash:
-            before = End(found.upto, found.hash)
+            before = LogEnd(found.upto, found.hash)
     elif wanted.first.offset:
         first, expected = wanted.first.stream_id, wanted.first.offset
         if wanted.after_hash:
-            before = End(Position(wanted.first.epoch, wanted.first.offset - 1), wanted.after_hash)
+            before = LogEnd(Position(wanted.first.epoch, wanted.first.offset - 1), wanted.after_hash)
     else:
         first, expected = "-", 0
         if wanted.after_hash:
-            expected, before = GENESIS.offset, End(NOWHERE, wanted.after_hash)
+            expected, before = GENESIS.offset, LogEnd(NOWHERE, wanted.after_hash)
     count = largest if found is not None else min(_FIRST_PAGE, largest)
     return _Cursor(list(plan.sources), first, expected, count, largest, before)

@@ -14,7 +14,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.verdicts import checked
-from muster_metadata.nodes.entries import End, Entry, continues, parse_id
+from muster_metadata.nodes.entries import LogEnd, Entry, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Reply, Status
@@ -23,7 +23,7 @@ _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
 _HASHES = 256
 _MARK_BYTES = 8
-_NOTHING = End(NOWHERE, b"")
+_NOTHING = LogEnd(NOWHERE, b"")
 """Where two logs part that have no entry in common."""
 
 _ABANDONED_MS = 5_000
@@ -68,7 +68,7 @@ class Repaired(enum.Enum):
 class Inspected:
     """What one node holds of a log."""
 
-    end: End
+    end: LogEnd
     acknowledged: Position
     epoch: int
     nonce: bytes
@@ -157,7 +157,7 @@ class Repairer:
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
 
-    async def repair(self, node: Node, held: Held, target: End | None = None) -> Repaired:
+    async def repair(self, node: Node, held: Held, target: LogEnd | None = None) -> Repaired:
         """Prepares a node for a claim whose Claim stands in the log, and copies what the node lacks.
 
         Args:
@@ -270,7 +270,7 @@ class Repairer:
             floor = self._floors[place] = _Floor(run, epoch)
         return floor.epoch
 
-    async def _catch_up(self, node: Node, held: Held, end: End, acknowledged: Position = GENESIS) -> Repaired:
+    async def _catch_up(self, node: Node, held: Held, end: LogEnd, acknowledged: Position = GENESIS) -> Repaired:
         source = await self.source(held, node)
         if source is None:
             return Repaired.LATER
@@ -334,7 +334,7 @@ class Repairer:
         found_ms = self._damaged_ms.get((node.index, shard))
         return found_ms is not None and self._now_ms() - found_ms < _DAMAGED_MS
 
-    async def _common(self, node: Node, source: Node, shard: int, end: End) -> End | None:
+    async def _common(self, node: Node, source: Node, shard: int, end: LogEnd) -> LogEnd | None:
         """The last entry that both have; the chain hash says that everything before it is equal too.
 
         `_NOTHING`: there is none, for what both had was trimmed. None: one of them does not answer.
@@ -351,11 +351,11 @@ class Repairer:
             known = dict(zip(there.values[::2], there.values[1::2], strict=True))
             for id_, hash_ in zip(here.values[::2], here.values[1::2], strict=True):
                 if known.get(id_) == hash_:
-                    return End(parse_id(id_), hash_)
+                    return LogEnd(parse_id(id_), hash_)
             below = max(parse_id(here.values[-2]), parse_id(there.values[-2]))
             upto = f"({below.stream_id}"
 
-    async def _rebuild(self, node: Node, held: Held, end: End | None) -> Repaired:
+    async def _rebuild(self, node: Node, held: Held, end: LogEnd | None) -> Repaired:
         """Copies a whole log beside its place, then puts it there together with the promise.
 
         Args:
@@ -396,10 +396,10 @@ class Repairer:
 
     async def _copy(
         self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
-    ) -> End | None:
+    ) -> LogEnd | None:
         """Copies a log beside its place; the end of the copy. None: it is away, or another copy is made."""
         shard, epoch, nonce = held
-        copied: End | None = None
+        copied: LogEnd | None = None
         while True:
             entries = await self._page(source[0], shard, copied)
             if entries is None:
@@ -413,7 +413,7 @@ class Repairer:
             copied = reply.end
 
     async def _install(
-        self, node: Node, held: Held, end: End | None, source: tuple[Node, Inspected], copied: End
+        self, node: Node, held: Held, end: LogEnd | None, source: tuple[Node, Inspected], copied: LogEnd
     ) -> Repaired:
         """Puts a copy in the place of the log, if it has everything and the claim stands without the node."""
         shard, epoch, nonce = held
@@ -445,7 +445,7 @@ class Repairer:
             return Repaired.FENCED
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
-    async def _page(self, source: Node, shard: int, after: End | None) -> list[Entry] | None:
+    async def _page(self, source: Node, shard: int, after: LogEnd | None) -> list[Entry] | None:
         """The next entries after an end, or from the oldest; None: the source has none that are right."""
         first = "-" if after is None else f"({after.position.stream_id}"
         reply = await source.entries(shard, first, _PAGE_ENTRIES, _PAGE_BYTES)
@@ -459,7 +459,7 @@ class Repairer:
             alarm("log_node_damaged", node=source.index, address=source.place, shard=shard, problem=problem)
         return entries
 
-    async def _is_trimmed(self, source: Node, shard: int, after: End | None) -> bool:
+    async def _is_trimmed(self, source: Node, shard: int, after: LogEnd | None) -> bool:
         """Whether what follows an end may have been removed there because snapshots cover it."""
         reply = await source.inspect(shard, vote=False)
         if reply.status is not Status.OK:
@@ -471,7 +471,7 @@ async def _nothing(_node: Node) -> bool:
     return True
 
 
-def _sound(rows: Sequence[Any], after: End | None) -> list[Entry] | None:
+def _sound(rows: Sequence[Any], after: LogEnd | None) -> list[Entry] | None:
     """The entries of a page; None: they are not what must be there."""
     try:
         entries = list(map(Entry.from_redis, rows))

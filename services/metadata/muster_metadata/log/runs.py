@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.nodes.entries import End, Entry, parse_id
+from muster_metadata.nodes.entries import LogEnd, Entry, parse_id
 
 _NONCE_BYTES = 16
 _HASH_BYTES = 32
@@ -35,10 +35,10 @@ class Run(NamedTuple):
     hashes: bytes
 
     @property
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         """The end of a log whose last entries these are."""
         position = Position(self.epoch, self.first_offset + len(self.records) - 1)
-        return End(position, self.hashes[-_HASH_BYTES:])
+        return LogEnd(position, self.hashes[-_HASH_BYTES:])
 
     @property
     def size_bytes(self) -> int:

@@ -11,7 +11,7 @@ from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshot_copies import HASHES
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import End, parse_id
+from muster_metadata.nodes.entries import LogEnd, parse_id
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
@@ -58,7 +58,7 @@ class Snapshots:
         if problem:
             return _invalid(problem)
         held = Held(shard, step.epoch, step.claim_nonce)
-        marker = End.from_proto(step.marker)
+        marker = LogEnd.from_proto(step.marker)
         upto = Position.from_proto(step.upto).stream_id
         previous = Position.from_proto(step.previous_upto)
         kept = previous.stream_id if previous.offset else ""

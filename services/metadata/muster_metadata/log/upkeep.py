@@ -12,7 +12,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
-from muster_metadata.nodes.entries import End
+from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.problem import Problem
 from muster_metadata.nodes.quorum import Quorum
@@ -35,7 +35,7 @@ class _Written:
     """What this instance knows of a log that somebody writes through it. A cache: the nodes are the truth."""
 
     held: Held
-    end: End | None = None
+    end: LogEnd | None = None
     acknowledged: bool = False
     changed_s: float = 0.0
     checked_s: float = 0.0
@@ -82,7 +82,7 @@ class Upkeep:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def wrote(self, held: Held, end: End | None, behind: Iterable[Node] = ()) -> None:
+    def wrote(self, held: Held, end: LogEnd | None, behind: Iterable[Node] = ()) -> None:
         """A majority has the log up to `end` (absent: the claim stands, its end is not known here)."""
         known = self._logs.get(held.shard)
         if known is None or known.held != held:
@@ -133,7 +133,7 @@ class Upkeep:
         for known in self._logs.values():
             self._lags(known, node)
 
-    async def acknowledge(self, held: Held, end: End) -> bool:
+    async def acknowledge(self, held: Held, end: LogEnd) -> bool:
         """Stores an acknowledged position at once, for readers who wait; says whether a majority has it."""
         verdict, _ = await self._quorum.ask(
             lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),

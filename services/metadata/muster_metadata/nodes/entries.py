@@ -10,7 +10,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     """Where a log ends: the place of its last entry and that entry's chain hash."""
 
     position: Position
@@ -21,7 +21,7 @@ class End(NamedTuple):
         return metadata_pb2.LogEnd(position=self.position.to_proto(), hash=self.hash)
 
     @classmethod
-    def from_proto(cls, message: metadata_pb2.LogEnd) -> "End":
+    def from_proto(cls, message: metadata_pb2.LogEnd) -> "LogEnd":
         """The end that a message names."""
         return cls(Position.from_proto(message.position), message.hash)
 
@@ -32,9 +32,9 @@ class Entry(replay.Entry):
     __slots__ = ()
 
     @property
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         """The end of a log whose last entry this is."""
-        return End(self.position, self.hash)
+        return LogEnd(self.position, self.hash)
 
     @classmethod
     def from_redis(cls, raw: Sequence[Any]) -> "Entry":
@@ -49,7 +49,7 @@ def parse_id(raw: bytes) -> Position:
     return Position(int(epoch), int(offset))
 
 
-def chain(end: End, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
+def chain(end: LogEnd, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
     """The entries of a batch after an end; the same input always gives the same entries.
 
     Args:
@@ -67,7 +67,7 @@ def chain(end: End, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[
     return entries
 
 
-def continues(end: End, entries: Iterable[Entry]) -> bool:
+def continues(end: LogEnd, entries: Iterable[Entry]) -> bool:
     """Whether entries follow an end without a gap, each hash chained to the one before."""
     for entry in entries:
         if entry.position.offset != end.position.offset + 1 or entry.position < end.position:

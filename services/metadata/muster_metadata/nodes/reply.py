@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ResponseError
 
-from muster_metadata.nodes.entries import End, parse_id
+from muster_metadata.nodes.entries import LogEnd, parse_id
 from muster_metadata.nodes.problem import LOADING, REPLICA, SILENT, UNREACHABLE, Problem, ProblemKind
 
 
@@ -72,9 +72,9 @@ class Reply:
         return self.status is Status.OK or self.status is Status.DUP
 
     @property
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         """End of the log, where the answer begins with it."""
-        return End(parse_id(self.values[0]), self.values[1])
+        return LogEnd(parse_id(self.values[0]), self.values[1])
 
     @property
     def epoch(self) -> int:

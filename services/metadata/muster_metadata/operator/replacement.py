@@ -23,7 +23,7 @@ from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.log.verdicts import appended, floor_in
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
-from muster_metadata.nodes.entries import End, arguments, chain
+from muster_metadata.nodes.entries import LogEnd, arguments, chain
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.lane import fields
 from muster_metadata.nodes.node import Answer, Node
@@ -310,7 +310,7 @@ class Replacement:
             return True
         return False
 
-    async def _store(self, target: Configuration, held: Held, end: End) -> bool:
+    async def _store(self, target: Configuration, held: Held, end: LogEnd) -> bool:
         """Whether the decision is on a majority; repeated unchanged while that is not known."""
         record = records_pb2.Record(
             written_at_ms=_wall_ms(),
