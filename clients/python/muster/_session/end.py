@@ -40,7 +40,7 @@ _GOODBYES = {
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class StreamEnd:
     """The end of a stream.
 
     Attributes:
@@ -52,12 +52,12 @@ class End:
     error: Exception
 
 
-def closed() -> End:
+def closed() -> StreamEnd:
     """The client itself ended it."""
-    return End(How.IDLE, ConnectionLost("the connection was closed"))
+    return StreamEnd(How.IDLE, ConnectionLost("the connection was closed"))
 
 
-def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> End:
+def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> StreamEnd:
     """The end of a stream that the server, or the way to it, ended.
 
     Args:
@@ -75,10 +75,10 @@ def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> End:
         how = How.DENIED
     if how is How.BROKEN and not stood:
         how = How.UNREACHED
-    return End(how, sorted_out)
+    return StreamEnd(how, sorted_out)
 
 
-def by_goodbye(goodbye: session_pb2.Goodbye) -> End:
+def by_goodbye(goodbye: session_pb2.Goodbye) -> StreamEnd:
     """The end of a stream of which the server took its leave."""
     how = _GOODBYES.get(goodbye.reason, How.BROKEN)
-    return End(how, ConnectionLost(goodbye.message or how.value))
+    return StreamEnd(how, ConnectionLost(goodbye.message or how.value))

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
 from muster._clock import boot_ms
-from muster._session.end import End
+from muster._session.end import StreamEnd
 
 DEFAULT_BEAT_MS = 500
 """How often a stream beats that has calls, but no members yet."""
@@ -48,7 +48,7 @@ class Passenger(Protocol):
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
         """Its group is served elsewhere, and it is off the stream."""
 
-    def adrift(self, end: End) -> None:
+    def adrift(self, end: StreamEnd) -> None:
         """The stream is gone for good."""
 
 
@@ -119,7 +119,7 @@ class Passengers:
                 self._boarding.setdefault(key, deque()).append((passenger, now_ms))
                 yield session_pb2.ClientFrame(attach=passenger.attach)
 
-    def abandon(self, end: End) -> None:
+    def abandon(self, end: StreamEnd) -> None:
         """The stream is gone for good: everybody is told."""
         passengers, self._passengers = list(self._passengers.values()), {}
         for passenger in passengers:

@@ -16,7 +16,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._session.calls import OpenCalls
 from muster._session.channels import Channels
-from muster._session.end import End, How, SessionEnded, by_goodbye, by_status, closed
+from muster._session.end import StreamEnd, How, SessionEnded, by_goodbye, by_status, closed
 from muster._session.frames import messages
 from muster._session.passengers import DEFAULT_BEAT_MS, Key, Passenger, Passengers
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
@@ -56,7 +56,7 @@ class Session:
         open: it takes members and calls.
     """
 
-    def __init__(self, address: str, channels: Channels, ended: Callable[["Session", End], None]) -> None:
+    def __init__(self, address: str, channels: Channels, ended: Callable[["Session", StreamEnd], None]) -> None:
         self.address = address
         self.stands = False
         self.open = True
@@ -138,7 +138,7 @@ class Session:
         self._news.set()
 
     async def _run(self) -> None:
-        end = End(How.UNREACHED, ConnectionLost("the connection was closed"))
+        end = StreamEnd(How.UNREACHED, ConnectionLost("the connection was closed"))
         backoff = Backoff()
         try:
             while True:
@@ -148,7 +148,7 @@ class Session:
                     break
                 if end.how is How.REFUSED and boot_ms() - began_ms >= LONG_MS:
                     # It was good until now. A client that was held up for long is refused so.
-                    end = End(How.BROKEN, end.error)
+                    end = StreamEnd(How.BROKEN, end.error)
                 log.debug("session with %s: %s (%s)", self.address, end.how.value, end.error)
                 if end.how in (How.AGED, How.DRAINED):
                     await asyncio.sleep(random.uniform(0, CALM_MS) / 1_000)  # noqa: S311 - no secret
@@ -163,7 +163,7 @@ class Session:
         finally:
             self._finish(end)
 
-    def _finish(self, end: End) -> None:
+    def _finish(self, end: StreamEnd) -> None:
         self.open = False
         if self._linger is not None:
             self._linger.cancel()
@@ -174,13 +174,13 @@ class Session:
 
     # One stream
 
-    async def _ride(self) -> End:
+    async def _ride(self) -> StreamEnd:
         loop = asyncio.get_running_loop()
         async with self._channels.use(self.address) as channel:
             try:
                 stream = pb_grpc.GroupSessionServiceStub(channel).Session()
             except grpc.aio.UsageError as error:
-                return End(How.UNREACHED, ConnectionLost(str(error)))
+                return StreamEnd(How.UNREACHED, ConnectionLost(str(error)))
             self._begin()
             self._silent = loop.create_future()
             reader = loop.create_task(self._read(stream))
@@ -193,7 +193,7 @@ class Session:
                 if reader.done():
                     return reader.result()
                 self._channels.give_up(self.address)
-                return End(How.SILENT, ConnectionLost("the coordinator does not answer"))
+                return StreamEnd(How.SILENT, ConnectionLost("the coordinator does not answer"))
             finally:
                 self.stands = False
                 if self._beat_timer is not None:
@@ -267,7 +267,7 @@ class Session:
             beat = session_pb2.Beat(number=self._last_beat, acknowledged=self._acknowledged)
             yield session_pb2.ClientFrame(beat=beat)
 
-    async def _read(self, stream: Any) -> End:
+    async def _read(self, stream: Any) -> StreamEnd:
         heard: dict[str, Callable[[Any], None]] = {
             "attach_result": self._passengers.attach_result,
             "beat_ack": self._beat_ack,
@@ -291,7 +291,7 @@ class Session:
         except grpc.aio.AioRpcError as error:
             return self._ended_with(error.code(), error.details() or "")
 
-    def _ended_with(self, status: grpc.StatusCode, details: str) -> End:
+    def _ended_with(self, status: grpc.StatusCode, details: str) -> StreamEnd:
         if not self.open:
             return closed()
         return by_status(status, details, stood=self.stands)

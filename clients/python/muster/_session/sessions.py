@@ -8,7 +8,7 @@ from typing import TypeVar
 from muster._clock import boot_ms
 from muster._session.attachment import Attachment
 from muster._session.channels import Channels
-from muster._session.end import End, How, SessionEnded
+from muster._session.end import StreamEnd, How, SessionEnded
 from muster._session.frames import fits
 from muster._session.session import Session
 from muster._session.transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals
@@ -101,7 +101,7 @@ class SessionTransport:
         """Ends all streams in order."""
         await asyncio.gather(*(session.close() for session in tuple(self._running)))
 
-    def _ended(self, session: Session, end: End) -> None:
+    def _ended(self, session: Session, end: StreamEnd) -> None:
         self._running.discard(session)
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
