@@ -6,7 +6,7 @@ from typing import Any, cast
 import muster
 import pytest
 from muster import _clock
-from muster._cluster.discovery import Found
+from muster._cluster.discovery import FoundCoordinator
 from muster._cluster.link import GroupLink, address_of
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -18,12 +18,12 @@ class Discovery:
         self.owners = list(owners)
         self.seen_epochs: list[int] = []
 
-    async def find(self, group_id: str, seen_epoch: int) -> Found:
+    async def find(self, group_id: str, seen_epoch: int) -> FoundCoordinator:
         self.seen_epochs.append(seen_epoch)
         port, epoch = self.owners.pop(0)
         coordinator = common_pb2.Coordinator(node_id="c", host="10.0.0.1", port=port, shard_epoch=epoch)
         result = discovery_pb2.FindCoordinatorResponse.Result(group_id=group_id, coordinator=coordinator)
-        return Found(result, "discovery:1")
+        return FoundCoordinator(result, "discovery:1")
 
     def doubt(self, server: str) -> None:
         assert server == "discovery:1"

@@ -41,7 +41,7 @@ Response = TypeVar(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCoordinator:
     """Where the coordinator of a group is.
 
     Attributes:
@@ -54,7 +54,7 @@ class Found:
 
 
 _Lookup: TypeAlias = tuple[str, int]
-_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[Found]]"
+_Lookups: TypeAlias = "dict[_Lookup, asyncio.Future[FoundCoordinator]]"
 
 
 def _fail(lookups: _Lookups, error: Exception) -> None:
@@ -99,7 +99,7 @@ class Discovery:
         self._lookups: _Lookups = {}
         self._finding: set[asyncio.Task[None]] = set()
 
-    async def find(self, group_id: str, seen_epoch: int) -> Found:
+    async def find(self, group_id: str, seen_epoch: int) -> FoundCoordinator:
         """Where the coordinator of a group is. Lookups of one turn of the loop travel together.
 
         Raises:
@@ -142,7 +142,7 @@ class Discovery:
         else:
             for ((group_id, _), found), result in zip(lookups.items(), answer.results, strict=False):
                 if not found.done() and result.group_id == group_id:
-                    found.set_result(Found(result, server))
+                    found.set_result(FoundCoordinator(result, server))
             _fail(lookups, ConnectionLost("the answer does not name the group that was asked for"))
 
     async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:

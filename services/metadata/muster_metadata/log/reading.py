@@ -12,7 +12,7 @@ from muster_runtime.logs import alarm
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
-from muster_metadata.log.snapshot_copies import Found, SnapshotCopies, SnapshotLost
+from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, Entry, continues
 from muster_metadata.nodes.node import Answer, Node
@@ -167,7 +167,7 @@ class LogReader:
             return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
         return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
 
-    async def _pages(self, wanted: Wanted, plan: _Plan, found: Found | None) -> AsyncGenerator[Page, None]:
+    async def _pages(self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None) -> AsyncGenerator[Page, None]:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
@@ -314,7 +314,7 @@ def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:
     return runs
 
 
-def _begin(wanted: Wanted, plan: _Plan, found: Found | None) -> _Cursor:
+def _begin(wanted: Wanted, plan: _Plan, found: FoundSnapshot | None) -> _Cursor:
     largest = min(wanted.page_size or DEFAULT_PAGE, MAX_PAGE)
     before = None
     if found is not None:

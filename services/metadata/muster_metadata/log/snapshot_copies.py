@@ -23,7 +23,7 @@ _SCAN_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSnapshot:
     """A snapshot whose marker stands in the log, and the hashes of whose parts are what the marker says.
 
     Attributes:
@@ -68,7 +68,7 @@ class SnapshotCopies:
 
     async def newest(
         self, shard: int, last: Position, without: Container[Position], source: Node, *, scan: bool
-    ) -> Found | None:
+    ) -> FoundSnapshot | None:
         """The newest snapshot with a marker at or before a place.
 
         Args:
@@ -118,7 +118,7 @@ class SnapshotCopies:
 
         return hinted, sorted(self._quorum.nodes, key=comes_later)
 
-    async def parts(self, found: Found) -> AsyncIterator[bytes]:
+    async def parts(self, found: FoundSnapshot) -> AsyncIterator[bytes]:
         """The parts in order, each from a node that has it right.
 
         Raises:
@@ -182,7 +182,7 @@ class SnapshotCopies:
                 return False
         return heard >= nodes_heard
 
-    async def _copy(self, node: Node, found: Found, marker: Position) -> bool:
+    async def _copy(self, node: Node, found: FoundSnapshot, marker: Position) -> bool:
         place = (found.shard, 0, b"", found.upto.stream_id)
         number = 0
         try:
@@ -203,7 +203,7 @@ class SnapshotCopies:
 
     async def _believed(
         self, shard: int, snapshot: records_pb2.Snapshot | None, upto: Position, nodes: Sequence[Node]
-    ) -> Found | None:
+    ) -> FoundSnapshot | None:
         """What a marker stands for, if any node has the hashes of its parts."""
         if snapshot is None or Position.from_proto(snapshot.upto) != upto:
             return None
@@ -212,7 +212,7 @@ class SnapshotCopies:
             joined = (reply.values[0] if reply.status is Status.OK else None) or b""
             hashes = tuple(joined[i : i + _HASH_BYTES] for i in range(0, len(joined), _HASH_BYTES))
             if len(hashes) == snapshot.parts and digest_of(hashes) == snapshot.digest:
-                return Found(shard, upto, snapshot.hash, hashes, tuple(nodes))
+                return FoundSnapshot(shard, upto, snapshot.hash, hashes, tuple(nodes))
         return None
 
     async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:
