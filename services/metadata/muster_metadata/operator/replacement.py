@@ -45,7 +45,7 @@ class ReplaceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplacementPlan:
     """What a replacement will do, or goes on with.
 
     Attributes:
@@ -131,7 +131,7 @@ class Replacement:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(node.stop() for node in (*self._staying, self._leaving, self._coming)))
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> ReplacementPlan:
         """Looks whether the node can be replaced now; changes nothing.
 
         Raises:
@@ -151,9 +151,9 @@ class Replacement:
         )
         if not begun:
             await self._check_newcomer(target, said)
-        return Plan(self._index, self.old, self.new, target, resumed=begun)
+        return ReplacementPlan(self._index, self.old, self.new, target, resumed=begun)
 
-    async def run(self, plan: Plan) -> None:
+    async def run(self, plan: ReplacementPlan) -> None:
         """Carries a plan out.
 
         Raises:

@@ -33,7 +33,7 @@ class DemoError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """How long and how much.
 
     Attributes:
@@ -47,8 +47,8 @@ class Plan:
     calm_seconds: float
 
 
-FULL_PLAN = Plan(seconds=120.0, text_bytes=5_000_000, calm_seconds=5.0)
-FAST_PLAN = Plan(seconds=45.0, text_bytes=1_500_000, calm_seconds=1.5)
+FULL_PLAN = DemoPlan(seconds=120.0, text_bytes=5_000_000, calm_seconds=5.0)
+FAST_PLAN = DemoPlan(seconds=45.0, text_bytes=1_500_000, calm_seconds=1.5)
 
 
 class Demo:
@@ -63,7 +63,7 @@ class Demo:
     """
 
     def __init__(
-        self, folder: Path, plan: Plan, input_folder: Path | None, show: Show, *, audit: bool = False
+        self, folder: Path, plan: DemoPlan, input_folder: Path | None, show: Show, *, audit: bool = False
     ) -> None:
         self._folder = folder
         self._plan = plan

@@ -12,7 +12,7 @@ from muster_metadata.nodes.addresses import BadUrlsError
 from muster_metadata.operator.replacement import (
     REBUILD_DELAY_MS,
     STEP_TIMEOUT_MS,
-    Plan,
+    ReplacementPlan,
     ReplaceError,
     Replacement,
 )
@@ -110,7 +110,7 @@ def restored(redis: Redis = "", data: Data = _DEV) -> None:
         typer.echo(f"node {index} has no data, or does not answer: it is rebuilt from the others")
 
 
-def _introduce(plan: Plan) -> None:
+def _introduce(plan: ReplacementPlan) -> None:
     goes_on = " (decided before; going on)" if plan.resumed else ""
     typer.echo(f"cluster {plan.configuration.cluster_id}, {plan.configuration.shard_count} shards")
     typer.echo(
