@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from muster_metadata.nodes.lane import Lane
-from muster_metadata.nodes.reply import Reply
+from muster_metadata.nodes.reply import NodeReply
 from muster_metadata.nodes.scripts import SCRIPTS
 from muster_metadata.operator.replacement import Replacement
 
@@ -26,13 +26,13 @@ def kill_after(writes: int, names: Collection[str] = WRITING) -> list[int]:
     send = Lane.send
     writing = {SCRIPTS[name].sha for name in names}
 
-    def counting(self: Lane, decode: Any, *command: Any) -> "asyncio.Future[Reply]":
+    def counting(self: Lane, decode: Any, *command: Any) -> "asyncio.Future[NodeReply]":
         future = send(self, decode, *command)
         if command[0] == "EVALSHA" and command[1] in writing:
             future.add_done_callback(count)
         return future
 
-    def count(future: "asyncio.Future[Reply]") -> None:
+    def count(future: "asyncio.Future[NodeReply]") -> None:
         if future.cancelled() or not future.result().done:
             return
         counted[0] += 1

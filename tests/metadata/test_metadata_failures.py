@@ -30,7 +30,7 @@ from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
@@ -570,22 +570,22 @@ async def test_empty_node_is_not_rebuilt_from_a_copy_that_lacks_what_was_acknowl
     await until_equal(lambda: repairer.repair(quorum.nodes[1], held), Repaired.DONE, "all are heard")
 
 
-async def _silent(_shard: int, **_: bool) -> Reply:
-    return Reply(Status.DOWN)
+async def _silent(_shard: int, **_: bool) -> NodeReply:
+    return NodeReply(Status.DOWN)
 
 
 async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
     """A process that was stopped must not add up what nodes said before and what they say now."""
-    answers: list[asyncio.Future[Reply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    answers: list[asyncio.Future[NodeReply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     given = iter(answers)
     nodes: list[Any] = [object(), object(), object()]
     quorum = Quorum(nodes, step_timeout_ms=50)
     asking = asyncio.create_task(quorum.ask(lambda _: next(given), checked(quorum.majority)))
     await asyncio.sleep(0)
-    answers[0].set_result(Reply(Status.OK))
+    answers[0].set_result(NodeReply(Status.OK))
     await asyncio.sleep(0)
     stand_still(0.1)
-    answers[1].set_result(Reply(Status.OK))
+    answers[1].set_result(NodeReply(Status.OK))
     verdict, replies = await asking
     assert verdict is not None
     assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
@@ -593,16 +593,16 @@ async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
 
 
 async def test_answers_of_two_configurations_are_not_added_up() -> None:
-    answers: list[asyncio.Future[Reply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    answers: list[asyncio.Future[NodeReply]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     given = iter(answers)
     nodes: list[Any] = [object(), object(), object()]
     quorum = Quorum(nodes, step_timeout_ms=60_000)
     asking = asyncio.create_task(quorum.ask(lambda _: next(given), checked(quorum.majority)))
     await asyncio.sleep(0)
-    answers[0].set_result(Reply(Status.OK))
+    answers[0].set_result(NodeReply(Status.OK))
     await asyncio.sleep(0)
     quorum.configuration += 1
-    answers[1].set_result(Reply(Status.OK))
+    answers[1].set_result(NodeReply(Status.OK))
     verdict, replies = await asking
     assert verdict is not None
     assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
@@ -617,7 +617,7 @@ async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataC
         await cluster.nodes[index].kill()
     claimer = Claimer(quorum, Repairer(quorum, rebuild_delay_ms=0), lambda: 0, claim_timeout_ms=1_000)
     held = Held(0, writer.epoch, writer.nonce)
-    claimed = await claimer._spread(held, writer.end, {quorum.nodes[0]: Reply(Status.OK)})
+    claimed = await claimer._spread(held, writer.end, {quorum.nodes[0]: NodeReply(Status.OK)})
     assert claimed.verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
 
 

@@ -13,7 +13,7 @@ from metadata.test_metadata_rules import batch, behind, ends, one_node
 from muster_metadata.cluster.leases import LeaseRow
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
-from muster_metadata.nodes.reply import LOST, Reply, Status
+from muster_metadata.nodes.reply import LOST, NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 
@@ -80,7 +80,7 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
         page, prepare, repair = first.entries, third.prepare, second.repair
 
         def lost(*_: Any, **__: Any) -> Answer:
-            answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
             answer.set_result(LOST)
             return answer
 
@@ -91,7 +91,7 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
             return asyncio.get_running_loop().create_future()
 
         def replaced_meanwhile(*arguments: Any, **options: Any) -> Answer:
-            async def answer() -> Reply:
+            async def answer() -> NodeReply:
                 reply = await page(*arguments, **options)
                 await cluster.nodes[0].kill()
                 quorum.configuration += 1

@@ -10,7 +10,7 @@ from kit.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
 from muster_metadata.nodes.node import Answer, Node
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 pytestmark = pytest.mark.cluster
@@ -80,7 +80,7 @@ async def test_a_claim_that_does_not_hear_of_a_promise_takes_its_epoch_and_bring
         inspect = slow.inspect
 
         def late(*arguments: Any, **options: Any) -> Answer:
-            async def answer() -> Reply:
+            async def answer() -> NodeReply:
                 await asyncio.sleep(0.2)
                 return await inspect(*arguments, **options)
 

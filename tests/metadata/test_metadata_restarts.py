@@ -14,7 +14,7 @@ from muster_metadata.log.patrol import Patrol
 from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode
@@ -128,7 +128,7 @@ async def test_a_record_that_one_node_forgot_is_not_lost(
 
 def _unreached(*_: Any) -> Answer:
     answer: Answer = asyncio.get_running_loop().create_future()
-    answer.set_result(Reply(Status.DOWN))
+    answer.set_result(NodeReply(Status.DOWN))
     return answer
 
 
@@ -228,7 +228,7 @@ async def test_what_was_heard_long_ago_lets_no_node_vote(
         inspect = node.inspect
 
         def answered_before_a_pause(*arguments: Any, **options: Any) -> Answer:
-            async def paused() -> Reply:
+            async def paused() -> NodeReply:
                 reply = await inspect(*arguments, **options)
                 now_ms[0] += 60_000
                 return reply
@@ -252,7 +252,7 @@ async def test_a_node_that_restarts_once_more_is_not_let_in_for_what_it_was_befo
         inspect, run = node.inspect, node.steps.run
 
         def answered_before_a_restart(*arguments: Any, vote: bool = True) -> Answer:
-            async def restarted() -> Reply:
+            async def restarted() -> NodeReply:
                 reply = await inspect(*arguments, vote=vote)
                 if not vote:
                     await cluster.nodes[1].kill()
@@ -460,7 +460,7 @@ async def test_a_claim_whose_counted_promise_is_gone_begins_again(
         def after_a_loss(*arguments: Any) -> Answer:
             monkeypatch.setattr(nodes[1], "append", send)
 
-            async def lose() -> Reply:
+            async def lose() -> NodeReply:
                 async with cluster.client(1) as client:
                     await client.hset(
                         "muster:{0}:promise", mapping={"epoch": writer.epoch, "nonce": writer.nonce}

@@ -23,7 +23,7 @@ from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain
 from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.cluster
 def promised_late(prepare: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
     """A node's promise, which comes after those of the others."""
 
-    async def later() -> Reply:
+    async def later() -> NodeReply:
         await asyncio.sleep(0.05)
         return await prepare(*arguments, **options)
 
@@ -152,7 +152,7 @@ async def test_a_majority_decides_and_the_rest_is_not_waited_for() -> None:
     loop = asyncio.get_running_loop()
     nodes = [cast(Node, name) for name in ("quick", "silent", "quick, too")]
     answers = {node: loop.create_future() for node in nodes}
-    late: list[tuple[Node, Reply]] = []
+    late: list[tuple[Node, NodeReply]] = []
     asking = asyncio.ensure_future(
         Quorum(nodes, step_timeout_ms=3_600_000).ask(
             answers.__getitem__, checked(2), late=lambda node, reply: late.append((node, reply))
@@ -160,21 +160,21 @@ async def test_a_majority_decides_and_the_rest_is_not_waited_for() -> None:
     )
     for node in (nodes[0], nodes[2]):
         assert not asking.done()
-        answers[node].set_result(Reply(Status.OK))
+        answers[node].set_result(NodeReply(Status.OK))
         await asyncio.sleep(0)
     verdict, replies = await asyncio.wait_for(asking, 10)
     assert verdict is OK
     assert replies[1] is None
-    answers[nodes[1]].set_result(Reply(Status.FENCED))
+    answers[nodes[1]].set_result(NodeReply(Status.FENCED))
     await asyncio.sleep(0)
-    assert late == [(nodes[1], Reply(Status.FENCED))]
+    assert late == [(nodes[1], NodeReply(Status.FENCED))]
 
 
 @pytest.mark.parametrize("status", [Status.FENCED, Status.PROMISED])
 def test_one_node_that_promised_another_claim_decides_nothing(status: Status) -> None:
-    other = Reply(status, (b"9",))
+    other = NodeReply(status, (b"9",))
     assert checked(2)([other, None, None], False) is None
-    assert checked(2)([other, Reply(Status.OK), Reply(Status.OK)], True) is OK
+    assert checked(2)([other, NodeReply(Status.OK), NodeReply(Status.OK)], True) is OK
     fenced = checked(2)([other, None, other], False)
     assert fenced is not None
     assert (fenced.outcome, fenced.epoch) == (pb.LOG_OUTCOME_FENCED, 9)

@@ -14,7 +14,7 @@ from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
-from muster_metadata.nodes.reply import Reply
+from muster_metadata.nodes.reply import NodeReply
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -156,7 +156,7 @@ async def test_a_node_that_is_slow_keeps_no_read_waiting(
         assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
 
 
-async def later(send: Callable[..., Answer]) -> Reply:
+async def later(send: Callable[..., Answer]) -> NodeReply:
     """The answer about the first log, after those of the other nodes."""
     await asyncio.sleep(0.3)
     return await send(0)

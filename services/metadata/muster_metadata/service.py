@@ -22,7 +22,7 @@ from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
 from muster_metadata.metadata import Metadata
 from muster_metadata.nodes.entries import Entry
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
 """Largest request in bytes, where it is not the server's default."""
@@ -239,7 +239,7 @@ def _entry(entry: Entry) -> pb.LogEntry:
     )
 
 
-def _replica(shard: int, index: int, reply: Reply | None) -> pb.DescribeLogResponse.Replica:
+def _replica(shard: int, index: int, reply: NodeReply | None) -> pb.DescribeLogResponse.Replica:
     replica = pb.DescribeLogResponse.Replica(shard=shard, node=index, outcome=pb.LOG_OUTCOME_UNKNOWN)
     if reply is not None and reply.status is Status.NOLOG:
         replica.outcome = pb.LOG_OUTCOME_NO_LOG

@@ -16,7 +16,7 @@ from muster_metadata.nodes.entries import parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum, Replies
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 log = structlog.get_logger()
 
@@ -114,7 +114,7 @@ class Tables:
         _, pending = await asyncio.wait((*answers, before, time), timeout=timeout_ms / 1000)
         if pending:
             return NodeTables(str(SILENT))
-        replies: list[Reply] = [answer.result() for answer in answers]
+        replies: list[NodeReply] = [answer.result() for answer in answers]
         for reply in replies:
             if reply.status is not Status.OK:
                 return NodeTables(str(node.tables.problem or reply.problem or SILENT))
@@ -216,7 +216,7 @@ def lease_rows(raw: Any) -> dict[str, LeaseRow]:
     return _rows(raw, _name, LeaseRow.from_json)
 
 
-def _wall_ms(reply: Reply) -> int | None:
+def _wall_ms(reply: NodeReply) -> int | None:
     """A node's wall clock; None where its user may not ask."""
     if reply.status is not Status.OK:
         return None

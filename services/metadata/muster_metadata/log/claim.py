@@ -14,7 +14,7 @@ from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 HIGHEST_EPOCH = (1 << 53) - 1
 """Lua's numbers are exact up to here."""
@@ -169,7 +169,7 @@ class Claimer:
             return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
 
-    async def _spread(self, held: Held, end: LogEnd, answers: dict[Node, Reply]) -> Claimed:
+    async def _spread(self, held: Held, end: LogEnd, answers: dict[Node, NodeReply]) -> Claimed:
         """Brings a majority to the Claim; nothing is acknowledged before."""
         having = {node for node, reply in answers.items() if reply.done}
         if len(having) >= self._quorum.majority:

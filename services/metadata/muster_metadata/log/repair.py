@@ -17,7 +17,7 @@ from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes.entries import LogEnd, Entry, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
@@ -83,7 +83,7 @@ class Inspected:
         return self.end.position.offset - self.first.offset + 1 - self.entries
 
     @classmethod
-    def read(cls, reply: Reply) -> "Inspected":
+    def read(cls, reply: NodeReply) -> "Inspected":
         """Reads the answer to `inspect`."""
         _, _, acknowledged, epoch, nonce, first, entries, floor, run = reply.values
         return cls(

@@ -13,7 +13,7 @@ from muster_metadata.log.verdicts import count
 from muster_metadata.nodes.entries import Entry, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum, Replies
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 HASHES = "hashes"
 """Field of a snapshot's key with the SHA-256 of each part; the parts' fields are their numbers, from 0."""
@@ -232,7 +232,7 @@ class SnapshotCopies:
             first = f"({parse_id(reply.values[0][-1][0]).stream_id}"
 
 
-def _names_in(reply: Reply) -> list[tuple[Position, Position | None]]:
+def _names_in(reply: NodeReply) -> list[tuple[Position, Position | None]]:
     """The snapshots that a node names, with the markers that it knows of."""
     if reply.status is not Status.OK:
         return []
@@ -246,7 +246,7 @@ def _names_in(reply: Reply) -> list[tuple[Position, Position | None]]:
         return []
 
 
-def _markers_in(reply: Reply) -> list[records_pb2.Snapshot]:
+def _markers_in(reply: NodeReply) -> list[records_pb2.Snapshot]:
     rows: Iterable[list[bytes]] = reply.values[0] if reply.status is Status.OK else ()
     found = []
     for row in rows:

@@ -16,7 +16,7 @@ from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.problem import Problem
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 log = structlog.get_logger()
 
@@ -94,7 +94,7 @@ class Upkeep:
         for node in behind:
             self._lags(known, node)
 
-    def heard(self, held: Held, node: Node, reply: Reply) -> None:
+    def heard(self, held: Held, node: Node, reply: NodeReply) -> None:
         """A node's own answer to a step that a majority has done, or that came to nothing."""
         self.complain(held.shard, node, reply)
         known = self._logs.get(held.shard)
@@ -142,7 +142,7 @@ class Upkeep:
         )
         return verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK
 
-    def complain(self, shard: int, node: Node, reply: Reply) -> None:
+    def complain(self, shard: int, node: Node, reply: NodeReply) -> None:
         """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""
         if reply.status not in _REFUSING:
             return

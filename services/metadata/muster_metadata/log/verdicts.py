@@ -7,7 +7,7 @@ from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
 from muster_metadata.nodes.quorum import Replies
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +146,13 @@ _OVERTAKEN = (Status.FENCED, Status.PROMISED, Status.SPENT)
 _MAY_BE = (Status.OK, Status.DUP, Status.LOST)
 
 
-def _behind(reply: Reply, expected: Position) -> bool:
+def _behind(reply: NodeReply, expected: Position) -> bool:
     return reply.status is Status.UNPROMISED or (
         reply.status is Status.MISMATCH and reply.end.position < expected
     )
 
 
-def _elsewhere(reply: Reply, expected: Position) -> bool:
+def _elsewhere(reply: NodeReply, expected: Position) -> bool:
     return reply.status is Status.MISMATCH and reply.end.position >= expected
 
 

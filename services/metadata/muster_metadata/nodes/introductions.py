@@ -7,7 +7,7 @@ from muster_metadata.nodes import keys
 from muster_metadata.nodes.configuration import Introduction
 from muster_metadata.nodes.lane import fields
 from muster_metadata.nodes.node import Node
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 
 async def introductions(nodes: Sequence[Node], timeout_ms: int) -> list[Introduction | None]:
@@ -22,15 +22,15 @@ async def introduction(node: Node) -> Introduction | None:
     return _introduction(await _identity(node), await node.ask("INFO", "server"))
 
 
-def _identity(node: Node) -> "asyncio.Future[Reply]":
+def _identity(node: Node) -> "asyncio.Future[NodeReply]":
     return node.ask("HMGET", keys.NODE, "identity", "created_at_ms", "nodes")
 
 
-def _done(answer: "asyncio.Future[Reply]") -> Reply | None:
+def _done(answer: "asyncio.Future[NodeReply]") -> NodeReply | None:
     return answer.result() if answer.done() else None
 
 
-def _introduction(identity: Reply | None, server: Reply | None) -> Introduction | None:
+def _introduction(identity: NodeReply | None, server: NodeReply | None) -> Introduction | None:
     if identity is None or identity.status is not Status.OK:
         return None
     text, created, addresses = ((value or b"").decode("utf-8", "replace") for value in identity.values[0])

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster_metadata.nodes.addresses import TLS_FILES
 from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT, UNREACHABLE, Problem, ProblemKind
-from muster_metadata.nodes.reply import DOWN, LOST, Reply, failure
+from muster_metadata.nodes.reply import DOWN, LOST, NodeReply, failure
 from muster_metadata.nodes.scripts import SCRIPTS
 
 log = structlog.get_logger()
@@ -27,15 +27,15 @@ log = structlog.get_logger()
 SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
 """Settings with which a server forgets nothing that it answered."""
 
-Decoder = Callable[[Any], Reply]
-_Waiting = tuple[float, asyncio.Future[Reply], Decoder]
+Decoder = Callable[[Any], NodeReply]
+_Waiting = tuple[float, asyncio.Future[NodeReply], Decoder]
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _CONNECT_S = 1.0
 _TLS_CONNECT_S = 5.0
 
-_TOO_SLOW = Reply(DOWN.status, problem=Problem(ProblemKind.SLOW, "it is too slow"))
+_TOO_SLOW = NodeReply(DOWN.status, problem=Problem(ProblemKind.SLOW, "it is too slow"))
 _UNFORESEEN = Problem(ProblemKind.UNFORESEEN, "something unforeseen broke the connection")
 
 
@@ -125,9 +125,9 @@ class Lane:
         self.problem = NOT_REACHED_YET
         self.start()
 
-    def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[Reply]":
+    def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[NodeReply]":
         """Sends a command with what else this loop turn sends. The future never fails."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
         if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
             future.set_result(DOWN if self._connection is None else _TOO_SLOW)
             return future

@@ -9,10 +9,10 @@ from muster_metadata.nodes.addresses import at, place_of
 from muster_metadata.nodes.entries import Entry, arguments
 from muster_metadata.nodes.lane import SYNCED, Lane
 from muster_metadata.nodes.problem import Problem, ProblemKind
-from muster_metadata.nodes.reply import Reply, Status, plain, scripted
+from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
 from muster_metadata.nodes.scripts import SCRIPTS, Script
 
-Answer: TypeAlias = asyncio.Future[Reply]
+Answer: TypeAlias = asyncio.Future[NodeReply]
 
 _BULK_TIMEOUT_MS = 5_000
 _WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew", "snapshot"})
@@ -113,7 +113,7 @@ class Node:
         self.member = not addresses or addresses[self.index - 1] == self.place
         self._shard_count = shard_count
 
-    def _read(self, raw: Any) -> Reply:
+    def _read(self, raw: Any) -> NodeReply:
         """Reads the answer to a script; tells a node without its log from another configuration or server."""
         reply = scripted(raw)
         if reply.status is Status.REFUSED:
@@ -121,13 +121,13 @@ class Node:
         elif reply.status is Status.NOLOG and reply.values[0] == b"foreign":
             mine = keys.Identity.parse(self.identity)
             if mine is not None and mine.is_in_another(reply.values[1].decode("utf-8", "replace")):
-                return Reply(Status.MOVED, problem=_OTHER_CONFIGURATION)
-            return Reply(Status.STRANGER, problem=_OTHER_NODE)
+                return NodeReply(Status.MOVED, problem=_OTHER_CONFIGURATION)
+            return NodeReply(Status.STRANGER, problem=_OTHER_NODE)
         elif reply.status is Status.NOLOG and reply.values[0] == b"empty" and not self.member:
-            return Reply(Status.STRANGER, problem=_NOT_A_NODE)
+            return NodeReply(Status.STRANGER, problem=_NOT_A_NODE)
         return reply
 
-    def _wrote(self, raw: Any) -> Reply:
+    def _wrote(self, raw: Any) -> NodeReply:
         reply = self._read(raw)
         if reply.status is Status.OK:
             self.refusal = None

@@ -8,9 +8,9 @@ from typing import TypeVar
 from muster_runtime.clock import boot_ms
 
 from muster_metadata.nodes.node import Answer, Node
-from muster_metadata.nodes.reply import Reply
+from muster_metadata.nodes.reply import NodeReply
 
-Replies = Sequence[Reply | None]
+Replies = Sequence[NodeReply | None]
 """One place per node; None: not answered yet."""
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class Quorum:
         decide: Callable[[Replies, bool], T | None],
         *,
         timeout_ms: int | None = None,
-        late: Callable[[Node, Reply], None] | None = None,
-    ) -> tuple[T | None, list[Reply | None]]:
+        late: Callable[[Node, NodeReply], None] | None = None,
+    ) -> tuple[T | None, list[NodeReply | None]]:
         """Asks the nodes at once and returns as soon as the answers decide.
 
         An answer that is read after the limit does not count, even if it came in time: this process may have
@@ -74,7 +74,7 @@ class Quorum:
         deadline_ms = self._now_ms() + limit_ms
         configuration = self.configuration
         answers = [question(node) for node in self.nodes]
-        replies: list[Reply | None] = [None] * len(answers)
+        replies: list[NodeReply | None] = [None] * len(answers)
         decided: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         missing = sum(answer is not None for answer in answers)
 
@@ -106,7 +106,7 @@ class Quorum:
         finally:
             timer.cancel()
 
-    def count(self, replies: Replies, test: Callable[[Reply], bool]) -> int:
+    def count(self, replies: Replies, test: Callable[[NodeReply], bool]) -> int:
         """How many answers pass a test."""
         return sum(reply is not None and test(reply) for reply in replies)
 

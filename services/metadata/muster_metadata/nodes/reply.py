@@ -53,7 +53,7 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class NodeReply:
     """Answer of one node.
 
     Attributes:
@@ -90,39 +90,39 @@ class Reply:
 _SILENT = frozenset({Status.DOWN, Status.LOST, Status.LOADING, Status.REFUSED, Status.BROKEN})
 _BY_NAME = {status.value.encode(): status for status in Status}
 
-DOWN = Reply(Status.DOWN, problem=UNREACHABLE)
-LOST = Reply(Status.LOST, problem=SILENT)
+DOWN = NodeReply(Status.DOWN, problem=UNREACHABLE)
+LOST = NodeReply(Status.LOST, problem=SILENT)
 
 
-def scripted(raw: Any) -> Reply:
+def scripted(raw: Any) -> NodeReply:
     """Reads the answer to one of our scripts."""
     if isinstance(raw, list) and raw:
         status = _BY_NAME.get(raw[0])
         if status is not None:
-            return Reply(status, tuple(raw[1:]))
+            return NodeReply(status, tuple(raw[1:]))
     return failure(raw)
 
 
-def plain(raw: Any) -> Reply:
+def plain(raw: Any) -> NodeReply:
     """Reads the answer to a plain command: `values` has the one value."""
-    return failure(raw) if isinstance(raw, Exception) else Reply(Status.OK, (raw,))
+    return failure(raw) if isinstance(raw, Exception) else NodeReply(Status.OK, (raw,))
 
 
-def failure(raw: Any) -> Reply:
+def failure(raw: Any) -> NodeReply:
     """Reads an error, or anything else that no script of ours answers."""
     text = str(raw)
     if isinstance(raw, BusyLoadingError):
-        return Reply(Status.LOADING, problem=LOADING)
+        return NodeReply(Status.LOADING, problem=LOADING)
     if isinstance(raw, OutOfMemoryError) or "OOM" in text:
-        return Reply(Status.REFUSED, problem=Problem(ProblemKind.OUT_OF_MEMORY, "it is out of memory"))
+        return NodeReply(Status.REFUSED, problem=Problem(ProblemKind.OUT_OF_MEMORY, "it is out of memory"))
     if "MISCONF" in text:
-        return Reply(Status.REFUSED, problem=Problem(ProblemKind.DISK, "it cannot write to its disk"))
+        return NodeReply(Status.REFUSED, problem=Problem(ProblemKind.DISK, "it cannot write to its disk"))
     if isinstance(raw, NoScriptError):
         lost = Problem(ProblemKind.NO_SCRIPTS, "it lost its scripts; they are loaded again")
-        return Reply(Status.DOWN, problem=lost)
+        return NodeReply(Status.DOWN, problem=lost)
     if "READONLY" in text:
-        return Reply(Status.BROKEN, problem=REPLICA)
+        return NodeReply(Status.BROKEN, problem=REPLICA)
     if isinstance(raw, ResponseError):
         refused = Problem(ProblemKind.COMMAND_REFUSED, f"it refuses: {text.split(':')[0][:80]}")
-        return Reply(Status.BROKEN, problem=refused)
-    return Reply(Status.BROKEN, problem=Problem(ProblemKind.NONSENSE, "its answer makes no sense"))
+        return NodeReply(Status.BROKEN, problem=refused)
+    return NodeReply(Status.BROKEN, problem=Problem(ProblemKind.NONSENSE, "its answer makes no sense"))

@@ -26,7 +26,7 @@ from muster_metadata.nodes.introductions import introduction
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 DEFAULT_SHARD_COUNT = 50
 MAX_SHARD_COUNT = 10_000
@@ -194,7 +194,7 @@ def _away(node: Node) -> str:
 async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True) -> bool:
     """Whether anybody ever claimed a log: then a node without data lost it, and must not begin anew."""
     for node in nodes:
-        replies: list[Reply] = await asyncio.gather(
+        replies: list[NodeReply] = await asyncio.gather(
             *(node.inspect(shard, vote=False) for shard in range(shard_count + catalog))
         )
         for reply in replies:

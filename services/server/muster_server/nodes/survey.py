@@ -22,7 +22,7 @@ from muster_metadata.nodes.problem import (
     Problem,
     ProblemKind,
 )
-from muster_metadata.nodes.reply import Reply, Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 STEP_TIMEOUT_MS = 2_000
 
@@ -269,7 +269,7 @@ def _stranger(said: Introduction, node: Node, configuration: Configuration) -> P
     )
 
 
-def _compare_log(states: Sequence[NodeState], replies: Sequence[Reply], majority: int) -> dict[int, Position]:
+def _compare_log(states: Sequence[NodeState], replies: Sequence[NodeReply], majority: int) -> dict[int, Position]:
     ends: list[tuple[NodeState, Position]] = []
     promises: list[tuple[NodeState, tuple[int, bytes]]] = []
     for state, reply in zip(states, replies, strict=True):
