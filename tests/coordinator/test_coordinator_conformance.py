@@ -221,5 +221,7 @@ async def test_a_client_needs_an_entry_for_what_it_asked(
     discovery = Discovery(("127.0.0.1:1",), None)  # type: ignore[arg-type]
     monkeypatch.setattr(discovery, "_ask", answer)
     answers = await asyncio.gather(discovery.find("g", 0), discovery.find("h", 0), return_exceptions=True)
-    assert [answer.result for answer in answers[:good] if isinstance(answer, FoundCoordinator)] == found[:good]
+    assert [answer.result for answer in answers[:good] if isinstance(answer, FoundCoordinator)] == found[
+        :good
+    ]
     assert all(isinstance(answer, ConnectionLost) for answer in answers[good:])

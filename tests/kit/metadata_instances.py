@@ -13,7 +13,7 @@ import grpc
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
-from muster_metadata.nodes.entries import LogEnd, Entry
+from muster_metadata.nodes.entries import Entry, LogEnd
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings

@@ -19,7 +19,7 @@ from muster_metadata.cluster.lease_stream import probe
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseRow
 from muster_metadata.cluster.monitor import agreed
 from muster_metadata.log.verdicts import OK, checked
-from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain
+from muster_metadata.nodes.entries import Entry, LogEnd, arguments, chain
 from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum

@@ -17,8 +17,8 @@ from muster_coordinator.ownership.lease import LeaseCallbacks, LeaseKeeper, Leas
 from muster_coordinator.ownership.lease_line import LeaseThread
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseObserver, LeaseRow
 from muster_metadata.cluster.monitor import Monitor
-from muster_metadata.cluster.tables import NodeTables
 from muster_metadata.cluster.publisher import ViewPublisher
+from muster_metadata.cluster.tables import NodeTables
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_runtime.clock import boot_ms

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kit.programs import Broken, report, run
 from muster_metadata.cluster.leases import DEAD, LeaseObserver, LeaseRow
 from muster_metadata.cluster.monitor import Monitor
-from muster_metadata.cluster.tables import NodeTables
 from muster_metadata.cluster.publisher import ViewPublisher
+from muster_metadata.cluster.tables import NodeTables
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.settings import MetadataSettings

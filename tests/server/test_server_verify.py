@@ -19,7 +19,7 @@ from muster_protos.muster.log.v1 import records_pb2 as log
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.verify.command import verify as verify_command
-from muster_server.verify.reader import StoredLogs, LogUnreadableError, split_url
+from muster_server.verify.reader import LogUnreadableError, StoredLogs, split_url
 from muster_server.verify.verifier import verify
 from typer import Typer
 from typer.testing import CliRunner

@@ -25,9 +25,9 @@ from muster_metadata.cluster.leases import LeaseObserver
 from muster_metadata.cluster.membership import Membership
 from muster_metadata.cluster.monitor import Monitor
 from muster_metadata.cluster.owners import OwnerRow
+from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.cluster.servers import Servers
 from muster_metadata.cluster.tables import Tables
-from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.patrol import Patrol

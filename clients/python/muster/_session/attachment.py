@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster._backoff import Backoff
 from muster._errors import GroupError, RequestRefused, code_name
 from muster._reactions import Call, Reaction, reaction_to
-from muster._session.end import StreamEnd, How
+from muster._session.end import How, StreamEnd
 from muster._session.session import Session
 from muster._session.transport import Heartbeats, Route, Vitals
 from muster._standing import Pulse

@@ -16,7 +16,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._session.calls import OpenCalls
 from muster._session.channels import Channels
-from muster._session.end import StreamEnd, How, SessionEnded, by_goodbye, by_status, closed
+from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
 from muster._session.passengers import DEFAULT_BEAT_MS, Key, Passenger, Passengers
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
@@ -56,7 +56,9 @@ class Session:
         open: it takes members and calls.
     """
 
-    def __init__(self, address: str, channels: Channels, ended: Callable[["Session", StreamEnd], None]) -> None:
+    def __init__(
+        self, address: str, channels: Channels, ended: Callable[["Session", StreamEnd], None]
+    ) -> None:
         self.address = address
         self.stands = False
         self.open = True

@@ -8,7 +8,7 @@ from typing import TypeVar
 from muster._clock import boot_ms
 from muster._session.attachment import Attachment
 from muster._session.channels import Channels
-from muster._session.end import StreamEnd, How, SessionEnded
+from muster._session.end import How, SessionEnded, StreamEnd
 from muster._session.frames import fits
 from muster._session.session import Session
 from muster._session.transport import GroupRequest, GroupResponse, KeepAlive, Route, UnaryTransport, Vitals

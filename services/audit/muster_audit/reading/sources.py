@@ -8,7 +8,7 @@ from muster_core.audit.log_audit import Snapshots
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_server.verify.reader import StoredLogs, LogUnreadableError
+from muster_server.verify.reader import LogUnreadableError, StoredLogs
 
 """File at the top of an export that says what it is of."""
 

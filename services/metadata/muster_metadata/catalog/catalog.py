@@ -18,7 +18,7 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.upkeep import Upkeep
-from muster_metadata.nodes.entries import LogEnd, Entry
+from muster_metadata.nodes.entries import Entry, LogEnd
 
 log = structlog.get_logger()
 

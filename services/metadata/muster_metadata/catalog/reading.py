@@ -15,7 +15,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.reading import MAX_PAGE, LogReader, Page, Wanted
 from muster_metadata.log.verdicts import OK
-from muster_metadata.nodes.entries import LogEnd, Entry
+from muster_metadata.nodes.entries import Entry, LogEnd
 
 log = structlog.get_logger()
 

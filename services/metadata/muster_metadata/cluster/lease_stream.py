@@ -14,8 +14,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_metadata.cluster.leases import LeaseRow
-from muster_metadata.cluster.tables import Tables, next_run
 from muster_metadata.cluster.publisher import ViewPublisher
+from muster_metadata.cluster.tables import Tables, next_run
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.reply import Status
 

@@ -11,8 +11,8 @@ from muster_core.position import Position
 
 from muster_metadata.cluster.leases import merged
 from muster_metadata.cluster.owners import OwnerRow, highest
-from muster_metadata.cluster.tables import NodeTables, Tables
 from muster_metadata.cluster.publisher import ViewPublisher
+from muster_metadata.cluster.tables import NodeTables, Tables
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import NOT_REACHED_YET, SILENT
 from muster_metadata.nodes.quorum import Quorum

@@ -11,7 +11,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import LogEnd, Entry, arguments, chain, parse_id
+from muster_metadata.nodes.entries import Entry, LogEnd, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status

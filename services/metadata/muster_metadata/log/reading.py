@@ -14,7 +14,7 @@ from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import LogEnd, Entry, continues
+from muster_metadata.nodes.entries import Entry, LogEnd, continues
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
@@ -167,7 +167,9 @@ class LogReader:
             return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
         return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
 
-    async def _pages(self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None) -> AsyncGenerator[Page, None]:
+    async def _pages(
+        self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None
+    ) -> AsyncGenerator[Page, None]:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]

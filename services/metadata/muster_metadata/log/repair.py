@@ -14,7 +14,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.verdicts import checked
-from muster_metadata.nodes.entries import LogEnd, Entry, continues, parse_id
+from muster_metadata.nodes.entries import Entry, LogEnd, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -270,7 +270,9 @@ class Repairer:
             floor = self._floors[place] = _Floor(run, epoch)
         return floor.epoch
 
-    async def _catch_up(self, node: Node, held: Held, end: LogEnd, acknowledged: Position = GENESIS) -> Repaired:
+    async def _catch_up(
+        self, node: Node, held: Held, end: LogEnd, acknowledged: Position = GENESIS
+    ) -> Repaired:
         source = await self.source(held, node)
         if source is None:
             return Repaired.LATER

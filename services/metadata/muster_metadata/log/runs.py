@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.nodes.entries import LogEnd, Entry, parse_id
+from muster_metadata.nodes.entries import Entry, LogEnd, parse_id
 
 _NONCE_BYTES = 16
 _HASH_BYTES = 32

@@ -12,9 +12,9 @@ from muster_metadata.nodes.addresses import BadUrlsError
 from muster_metadata.operator.replacement import (
     REBUILD_DELAY_MS,
     STEP_TIMEOUT_MS,
-    ReplacementPlan,
     ReplaceError,
     Replacement,
+    ReplacementPlan,
 )
 from muster_metadata.operator.restored import RestoredError, raise_epochs
 from muster_metadata.settings import MetadataSettings

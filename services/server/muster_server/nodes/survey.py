@@ -269,7 +269,9 @@ def _stranger(said: Introduction, node: Node, configuration: Configuration) -> P
     )
 
 
-def _compare_log(states: Sequence[NodeState], replies: Sequence[NodeReply], majority: int) -> dict[int, Position]:
+def _compare_log(
+    states: Sequence[NodeState], replies: Sequence[NodeReply], majority: int
+) -> dict[int, Position]:
     ends: list[tuple[NodeState, Position]] = []
     promises: list[tuple[NodeState, tuple[int, bytes]]] = []
     for state, reply in zip(states, replies, strict=True):

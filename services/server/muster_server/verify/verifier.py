@@ -8,7 +8,7 @@ from muster_core.audit.invariants import Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from redis.exceptions import RedisError
 
-from muster_server.verify.reader import StoredLogs, LogTrimmedError, LogUnreadableError
+from muster_server.verify.reader import LogTrimmedError, LogUnreadableError, StoredLogs
 
 _ATTEMPTS = 5
 
