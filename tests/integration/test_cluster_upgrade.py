@@ -17,7 +17,7 @@ from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import load
 from muster_server.doctor.examination import Patient, examine
-from muster_server.doctor.findings import Result
+from muster_server.doctor.findings import CheckResult
 from muster_server.features.command import FeaturesError, enable_one, listing
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 from muster_server.verify.verifier import verify
@@ -177,6 +177,6 @@ async def test_doctor_tells_the_versions_apart(cluster: TwoVersions) -> None:
     metadata = [slot.address for slot in cluster.metadata]
     patient = Patient([cluster.discovery[0].address], metadata, "", load(TlsSettings))
     (versions,) = [finding for finding in await examine(patient) if finding.check == "versions"]
-    assert versions.result is Result.WARNING
+    assert versions.result is CheckResult.WARNING
     assert "4 × 0.1.0, 2 × 0.2.0" in versions.detail
     assert "0.1.0 is run by coordinator" in versions.detail

@@ -19,7 +19,7 @@ from muster_server.dev.ports import LOOPBACK, free_ports
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.dev.role_process import RoleProcess
 from muster_server.doctor.cluster import judge_clocks, judge_versions
-from muster_server.doctor.findings import Result
+from muster_server.doctor.findings import CheckResult
 from muster_server.doctor.nodes import judge_replicas
 from redis.asyncio import Redis
 
@@ -53,14 +53,14 @@ class Diagnosis:
         self.code = code
         self.told: dict[str, Any] = json.loads(out)
 
-    def found(self, result: Result, check: str) -> list[dict[str, str]]:
+    def found(self, result: CheckResult, check: str) -> list[dict[str, str]]:
         return [
             finding
             for finding in self.told["findings"]
             if finding["result"] == result and finding["check"] == check
         ]
 
-    def only(self, result: Result, check: str) -> dict[str, str]:
+    def only(self, result: CheckResult, check: str) -> dict[str, str]:
         (finding,) = self.found(result, check)
         return finding
 
@@ -93,21 +93,21 @@ async def test_cluster_that_is_well_and_what_goes_wrong_with_it(tmp_path: Path) 
         well = await diagnose("--data", str(tmp_path))
         assert (well.code, well.told["healthy"]) == (0, True)
         assert (well.told["warning"], well.told["failed"], well.told["skipped"]) == (0, 0, 0)
-        assert len(well.found(Result.OK, "coordinator")) == 3
-        assert len(well.found(Result.OK, "durability")) == 3
-        assert "3 different servers" in well.only(Result.OK, "log")["detail"]
-        assert well.only(Result.OK, "clocks")["subject"] == "8 clocks"
+        assert len(well.found(CheckResult.OK, "coordinator")) == 3
+        assert len(well.found(CheckResult.OK, "durability")) == 3
+        assert "3 different servers" in well.only(CheckResult.OK, "log")["detail"]
+        assert well.only(CheckResult.OK, "clocks")["subject"] == "8 clocks"
 
         await config_set(0, cluster, "maxmemory-policy", "allkeys-lru")
         await config_set(1, cluster, "appendonly", "no")
         await config_set(2, cluster, "appendfsync", "everysec")
         weak = await diagnose("--data", str(tmp_path))
         assert weak.code == 1
-        eviction, no_file = weak.found(Result.FAILED, "durability")
+        eviction, no_file = weak.found(CheckResult.FAILED, "durability")
         assert (eviction["subject"][:6], no_file["subject"][:6]) == ("node 1", "node 2")
         assert "CONFIG SET maxmemory-policy noeviction" in eviction["fix"]
         assert "CONFIG SET appendonly yes" in no_file["fix"]
-        assert "`everysec`" in weak.only(Result.WARNING, "durability")["detail"]
+        assert "`everysec`" in weak.only(CheckResult.WARNING, "durability")["detail"]
         await config_set(0, cluster, "maxmemory-policy", "noeviction")
         await config_set(1, cluster, "appendonly", "yes")
 
@@ -115,8 +115,8 @@ async def test_cluster_that_is_well_and_what_goes_wrong_with_it(tmp_path: Path) 
         await cluster.nodes[2].kill()
         hurt = await diagnose("--data", str(tmp_path))
         assert hurt.code == 1
-        assert "coordinator-1" in hurt.only(Result.FAILED, "coordinator")["subject"]
-        node = hurt.only(Result.FAILED, "log node")
+        assert "coordinator-1" in hurt.only(CheckResult.FAILED, "coordinator")["subject"]
+        node = hurt.only(CheckResult.FAILED, "log node")
         assert (node["subject"][:6], node["detail"]) == ("node 3", "it cannot be reached")
         assert "muster nodes replace" in node["fix"]
         code, table, _ = await doctor("--data", str(tmp_path))
@@ -124,17 +124,17 @@ async def test_cluster_that_is_well_and_what_goes_wrong_with_it(tmp_path: Path) 
         assert f"→ {node['fix']}" in table
 
         through = await diagnose("--servers", cluster.servers, "--metadata", cluster.metadata[0].address)
-        assert through.only(Result.FAILED, "log node")["subject"] == "node 3"
-        assert len(through.found(Result.OK, "lag")) == 2
-        assert "--redis" in through.only(Result.SKIPPED, "durability")["fix"]
+        assert through.only(CheckResult.FAILED, "log node")["subject"] == "node 3"
+        assert len(through.found(CheckResult.OK, "lag")) == 2
+        assert "--redis" in through.only(CheckResult.SKIPPED, "durability")["fix"]
 
         await cluster.metadata[0].kill()
         await cluster.discovery.kill()
         gone = await diagnose("--data", str(tmp_path))
-        assert "--servers" in gone.only(Result.FAILED, "discovery")["fix"]
-        assert "--metadata" in gone.only(Result.FAILED, "metadata")["fix"]
-        assert gone.only(Result.SKIPPED, "cluster")["detail"]
-        assert len(gone.found(Result.FAILED, "log node")) == 1
+        assert "--servers" in gone.only(CheckResult.FAILED, "discovery")["fix"]
+        assert "--metadata" in gone.only(CheckResult.FAILED, "metadata")["fix"]
+        assert gone.only(CheckResult.SKIPPED, "cluster")["detail"]
+        assert len(gone.found(CheckResult.FAILED, "log node")) == 1
 
 
 async def test_processes_that_do_not_fit_together(tmp_path: Path) -> None:
@@ -174,13 +174,13 @@ async def test_processes_that_do_not_fit_together(tmp_path: Path) -> None:
             await lost.kill()
             await skewed.kill()
         assert found.code == 1
-        assert "MUSTER_COORDINATOR_ADVERTISE" in found.only(Result.FAILED, "coordinator")["fix"]
-        versions = found.only(Result.FAILED, "versions")
+        assert "MUSTER_COORDINATOR_ADVERTISE" in found.only(CheckResult.FAILED, "coordinator")["fix"]
+        versions = found.only(CheckResult.FAILED, "versions")
         assert "1 × 0.4.0" in versions["detail"]
-        clock = found.only(Result.FAILED, "clocks")
+        clock = found.only(CheckResult.FAILED, "clocks")
         assert clock["subject"].startswith("skewed ")
         assert "90.0 s ahead" in clock["detail"]
-        assert "only copy" in found.only(Result.WARNING, "log")["detail"]
+        assert "only copy" in found.only(CheckResult.WARNING, "log")["detail"]
 
 
 @asynccontextmanager
@@ -200,15 +200,15 @@ async def test_servers_that_are_no_log(tmp_path: Path) -> None:
         one, two, three = (f"{LOOPBACK}:{node.port}" for node in nodes)
         twice = f"redis://{one},{two},localhost:{nodes[0].port}"
         same = await diagnose("--servers", NOBODY, "--redis", twice)
-        assert "are one server" in same.only(Result.FAILED, "log")["detail"]
-        assert "each a server of its own" in same.only(Result.FAILED, "log")["fix"]
+        assert "are one server" in same.only(CheckResult.FAILED, "log")["detail"]
+        assert "each a server of its own" in same.only(CheckResult.FAILED, "log")["fix"]
 
         mixed = f"redis://{one},{two},{LOOPBACK}:{others[2].port}"
         foreign = await diagnose("--servers", NOBODY, "--redis", mixed)
-        assert "belong to different clusters" in foreign.only(Result.FAILED, "log")["detail"]
+        assert "belong to different clusters" in foreign.only(CheckResult.FAILED, "log")["detail"]
 
         swapped = await diagnose("--servers", NOBODY, "--redis", f"redis://{two},{one},{three}")
-        assert "in the order in which they were made" in swapped.only(Result.FAILED, "log")["detail"]
+        assert "in the order in which they were made" in swapped.only(CheckResult.FAILED, "log")["detail"]
 
 
 async def test_nodes_that_are_not_well(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ async def test_nodes_that_are_not_well(tmp_path: Path) -> None:
         await _execute(nodes[3].url, "REPLICAOF", LOOPBACK, nodes[4].port)
         found = await diagnose("--servers", NOBODY, "--redis", nodes.url)
         assert found.code == 1
-        behind = found.only(Result.FAILED, "lag")
+        behind = found.only(CheckResult.FAILED, "lag")
         assert behind["subject"].startswith("node 3")
         assert "1 logs, by 4 entries" in behind["detail"]
-        told = found.found(Result.FAILED, "log node")
+        told = found.found(CheckResult.FAILED, "log node")
         for node, problem, fix in (
             ("node 1", "it lacks 1 of 5 logs", ""),
             ("node 2", "out of memory", "maxmemory"),
@@ -255,15 +255,15 @@ async def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: st
 @pytest.mark.parametrize(
     ("versions", "result"),
     [
-        (("0.4.1", "0.4.1"), [Result.OK]),
-        (("0.4.1", "0.4.2"), [Result.WARNING]),
-        (("0.4.1", "0.5.0"), [Result.WARNING]),
-        (("0.4.1", "0.6.0"), [Result.FAILED]),
-        (("0.9.0", "1.0.0"), [Result.FAILED]),
-        (("0.4.1", "unknown"), [Result.SKIPPED, Result.OK]),
+        (("0.4.1", "0.4.1"), [CheckResult.OK]),
+        (("0.4.1", "0.4.2"), [CheckResult.WARNING]),
+        (("0.4.1", "0.5.0"), [CheckResult.WARNING]),
+        (("0.4.1", "0.6.0"), [CheckResult.FAILED]),
+        (("0.9.0", "1.0.0"), [CheckResult.FAILED]),
+        (("0.4.1", "unknown"), [CheckResult.SKIPPED, CheckResult.OK]),
     ],
 )
-def test_versions_may_be_one_minor_apart(versions: tuple[str, str], result: list[Result]) -> None:
+def test_versions_may_be_one_minor_apart(versions: tuple[str, str], result: list[CheckResult]) -> None:
     found = judge_versions({"a": versions[0], "b": versions[1]})
     assert [finding.result for finding in found] == result
 
@@ -278,8 +278,8 @@ def test_a_node_that_does_not_vote_is_not_well_for_who_asks_metadata() -> None:
     ]
     found = {one.subject: one for one in judge_replicas(replicas, replicas, {3})}
     assert {subject: one.result for subject, one in found.items()} == {
-        "node 1": Result.OK,
-        "node 2": Result.FAILED,
+        "node 1": CheckResult.OK,
+        "node 2": CheckResult.FAILED,
     }
     assert "does not vote on 4 logs" in found["node 2"].detail
 
@@ -287,11 +287,11 @@ def test_a_node_that_does_not_vote_is_not_well_for_who_asks_metadata() -> None:
 @pytest.mark.parametrize(
     ("ahead_ms", "result"),
     [
-        (1_999, Result.OK),
-        (-2_001, Result.WARNING),
-        (60_001, Result.FAILED),
-        (None, Result.SKIPPED),
+        (1_999, CheckResult.OK),
+        (-2_001, CheckResult.WARNING),
+        (60_001, CheckResult.FAILED),
+        (None, CheckResult.SKIPPED),
     ],
 )
-def test_clocks_may_be_seconds_apart(ahead_ms: int | None, result: Result) -> None:
+def test_clocks_may_be_seconds_apart(ahead_ms: int | None, result: CheckResult) -> None:
     assert [finding.result for finding in judge_clocks({"a": ahead_ms})] == [result]

@@ -14,7 +14,7 @@ from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
 from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster_server.doctor.cluster import judge_faults
-from muster_server.doctor.findings import Result
+from muster_server.doctor.findings import CheckResult
 
 SERVER = str(Path(sys.executable).with_name("muster-server"))
 
@@ -71,11 +71,11 @@ def test_the_doctor_names_group_and_file() -> None:
     answer.faults.add(shard=3, group_id="held", error="KeyError('x')", file="/tmp/a.json", quarantined=True)
     answer.faults.add(shard=3, group_id="once", error="KeyError('y')")
     held, once, failed = judge_faults({"a": answer})
-    assert (held.result, once.result, failed.result) == (Result.FAILED, Result.WARNING, Result.FAILED)
+    assert (held.result, once.result, failed.result) == (CheckResult.FAILED, CheckResult.WARNING, CheckResult.FAILED)
     assert "/tmp/a.json" in held.detail
     assert "muster groups release" in held.fix
     assert "not kept" in once.detail
     assert failed.subject == "shard 7 at a"
     (well,) = judge_faults({"a": peer_pb.DescribeFaultsResponse()})
-    assert well.result is Result.OK
+    assert well.result is CheckResult.OK
     assert not list(judge_faults({}))

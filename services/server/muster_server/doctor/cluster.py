@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from muster_protos.muster.internal.v1 import coordinator_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
-from muster_server.doctor.findings import Finding, Result
+from muster_server.doctor.findings import Finding, CheckResult
 from muster_server.doctor.processes import Process
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
@@ -33,18 +33,18 @@ def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
     for process in processes:
         if process.problem:
             yield Finding(
-                process.role, process.name, Result.FAILED, process.problem, _NOT_THERE[process.role]
+                process.role, process.name, CheckResult.FAILED, process.problem, _NOT_THERE[process.role]
             )
         elif not process.serving:
             yield Finding(
                 process.role,
                 process.name,
-                Result.FAILED,
+                CheckResult.FAILED,
                 "it answers, and does not serve",
                 _NOT_SERVING[process.role],
             )
         else:
-            yield Finding(process.role, process.name, Result.OK, "it serves")
+            yield Finding(process.role, process.name, CheckResult.OK, "it serves")
 
 
 def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
@@ -56,19 +56,19 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
             yield Finding(
                 COORDINATOR,
                 where,
-                Result.FAILED,
+                CheckResult.FAILED,
                 "it died or fell silent; others serve its shards",
                 "start it again; one that is gone for good is forgotten after ten minutes",
             )
         elif node.state == discovery_pb2.COORDINATOR_STATE_DRAINING:
-            yield Finding(COORDINATOR, where, Result.WARNING, "it hands its shards over and ends")
+            yield Finding(COORDINATOR, where, CheckResult.WARNING, "it hands its shards over and ends")
         else:
             live += 1
     if live == 0:
         yield Finding(
             COORDINATOR,
             "all",
-            Result.FAILED,
+            CheckResult.FAILED,
             "no coordinator is live: nobody serves groups",
             "start at least two; MUSTER_COORDINATOR_METADATA must name the metadata instances",
         )
@@ -76,7 +76,7 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
         yield Finding(
             COORDINATOR,
             "all",
-            Result.WARNING,
+            CheckResult.WARNING,
             "one coordinator is live: nobody takes over when it dies",
             "start a second one",
         )
@@ -96,7 +96,7 @@ def judge_faults(told: Mapping[str, coordinator_pb2.DescribeFaultsResponse]) -> 
                 yield Finding(
                     "groups",
                     f"{whose} at {name}",
-                    Result.FAILED,
+                    CheckResult.FAILED,
                     f"it is in quarantine after {fault.error}; {kept}",
                     "upgrade the servers and report the error with the file; `muster groups release` tries "
                     "the group again",
@@ -105,7 +105,7 @@ def judge_faults(told: Mapping[str, coordinator_pb2.DescribeFaultsResponse]) -> 
                 yield Finding(
                     "groups",
                     f"{whose} at {name}",
-                    Result.WARNING,
+                    CheckResult.WARNING,
                     f"it made the coordinator fail once: {fault.error}; {kept}",
                     "report the error with the file; nothing was lost",
                 )
@@ -113,12 +113,12 @@ def judge_faults(told: Mapping[str, coordinator_pb2.DescribeFaultsResponse]) -> 
             yield Finding(
                 "shards",
                 f"shard {shard} at {name}",
-                Result.FAILED,
+                CheckResult.FAILED,
                 "it is not served: its log cannot be read, or it failed three times within a minute",
                 "look for `shard_failed` in that coordinator's log, and see docs/failures.md",
             )
     if told and not any(answer.faults or answer.failed_shards for answer in told.values()):
-        yield Finding("groups", "all coordinators", Result.OK, "none made a coordinator fail")
+        yield Finding("groups", "all coordinators", CheckResult.OK, "none made a coordinator fail")
 
 
 def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]
         yield Finding(
             "cluster",
             "discovery",
-            Result.FAILED,
+            CheckResult.FAILED,
             f"the discovery instances serve different clusters: {told}",
             "correct MUSTER_DISCOVERY_METADATA of the one that is wrong",
         )
@@ -140,25 +140,25 @@ def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]
         yield Finding(
             "cluster",
             view.cluster_id,
-            Result.FAILED,
+            CheckResult.FAILED,
             f"{unserved} of {view.shard_count} shards are not served",
             "after a coordinator went this lasts a moment: look again; else look for `shard_failed` in the "
             "coordinators' logs, and see docs/failures.md",
         )
     else:
-        yield Finding("cluster", view.cluster_id, Result.OK, f"all {view.shard_count} shards are served")
+        yield Finding("cluster", view.cluster_id, CheckResult.OK, f"all {view.shard_count} shards are served")
 
 
 def judge_log_nodes(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
     """The nodes of the log, as metadata sees them."""
     for node in cluster.log_nodes:
         if node.available:
-            yield Finding("log node", f"node {node.index}", Result.OK, "metadata reads and writes it")
+            yield Finding("log node", f"node {node.index}", CheckResult.OK, "metadata reads and writes it")
         else:
             yield Finding(
                 "log node",
                 f"node {node.index}",
-                Result.FAILED,
+                CheckResult.FAILED,
                 f"metadata says: {node.problem}",
                 "bring it back: it is repaired by itself; `muster doctor --nodes` tells more",
             )
@@ -175,7 +175,7 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "versions",
             ", ".join(silent),
-            Result.SKIPPED,
+            CheckResult.SKIPPED,
             "it does not tell its version",
             "it is older than 0.1: upgrade it",
         )
@@ -190,7 +190,7 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "versions",
             "all processes",
-            Result.FAILED,
+            CheckResult.FAILED,
             f"they are more than one minor version apart: {told}; {_of_the_oldest(versions, known)}",
             "bring the older ones up one minor version at a time: docs/upgrade.md",
         )
@@ -198,12 +198,12 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "versions",
             "all processes",
-            Result.WARNING,
+            CheckResult.WARNING,
             f"two versions run side by side: {told}; {_of_the_oldest(versions, known)}",
             "this is what an upgrade looks like; finish it: docs/upgrade.md",
         )
     else:
-        yield Finding("versions", "all processes", Result.OK, told)
+        yield Finding("versions", "all processes", CheckResult.OK, told)
 
 
 def _of_the_oldest(versions: Mapping[str, str], known: Mapping[str, tuple[int, int, int]]) -> str:
@@ -234,20 +234,20 @@ def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
         yield Finding(
             "clocks",
             name,
-            Result.FAILED if far else Result.WARNING,
+            CheckResult.FAILED if far else CheckResult.WARNING,
             f"its clock is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
             + (": what is kept for a time is removed too early or too late" if far else ""),
             "run a time service (chrony, systemd-timesyncd) on both machines; no deadline depends on it",
         )
     if told and not wrong:
         most_ms = max(abs(ahead) for ahead in told.values())
-        yield Finding("clocks", f"{len(told)} clocks", Result.OK, f"at most {most_ms} ms from this machine's")
+        yield Finding("clocks", f"{len(told)} clocks", CheckResult.OK, f"at most {most_ms} ms from this machine's")
     silent = [name for name, ahead in ahead_ms.items() if ahead is None]
     if silent:
         yield Finding(
             "clocks",
             ", ".join(silent),
-            Result.SKIPPED,
+            CheckResult.SKIPPED,
             "it does not tell its time",
             "a server of the log needs the right `+time` for the user; a process is too old",
         )

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from muster_server.dev.cluster import Description
 from muster_server.doctor.examination import Patient, examine
-from muster_server.doctor.findings import Finding, Result, healthy
+from muster_server.doctor.findings import Finding, CheckResult, healthy
 from muster_server.nodes.report import tell
 from muster_server.nodes.survey import survey
 
@@ -36,7 +36,7 @@ EXIT_REFUSED = 2
 
 _SERVERS = "MUSTER_SERVERS"
 _DEFAULT_SERVERS = "localhost:7400"
-_STYLES = {Result.OK: "green", Result.WARNING: "yellow", Result.FAILED: "bold red", Result.SKIPPED: "dim"}
+_STYLES = {CheckResult.OK: "green", CheckResult.WARNING: "yellow", CheckResult.FAILED: "bold red", CheckResult.SKIPPED: "dim"}
 
 
 def doctor(
@@ -146,7 +146,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 def _counted(findings: Sequence[Finding]) -> dict[str, int]:
     counted = Counter(finding.result for finding in findings)
-    return {result.value: counted[result] for result in Result}
+    return {result.value: counted[result] for result in CheckResult}
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
@@ -156,7 +156,7 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         table.add_column(column, overflow="fold")
     for finding in findings:
         found = Text(finding.detail)
-        if finding.fix and finding.result is not Result.OK:
+        if finding.fix and finding.result is not CheckResult.OK:
             found.append(f"\n→ {finding.fix}", "italic")
         table.add_row(finding.check, finding.subject, Text(finding.result, _STYLES[finding.result]), found)
     console.print(table)

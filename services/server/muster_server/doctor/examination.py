@@ -11,7 +11,7 @@ from muster_runtime.rpc.tls import TlsSettings
 
 from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes
-from muster_server.doctor.findings import Finding, Result
+from muster_server.doctor.findings import Finding, CheckResult
 from muster_server.doctor.processes import Asker, Process
 from muster_server.nodes.survey import Survey
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
@@ -56,7 +56,7 @@ async def examine(patient: Patient) -> list[Finding]:
             Finding(
                 "cluster",
                 "coordinators, shards",
-                Result.SKIPPED,
+                CheckResult.SKIPPED,
                 "no discovery instance tells of the cluster",
                 "make one serve, or name one with --servers or MUSTER_SERVERS",
             )
@@ -117,7 +117,7 @@ def _metadata(metadata: Sequence[Process]) -> list[Finding]:
         Finding(
             METADATA,
             "all",
-            Result.SKIPPED,
+            CheckResult.SKIPPED,
             "no address of metadata is known",
             "name them with --metadata, or run this where MUSTER_DISCOVERY_METADATA is set",
         )
@@ -150,7 +150,7 @@ async def _log(
         Finding(
             "durability",
             "all nodes",
-            Result.SKIPPED,
+            CheckResult.SKIPPED,
             "the servers of the log were not asked themselves",
             f"name them with --redis, or run this where {_REDIS_URL} is set, such as in a metadata container",
         )

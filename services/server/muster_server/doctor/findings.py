@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -32,11 +32,11 @@ class Finding:
 
     check: str
     subject: str
-    result: Result
+    result: CheckResult
     detail: str
     fix: str = ""
 
 
 def healthy(findings: Iterable[Finding]) -> bool:
     """Whether no check failed."""
-    return all(finding.result is not Result.FAILED for finding in findings)
+    return all(finding.result is not CheckResult.FAILED for finding in findings)

@@ -9,7 +9,7 @@ from muster_core.position import NOWHERE, Position
 from muster_metadata.nodes.problem import ProblemKind
 from muster_protos.muster.internal.v1 import metadata_pb2
 
-from muster_server.doctor.findings import Finding, Result
+from muster_server.doctor.findings import Finding, CheckResult
 from muster_server.nodes.survey import NodeState, Survey, survey
 
 Ends: TypeAlias = Mapping[int, Mapping[int, Position]]
@@ -67,11 +67,11 @@ def judge_nodes(first: Survey, second: Survey, cluster_id: str) -> Iterator[Find
     for node in second.nodes:
         subject = f"node {node.index} ({node.address})"
         for problem in node.problems:
-            yield Finding("log node", subject, Result.FAILED, str(problem), _remedy(problem.kind))
+            yield Finding("log node", subject, CheckResult.FAILED, str(problem), _remedy(problem.kind))
         if not node.server:
             continue
         if not node.problems:
-            yield Finding("log node", subject, Result.OK, f"{node.server}, {_memory(node)}")
+            yield Finding("log node", subject, CheckResult.OK, f"{node.server}, {_memory(node)}")
         yield from _configuration(node, subject)
         yield from _room(node, subject)
         yield _lag(behind.get(node.index, (0, 0)), subject)
@@ -83,7 +83,7 @@ def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
         yield Finding(
             "log",
             "all nodes",
-            Result.FAILED,
+            CheckResult.FAILED,
             found.problem,
             "MUSTER_METADATA_REDIS_URL must name every node of the log once, in the order in which they "
             "were made, each a server of its own",
@@ -96,7 +96,7 @@ def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
         yield Finding(
             "log",
             "all nodes",
-            Result.FAILED,
+            CheckResult.FAILED,
             f"they hold the cluster {configuration.cluster_id}, and discovery serves {cluster_id}",
             "name the nodes of the same cluster with --redis, or its discovery with --servers",
         )
@@ -104,7 +104,7 @@ def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
         yield Finding(
             "log",
             configuration.cluster_id,
-            Result.WARNING,
+            CheckResult.WARNING,
             "it has one node: nothing can be written while that is away, and its data is the only copy",
             "three nodes need a new cluster; until then back it up: docs/backup.md",
         )
@@ -112,7 +112,7 @@ def _together(found: Survey, cluster_id: str) -> Iterator[Finding]:
         yield Finding(
             "log",
             configuration.cluster_id,
-            Result.OK,
+            CheckResult.OK,
             f"{count} different servers, configuration {configuration.number}",
         )
 
@@ -131,13 +131,13 @@ def _configuration(node: NodeState, subject: str) -> Iterator[Finding]:
         yield Finding(
             "durability",
             subject,
-            Result.FAILED if weakness.forgets else Result.WARNING,
+            CheckResult.FAILED if weakness.forgets else CheckResult.WARNING,
             weakness.sentence,
             weakness.remedy,
         )
     if not node.weaknesses:
         detail = f"append-only file, appendfsync {node.persistence}, {node.eviction}"
-        yield Finding("durability", subject, Result.OK, detail)
+        yield Finding("durability", subject, CheckResult.OK, detail)
 
 
 def _room(node: NodeState, subject: str) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ def _room(node: NodeState, subject: str) -> Iterator[Finding]:
         yield Finding(
             "memory",
             subject,
-            Result.WARNING,
+            CheckResult.WARNING,
             f"it uses {_memory(node)}",
             "raise its maxmemory, or keep less: MUSTER_SHARD_LOG_RETENTION_MS",
         )
@@ -167,11 +167,11 @@ def _behind(first: Ends, second: Ends) -> dict[int, tuple[int, int]]:
 def _lag(behind: tuple[int, int], subject: str) -> Finding:
     logs, entries = behind
     if not logs:
-        return Finding("lag", subject, Result.OK, "it has what the others have")
+        return Finding("lag", subject, CheckResult.OK, "it has what the others have")
     return Finding(
         "lag",
         subject,
-        Result.FAILED,
+        CheckResult.FAILED,
         f"it is behind in {logs} logs, by {entries} entries at most, and does not catch up within "
         f"{CATCH_UP_S:g} s",
         "a metadata service that runs repairs it: `log_node_lost` in its log says why it cannot",
@@ -226,11 +226,11 @@ def judge_replicas(
         subject = f"node {index}"
         if missing[index]:
             problem = f"it lacks {missing[index]} of its logs"
-            yield Finding("log node", subject, Result.FAILED, problem, _remedy(ProblemKind.LACKS_LOGS))
+            yield Finding("log node", subject, CheckResult.FAILED, problem, _remedy(ProblemKind.LACKS_LOGS))
         elif doubtful[index]:
             problem = (
                 f"it restarted, may have forgotten something, and does not vote on {doubtful[index]} logs"
             )
-            yield Finding("log node", subject, Result.FAILED, problem, _remedy(ProblemKind.UNSURE))
+            yield Finding("log node", subject, CheckResult.FAILED, problem, _remedy(ProblemKind.UNSURE))
         else:
             yield _lag(behind.get(index, (0, 0)), subject)
