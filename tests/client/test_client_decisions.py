@@ -21,7 +21,7 @@ from muster._messages import (
     tokens_of,
 )
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._session.channels import Channels
+from muster._session.channels import ChannelPool
 from muster._standing import Life, Order, Pulse, Seat, Standing
 from muster.assignors import Assignor, GroupSnapshot, MemberSnapshot, TopicSnapshot
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -343,7 +343,7 @@ def test_an_impossible_assignment_is_refused(assignment: Any, why: str) -> None:
 
 
 async def test_a_channel_is_closed_when_nobody_uses_it() -> None:
-    channels = Channels(idle_ms=0)
+    channels = ChannelPool(idle_ms=0)
     async with channels.use("127.0.0.1:1"), channels.use("127.0.0.1:1"):
         assert channels.addresses == {"127.0.0.1:1"}
     await until_equal(lambda: channels.addresses, set())

@@ -19,7 +19,7 @@ from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
-from muster._session.channels import Channels, Connect
+from muster._session.channels import ChannelPool, Connect
 from muster._session.sessions import SessionTransport
 from muster._session.transport import (
     ConnectionLost,
@@ -74,7 +74,7 @@ class Cluster:
         self.servers = parse_servers(servers)
         self.timeout_ms = timeout_ms
         self.alarms = Alarms()
-        self._channels = Channels(credentials, connect=connect)
+        self._channels = ChannelPool(credentials, connect=connect)
         self._discovery = Discovery(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)

@@ -14,7 +14,7 @@ from muster_protos.muster.v1 import discovery_pb2_grpc as pb_grpc
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
-from muster._session.channels import Channels
+from muster._session.channels import ChannelPool
 from muster._session.transport import ConnectionLost, Overloaded, raise_status
 from muster._tracing import metadata
 
@@ -92,7 +92,7 @@ def _address(source: str, text: str) -> str:
 class Discovery:
     """Asks one address after the other, first the one that answered last and was not doubted since."""
 
-    def __init__(self, servers: tuple[str, ...], channels: Channels) -> None:
+    def __init__(self, servers: tuple[str, ...], channels: ChannelPool) -> None:
         self.servers = servers
         self._channels = channels
         self._first = 0

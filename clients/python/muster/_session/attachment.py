@@ -20,7 +20,7 @@ log = logging.getLogger("muster")
 _ABOARD = (Reaction.DONE, Reaction.REJOIN)
 
 
-class Streams(Protocol):
+class SessionSource(Protocol):
     """The streams of a process."""
 
     def at(self, address: str) -> Session | None:
@@ -41,7 +41,7 @@ class Attachment:
     """
 
     def __init__(
-        self, streams: Streams, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]
+        self, streams: SessionSource, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]
     ) -> None:
         self._streams = streams
         self._route = route

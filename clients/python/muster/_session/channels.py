@@ -46,7 +46,7 @@ Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 """Makes the channel to an address `host:port`."""
 
 
-class Channels:
+class ChannelPool:
     """A pool of channels. Belongs to the event loop that it is used in.
 
     Args:

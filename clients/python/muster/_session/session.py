@@ -15,7 +15,7 @@ from muster_protos.muster.v1 import session_pb2_grpc as pb_grpc
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._session.calls import OpenCalls
-from muster._session.channels import Channels
+from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
 from muster._session.passengers import DEFAULT_BEAT_MS, Key, Passenger, Passengers
@@ -57,7 +57,7 @@ class Session:
     """
 
     def __init__(
-        self, address: str, channels: Channels, ended: Callable[["Session", StreamEnd], None]
+        self, address: str, channels: ChannelPool, ended: Callable[["Session", StreamEnd], None]
     ) -> None:
         self.address = address
         self.stands = False

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from muster._clock import boot_ms
 from muster._session.attachment import Attachment
-from muster._session.channels import Channels
+from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd
 from muster._session.frames import fits
 from muster._session.session import Session
@@ -55,7 +55,7 @@ class SessionTransport:
         unary: for servers without streams, and for calls that are too large for one.
     """
 
-    def __init__(self, channels: Channels, unary: UnaryTransport) -> None:
+    def __init__(self, channels: ChannelPool, unary: UnaryTransport) -> None:
         self._channels = channels
         self._unary = unary
         self._sessions: dict[str, Session] = {}

@@ -18,7 +18,7 @@ from muster_protos.muster.v1 import coordinator_pb2_grpc as pb_grpc
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import RequestRefused
-from muster._session.channels import Channels
+from muster._session.channels import ChannelPool
 from muster._standing import Pulse, Seat
 from muster._tracing import metadata
 
@@ -203,7 +203,7 @@ def _in_short(status: grpc.StatusCode, details: str) -> str:
 class UnaryTransport:
     """A unary call for everything, heartbeats included."""
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: ChannelPool) -> None:
         self._channels = channels
 
     async def call(
