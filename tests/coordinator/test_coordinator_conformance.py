@@ -10,7 +10,7 @@ import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from kit.metadata_in_memory import MemoryMetadata
 from kit.waiting import until, until_equal
-from muster._cluster.discovery import Discovery, FoundCoordinator
+from muster._cluster.discovery import DiscoveryClient, FoundCoordinator
 from muster._session.transport import ConnectionLost
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
@@ -218,7 +218,7 @@ async def test_a_client_needs_an_entry_for_what_it_asked(
     async def answer(*_: Any) -> discovery_pb2.FindCoordinatorResponse:
         return discovery_pb2.FindCoordinatorResponse(results=found)
 
-    discovery = Discovery(("127.0.0.1:1",), None)  # type: ignore[arg-type]
+    discovery = DiscoveryClient(("127.0.0.1:1",), None)  # type: ignore[arg-type]
     monkeypatch.setattr(discovery, "_ask", answer)
     answers = await asyncio.gather(discovery.find("g", 0), discovery.find("h", 0), return_exceptions=True)
     assert [answer.result for answer in answers[:good] if isinstance(answer, FoundCoordinator)] == found[

@@ -13,7 +13,7 @@ from muster_protos.muster.v1 import coordinator_pb2 as pb
 from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._clock import boot_ms
-from muster._cluster.discovery import Discovery, parse_servers
+from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
@@ -75,7 +75,7 @@ class Cluster:
         self.timeout_ms = timeout_ms
         self.alarms = Alarms()
         self._channels = ChannelPool(credentials, connect=connect)
-        self._discovery = Discovery(self.servers, self._channels)
+        self._discovery = DiscoveryClient(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)
 

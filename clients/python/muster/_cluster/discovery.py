@@ -89,7 +89,7 @@ def _address(source: str, text: str) -> str:
     return f"{host}:{port}"
 
 
-class Discovery:
+class DiscoveryClient:
     """Asks one address after the other, first the one that answered last and was not doubted since."""
 
     def __init__(self, servers: tuple[str, ...], channels: ChannelPool) -> None:

@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_protos.muster.v1 import coordinator_pb2 as pb
 
 from muster._backoff import Backoff
-from muster._cluster.discovery import Discovery
+from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, group_error
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
 from muster._reactions import Call as _Call
@@ -101,7 +101,7 @@ def _commit_code(response: pb.OffsetCommitResponse) -> int:
 class GroupLink:
     """Finds the coordinator of a group, follows it, and drops what a deposed one says."""
 
-    def __init__(self, group_id: str, discovery: Discovery, transport: Transport) -> None:
+    def __init__(self, group_id: str, discovery: DiscoveryClient, transport: Transport) -> None:
         self.group_id = group_id
         self.shard_epoch = 0
         self.address: str | None = None
