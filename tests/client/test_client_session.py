@@ -14,7 +14,7 @@ from client.client_streams import Break, StreamingCoordinator
 from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
-from muster._session.calls import OpenCalls
+from muster._session.calls import PendingCalls
 from muster._session.frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import coordinator_pb2 as pb
@@ -249,7 +249,7 @@ async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> 
 
 
 async def test_a_call_that_ends_while_others_are_written_is_not_sent() -> None:
-    calls = OpenCalls("a", lambda: None, lambda: None)
+    calls = PendingCalls("a", lambda: None, lambda: None)
     request = pb.OffsetFetchRequest()
     tasks = [asyncio.create_task(calls.call(request, 60_000)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -269,14 +269,14 @@ async def test_a_stream_that_cannot_be_written_to_any_more_is_replaced(
     a = world.a
     member = await world.join()
 
-    frames, failures = OpenCalls.frames, iter([RuntimeError("unforeseen")])
+    frames, failures = PendingCalls.frames, iter([RuntimeError("unforeseen")])
 
-    def fails_once(calls: OpenCalls) -> Any:
+    def fails_once(calls: PendingCalls) -> Any:
         for failure in failures:
             raise failure
         return frames(calls)
 
-    monkeypatch.setattr(OpenCalls, "frames", fails_once)
+    monkeypatch.setattr(PendingCalls, "frames", fails_once)
     await until(lambda: len(a.streams) > 1 and bool(a.streams[-1].frames("beat")))
     await member.commit({ALL[0]: 7})
     assert world.told == ["assigned"]

@@ -22,7 +22,7 @@ MOST_PARTITIONS = 10_000
 
 
 @dataclass(slots=True)
-class _Entry:
+class _PendingCommit:
     position: Committed
     token: str
     done: "asyncio.Future[None]"
@@ -45,7 +45,7 @@ class Committer:
         self._alarms = alarms
         self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
-        self._waiting: dict[TopicPartition, _Entry] = {}
+        self._waiting: dict[TopicPartition, _PendingCommit] = {}
         self._member_seq = 0
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
@@ -70,7 +70,7 @@ class Committer:
         for partition, position in offsets.items():
             entry = self._waiting.get(partition)
             if entry is None or entry.token != tokens[partition]:
-                entry = self._waiting[partition] = _Entry(position, tokens[partition], loop.create_future())
+                entry = self._waiting[partition] = _PendingCommit(position, tokens[partition], loop.create_future())
                 entry.done.add_done_callback(_seen)
             entry.position = position
             waits.append(entry.done)
@@ -93,7 +93,7 @@ class Committer:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                batch: dict[TopicPartition, _Entry] = {}
+                batch: dict[TopicPartition, _PendingCommit] = {}
                 while self._waiting and len(batch) < MOST_PARTITIONS:
                     partition = next(iter(self._waiting))
                     batch[partition] = self._waiting.pop(partition)
@@ -106,7 +106,7 @@ class Committer:
         finally:
             self._sender = None
 
-    async def _send(self, batch: dict[TopicPartition, _Entry]) -> None:
+    async def _send(self, batch: dict[TopicPartition, _PendingCommit]) -> None:
         if gone := {p: e for p, e in batch.items() if not self._standing.owns(p, e.token)}:
             _fail(gone, CommitFailed(gone, "they are no longer owned"))
         batch = {p: e for p, e in batch.items() if p not in gone}
@@ -157,7 +157,7 @@ class Committer:
 
     def _settle(
         self,
-        batch: dict[TopicPartition, _Entry],
+        batch: dict[TopicPartition, _PendingCommit],
         outcome: Outcome[pb.OffsetCommitResponse],
         out_of_patience: bool,
     ) -> bool:
@@ -182,7 +182,7 @@ class Committer:
 
     def _give_up(
         self,
-        batch: dict[TopicPartition, _Entry],
+        batch: dict[TopicPartition, _PendingCommit],
         reaction: Reaction,
         outcome: Outcome[pb.OffsetCommitResponse],
     ) -> None:
@@ -216,7 +216,7 @@ class Committer:
         )
 
 
-def _fail(entries: Mapping[TopicPartition, _Entry], error: MusterError) -> None:
+def _fail(entries: Mapping[TopicPartition, _PendingCommit], error: MusterError) -> None:
     for entry in entries.values():
         if not entry.done.done():
             entry.done.set_exception(error)

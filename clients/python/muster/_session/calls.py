@@ -19,7 +19,7 @@ class _Call:
     answer: "asyncio.Future[GroupResponse]"
 
 
-class OpenCalls:
+class PendingCalls:
     """Calls that wait for their answer. They survive the stream: each is sent again on the next one.
 
     Args:

@@ -35,7 +35,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Pooled:
     channel: grpc.aio.Channel
     users: int = 0
     given_up: bool = False
@@ -65,7 +65,7 @@ class ChannelPool:
         self._credentials = credentials
         self._connect = connect
         self._idle_ms = idle_ms
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Pooled] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -78,7 +78,7 @@ class ChannelPool:
         """The channel to `address`, for the time of a call or of a stream."""
         entry = self._entries.get(address)
         if entry is None:
-            entry = self._entries[address] = _Entry(self._open(address))
+            entry = self._entries[address] = _Pooled(self._open(address))
         if entry.idle is not None:
             entry.idle.cancel()
             entry.idle = None
@@ -120,16 +120,16 @@ class ChannelPool:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
         return grpc.aio.secure_channel(address, self._credentials, options=OPTIONS)
 
-    def _drop(self, address: str, entry: _Entry) -> None:
+    def _drop(self, address: str, entry: _Pooled) -> None:
         if entry.users or self._entries.get(address) is not entry:
             return
         del self._entries[address]
         self._close_soon(entry)
 
-    def _close_soon(self, entry: _Entry) -> None:
+    def _close_soon(self, entry: _Pooled) -> None:
         task = asyncio.get_running_loop().create_task(self._close(entry))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close(self, entry: _Entry) -> None:
+    async def _close(self, entry: _Pooled) -> None:
         await entry.channel.close()

@@ -14,7 +14,7 @@ from muster_protos.muster.v1 import session_pb2_grpc as pb_grpc
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
-from muster._session.calls import OpenCalls
+from muster._session.calls import PendingCalls
 from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
@@ -65,7 +65,7 @@ class Session:
         self._channels = channels
         self._ended = ended
         self._passengers = Passengers(self._send, self._reconsider)
-        self._calls = OpenCalls(address, self._send, self._reconsider)
+        self._calls = PendingCalls(address, self._send, self._reconsider)
         # Beats: those without an answer.
         self._beats: deque[tuple[int, int]] = deque()
         self._last_beat = 0
