@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.reply import NodeReply
 from muster_metadata.nodes.scripts import SCRIPTS
 from muster_metadata.operator.replacement import Replacement
@@ -23,10 +23,10 @@ WRITING = frozenset(SCRIPTS) - {"inspect", "check", "hashes"}
 def kill_after(writes: int, names: Collection[str] = WRITING) -> list[int]:
     """Counts what nodes say that they wrote by these scripts, and ends this process at the given one."""
     counted = [0]
-    send = Lane.send
+    send = NodeConnection.send
     writing = {SCRIPTS[name].sha for name in names}
 
-    def counting(self: Lane, decode: Any, *command: Any) -> "asyncio.Future[NodeReply]":
+    def counting(self: NodeConnection, decode: Any, *command: Any) -> "asyncio.Future[NodeReply]":
         future = send(self, decode, *command)
         if command[0] == "EVALSHA" and command[1] in writing:
             future.add_done_callback(count)
@@ -39,7 +39,7 @@ def kill_after(writes: int, names: Collection[str] = WRITING) -> list[int]:
         if counted[0] == writes:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Lane.send = counting  # type: ignore[method-assign]
+    NodeConnection.send = counting  # type: ignore[method-assign]
     return counted
 
 

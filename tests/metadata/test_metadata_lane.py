@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kit.waiting import until
-from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.reply import Status, plain
 from muster_server.dev.redis_nodes import RedisNode
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.cluster
 
 
 @asynccontextmanager
-async def connected_lane(folder: Path, on_connect: Callable[[], None] | None = None) -> AsyncIterator[Lane]:
+async def connected_lane(folder: Path, on_connect: Callable[[], None] | None = None) -> AsyncIterator[NodeConnection]:
     """A lane to a server of its own."""
     node = RedisNode(folder / "node")
     await node.start()
-    lane = Lane(node.url, 2_000, on_connect=on_connect)
+    lane = NodeConnection(node.url, 2_000, on_connect=on_connect)
     lane.start()
     try:
         await until(lambda: lane.connected, "it is connected")

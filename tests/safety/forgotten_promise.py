@@ -15,7 +15,7 @@ from typing import Any
 from kit.metadata_instances import Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_metadata.nodes.lane import Lane
+from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.node import Node
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
@@ -48,7 +48,7 @@ def slow_once(node: Node, method: str, ask_s: float = 0.0, answer_s: float = 0.0
     setattr(node, method, once)
 
 
-def slow(lane: Lane, ask_s: float) -> None:
+def slow(lane: NodeConnection, ask_s: float) -> None:
     """All that is sent is slow."""
     lane.send = delayed(lane.send, ask_s)  # type: ignore[method-assign]
 

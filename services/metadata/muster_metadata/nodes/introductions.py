@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.configuration import Introduction
-from muster_metadata.nodes.lane import fields
+from muster_metadata.nodes.connection import fields
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.reply import NodeReply, Status
 

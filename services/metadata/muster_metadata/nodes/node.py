@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
 from muster_metadata.nodes.entries import Entry, arguments
-from muster_metadata.nodes.lane import SYNCED, Lane
+from muster_metadata.nodes.connection import SYNCED, NodeConnection
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
 from muster_metadata.nodes.scripts import SCRIPTS, Script
@@ -60,11 +60,11 @@ class Node:
         self.refusal: Problem | None = None
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
-        self.steps = Lane(
+        self.steps = NodeConnection(
             url, reply_timeout_ms, on_connect=None if on_connect is None else lambda: on_connect(self)
         )
-        self.tables = Lane(url, reply_timeout_ms, 8 << 20)
-        self.bulk = Lane(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
+        self.tables = NodeConnection(url, reply_timeout_ms, 8 << 20)
+        self.bulk = NodeConnection(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
 
     async def look(self) -> None:
         """Asks again whether it syncs each write: that can be changed while it runs.
@@ -145,7 +145,7 @@ class Node:
 
     def _on_log(
         self,
-        lane: Lane,
+        lane: NodeConnection,
         script: Script,
         shard: int,
         epoch: int,

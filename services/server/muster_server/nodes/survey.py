@@ -12,7 +12,7 @@ from muster_metadata.nodes.configuration import Configuration, Introduction, Unu
 from muster_metadata.nodes.durability import Weakness, configuration_of, default_user
 from muster_metadata.nodes.durability import judge as judge_durability
 from muster_metadata.nodes.introductions import introductions
-from muster_metadata.nodes.lane import fields
+from muster_metadata.nodes.connection import fields
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import (
     LOADING,

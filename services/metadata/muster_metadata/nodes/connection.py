@@ -39,7 +39,7 @@ _TOO_SLOW = NodeReply(DOWN.status, problem=Problem(ProblemKind.SLOW, "it is too 
 _UNFORESEEN = Problem(ProblemKind.UNFORESEEN, "something unforeseen broke the connection")
 
 
-class Lane:
+class NodeConnection:
     """A pipelined connection that comes back by itself.
 
     Commands are answered in order. A node that leaves the oldest command unanswered for the time-out is
