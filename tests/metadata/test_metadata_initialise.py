@@ -8,7 +8,7 @@ from kit.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.nodes.addresses import BadUrlsError, at, place_of, split_urls
-from muster_metadata.nodes.durability import judge, weaknesses
+from muster_metadata.nodes.durability import weaknesses_in, weaknesses
 from muster_metadata.nodes.node import Node
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.server import MetadataServer
@@ -279,7 +279,7 @@ async def test_default_user_that_may_not_write_is_named(tmp_path: Path) -> None:
 
 def test_weak_configurations_are_named() -> None:
     good = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-    assert judge(good) == []
+    assert weaknesses_in(good) == []
     for name, value, word in (
         ("appendonly", "no", "forgets"),
         ("appendfsync", "everysec", "majority of machines"),
@@ -287,7 +287,7 @@ def test_weak_configurations_are_named() -> None:
         ("maxmemory-policy", "allkeys-lru", "noeviction"),
         ("no-appendfsync-on-rewrite", "yes", "rewrite"),
     ):
-        (weakness,) = judge(good | {name: value})
+        (weakness,) = weaknesses_in(good | {name: value})
         assert weakness.setting == name
         assert word in weakness.sentence
 

@@ -39,7 +39,7 @@ def check_topic(topic: discovery_pb2.Topic) -> None:
         raise InvalidArgument(violations)
 
 
-def check_name(name: str) -> None:
+def check_topic_name(name: str) -> None:
     """Raises `InvalidArgument` if it cannot be the name of a topic."""
     violations = _name_violations("name", name)
     if violations:

@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grp
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
-from muster_discovery._checks import check_find, check_name, check_names, check_request_id, check_topic
+from muster_discovery._checks import check_find, check_topic_name, check_names, check_request_id, check_topic
 from muster_discovery._forward import Forwarder, change_id
 from muster_discovery._topics import TopicReads
 
@@ -134,7 +134,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         self, request: discovery_pb2.DeleteTopicRequest, context: Any
     ) -> discovery_pb2.DeleteTopicResponse:
         """Removes a topic."""
-        check_name(request.name)
+        check_topic_name(request.name)
         change = metadata_pb2.ChangeTopicRequest(delete=request.name)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.DeleteTopicResponse(

@@ -139,9 +139,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         majority = self._metadata.quorum.majority
 
         def decide(replies: Any, final: bool) -> "pb.LogOutcome.ValueType | None":
-            if verdicts.count(replies, Status.OK) >= majority:
+            if verdicts.count_status(replies, Status.OK) >= majority:
                 return pb.LOG_OUTCOME_OK
-            if verdicts.count(replies, Status.MISMATCH, Status.NOLOG) >= majority:
+            if verdicts.count_status(replies, Status.MISMATCH, Status.NOLOG) >= majority:
                 return pb.LOG_OUTCOME_INVALID
             return pb.LOG_OUTCOME_UNKNOWN if final else None
 

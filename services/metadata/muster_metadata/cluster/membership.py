@@ -6,7 +6,7 @@ import structlog
 
 from muster_metadata.log.repair import Repairer
 from muster_metadata.nodes import keys
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration, newest_of
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
@@ -35,7 +35,7 @@ class Membership:
 
     async def discover(self) -> Configuration | Unusable:
         """Asks the nodes which log they are; what they agree on is taken over."""
-        found = judge(
+        found = agreed_configuration(
             [node.place for node in self._quorum.nodes],
             await introductions(self._quorum.nodes, self._timeout_ms),
         )
@@ -96,24 +96,24 @@ class Membership:
             return
         await asyncio.gather(
             *(
-                configure(node, configuration)
+                reconfigure(node, configuration)
                 for node, one in zip(self._quorum.nodes, said, strict=True)
                 if one is not None and configuration.keeps(node.index, one) and one.identity != node.identity
             )
         )
 
 
-async def configure(node: Node, configuration: Configuration) -> bool:
+async def reconfigure(node: Node, configuration: Configuration) -> bool:
     """Brings a node of an earlier configuration into this one; whether it is there now."""
     identity = configuration.identity(node.index)
-    reply = await node.table("configure", (keys.NODE,), *_change(identity, str(identity), configuration))
+    reply = await node.table("reconfigure", (keys.NODE,), *_change(identity, str(identity), configuration))
     return reply.done
 
 
 async def retire(node: Node, configuration: Configuration) -> bool:
     """Tells a server that another one took its place in this configuration; whether it knows now."""
     identity = configuration.identity(node.index)
-    reply = await node.table("configure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
+    reply = await node.table("reconfigure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
     return reply.done
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count_status
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log.verdicts import count as counted
+from muster_metadata.log.verdicts import count_status as counted
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.quorum import Quorum, Replies

@@ -10,7 +10,7 @@ from muster_core.position import Position
 
 from muster_metadata.cluster.leases import LeaseRow, newest
 from muster_metadata.cluster.owners import OwnerRow
-from muster_metadata.log.verdicts import count
+from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import parse_id
 from muster_metadata.nodes.node import Node
@@ -85,7 +85,7 @@ class Tables:
         majority = self._quorum.majority
 
         def decide(replies: Replies, _final: bool) -> bool | None:
-            return count(replies, Status.OK) >= majority or None
+            return count_status(replies, Status.OK) >= majority or None
 
         verdict, replies = await self._quorum.ask(
             lambda node: node.table("lease", (self._leases(node), keys.NODE), node.identity, name),
@@ -152,9 +152,9 @@ class Tables:
         stored = (row.node_id, row.session, row.run, row.counter, row.to_json())
 
         def decide(replies: Replies, final: bool) -> Status | None:
-            if count(replies, Status.OK) >= majority:
+            if count_status(replies, Status.OK) >= majority:
                 return Status.OK
-            if count(replies, Status.SUPERSEDED) >= majority:
+            if count_status(replies, Status.SUPERSEDED) >= majority:
                 return Status.SUPERSEDED
             return Status.LOST if final else None
 
@@ -177,7 +177,7 @@ class Tables:
         majority = self._quorum.majority
 
         def decide(replies: Replies, _final: bool) -> bool | None:
-            marked, renewed = count(replies, Status.OK), count(replies, Status.DUP)
+            marked, renewed = count_status(replies, Status.OK), count_status(replies, Status.DUP)
             if marked >= majority:
                 return True
             # A renewal that counts since then stands on a majority, and leaves too few for the mark.

@@ -70,7 +70,7 @@ class Logs:
             self._upkeep.wrote(held, entries[-1].end)
             self._tell(held, replies)
             return verdict, entries[-1].end
-        if verdicts.count(replies, Status.OK, Status.DUP):
+        if verdicts.count_status(replies, Status.OK, Status.DUP):
             # The claim stands at a node that has the batch: what the others lack can come from there.
             self._upkeep.wrote(held, None)
             self._tell(held, replies)

@@ -267,7 +267,7 @@ class LogReader:
             ]
             if sum((state.epoch, state.nonce) == (epoch, nonce) for state in states) >= majority:
                 return verdicts.OK
-            if verdicts.count(replies, Status.NOLOG) >= majority:
+            if verdicts.count_status(replies, Status.NOLOG) >= majority:
                 return verdicts.NO_LOG
             above = [
                 state.epoch

@@ -9,7 +9,7 @@ from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.verdicts import count
+from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes.entries import Entry, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum, Replies
@@ -102,7 +102,7 @@ class SnapshotCopies:
         majority, own = self._quorum.majority, self._quorum.nodes.index(source)
 
         def decide(replies: Replies, final: bool) -> bool | None:
-            enough = replies[own] is not None and count(replies, Status.OK) >= majority
+            enough = replies[own] is not None and count_status(replies, Status.OK) >= majority
             return enough or final or None
 
         _, replies = await self._quorum.ask(lambda node: node.snapshots(shard), decide)

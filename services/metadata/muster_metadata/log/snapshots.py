@@ -80,7 +80,7 @@ class Snapshots:
         """How far the audit said that it has the log; None: no majority answers."""
 
         def decide(replies: Replies, final: bool) -> bool | None:
-            enough = verdicts.count(replies, Status.OK) >= self._quorum.majority
+            enough = verdicts.count_status(replies, Status.OK) >= self._quorum.majority
             return True if enough and final else (False if final else None)
 
         enough, replies = await self._quorum.ask(lambda node: node.how_far_exported(shard), decide)
@@ -94,7 +94,7 @@ class Snapshots:
         decided = verdicts.checked(majority)
 
         def decide(replies: Replies, final: bool) -> Verdict | None:
-            if verdicts.count(replies, Status.MISMATCH) >= majority:
+            if verdicts.count_status(replies, Status.MISMATCH) >= majority:
                 return _OTHER_BYTES
             return decided(replies, final)
 

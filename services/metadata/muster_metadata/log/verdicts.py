@@ -68,7 +68,7 @@ def floor_in(replies: Replies) -> int:
     )
 
 
-def count(replies: Replies, *statuses: Status) -> int:
+def count_status(replies: Replies, *statuses: Status) -> int:
     """How many nodes answered one of these."""
     return sum(reply is not None and reply.status in statuses for reply in replies)
 
@@ -85,11 +85,11 @@ def fenced(replies: Replies) -> Verdict:
 
 def shared(replies: Replies, majority: int) -> Verdict | None:
     """What is the same for every step: done, fenced or no log, each at a majority."""
-    if count(replies, Status.OK, Status.DUP) >= majority:
+    if count_status(replies, Status.OK, Status.DUP) >= majority:
         return OK
-    if count(replies, *_OVERTAKEN) >= majority:
+    if count_status(replies, *_OVERTAKEN) >= majority:
         return fenced(replies)
-    if count(replies, Status.NOLOG) >= majority:
+    if count_status(replies, Status.NOLOG) >= majority:
         return NO_LOG
     return None
 
@@ -101,8 +101,8 @@ def locked_out(replies: Replies, majority: int) -> Verdict | None:
     away: FENCED makes the owner claim again, above it. Nodes that are only behind do not count as away; they
     are repaired.
     """
-    voting = count(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
-    lost = count(replies, *_OVERTAKEN)
+    voting = count_status(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
+    lost = count_status(replies, *_OVERTAKEN)
     return fenced(replies) if voting < majority <= voting + lost and lost else None
 
 
@@ -119,12 +119,12 @@ def appended(
 
     def decide(replies: Replies, final: bool) -> Verdict | None:
         verdict = shared(replies, majority)
-        if verdict is None and count(replies, Status.RAISED):
+        if verdict is None and count_status(replies, Status.RAISED):
             # What was answered until now does not count any more: the writer asks all again.
             return RAISED
         if verdict is not None or not final:
             return verdict
-        if not count(replies, Status.OK, Status.DUP):
+        if not count_status(replies, Status.OK, Status.DUP):
             if sum(reply is not None and _behind(reply, expected) for reply in replies) >= majority:
                 ends = [
                     reply.end.position
@@ -135,7 +135,7 @@ def appended(
             if sum(reply is not None and _elsewhere(reply, expected) for reply in replies) >= majority:
                 return NEVER_THERE
             written_nowhere = all(reply is not None and reply.status not in _MAY_BE for reply in replies)
-            if first_attempt and written_nowhere and count(replies, Status.REFUSED):
+            if first_attempt and written_nowhere and count_status(replies, Status.REFUSED):
                 return REFUSED
         return locked_out(replies, majority) or UNKNOWN
 

@@ -84,7 +84,7 @@ async def configuration_of(node: Node) -> dict[str, str]:
 async def weaknesses(node: Node) -> list[Weakness]:
     """What a node's configuration gives up; nothing if it is as recommended, or cannot be read."""
     found = await configuration_of(node)
-    return (judge(found) if found else []) + await default_user(node)
+    return (weaknesses_in(found) if found else []) + await default_user(node)
 
 
 async def default_user(node: Node) -> list[Weakness]:
@@ -103,7 +103,7 @@ async def default_user(node: Node) -> list[Weakness]:
     return [_DEFAULT_USER]
 
 
-def judge(configuration: Mapping[str, str]) -> list[Weakness]:
+def weaknesses_in(configuration: Mapping[str, str]) -> list[Weakness]:
     """What a configuration gives up."""
     found = []
     if configuration.get("appendonly") != "yes":

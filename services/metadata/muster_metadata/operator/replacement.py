@@ -16,7 +16,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.cluster.lease_copies import LeaseCopies
-from muster_metadata.cluster.membership import configure, retire
+from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
@@ -351,7 +351,7 @@ class Replacement:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             for node in list(waiting):
-                if await configure(node, target):
+                if await reconfigure(node, target):
                     waiting.remove(node)
                     self._tell(f"node {node.index} ({node.place}) is in configuration {target.number}")
             switched = len(self._staying) - len(waiting)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from muster_metadata.log.repair import Inspected
 from muster_metadata.nodes.addresses import split_urls
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.reply import Status
@@ -82,7 +82,7 @@ async def _configuration(nodes: Sequence[Node]) -> tuple[Configuration, list[Int
     deadline_s = time.monotonic() + _CONNECT_S
     while True:
         said = await introductions(nodes, _STEP_TIMEOUT_MS)
-        found = judge([node.place for node in nodes], said)
+        found = agreed_configuration([node.place for node in nodes], said)
         if all(one is not None for one in said) or time.monotonic() > deadline_s:
             if isinstance(found, Unusable):
                 raise RestoredError(found.reason)

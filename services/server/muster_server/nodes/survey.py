@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from muster_core.position import Position
 from muster_metadata.log.repair import Inspected
 from muster_metadata.nodes.addresses import place_of, split_urls
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, judge, newest_of
+from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration, newest_of
 from muster_metadata.nodes.durability import Weakness, configuration_of, default_user
-from muster_metadata.nodes.durability import judge as judge_durability
+from muster_metadata.nodes.durability import agreed_configuration as judge_durability
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.connection import fields
 from muster_metadata.nodes.node import Node
@@ -126,7 +126,7 @@ async def survey(urls: str) -> Survey:
         node.start()
     try:
         said = await _introductions(nodes)
-        found = judge([place_of(url) for url in addresses], said)
+        found = agreed_configuration([place_of(url) for url in addresses], said)
         configuration = newest_of(said)
         states = [NodeState(node.index, node.place) for node in nodes]
         await asyncio.gather(
