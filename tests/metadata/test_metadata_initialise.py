@@ -8,7 +8,7 @@ from kit.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.nodes.addresses import BadUrlsError, at, place_of, split_urls
-from muster_metadata.nodes.durability import weaknesses_in, weaknesses
+from muster_metadata.nodes.durability import weaknesses, weaknesses_in
 from muster_metadata.nodes.node import Node
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.server import MetadataServer

@@ -48,9 +48,9 @@ def slow_once(node: Node, method: str, ask_s: float = 0.0, answer_s: float = 0.0
     setattr(node, method, once)
 
 
-def slow(lane: NodeConnection, ask_s: float) -> None:
+def slow(connection: NodeConnection, ask_s: float) -> None:
     """All that is sent is slow."""
-    lane.send = delayed(lane.send, ask_s)  # type: ignore[method-assign]
+    connection.send = delayed(connection.send, ask_s)  # type: ignore[method-assign]
 
 
 async def main() -> None:

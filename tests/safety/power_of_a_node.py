@@ -26,8 +26,8 @@ def unreachable(instance: Instance, index: int) -> None:
         return asyncio.get_running_loop().create_future()
 
     node = instance.server.metadata.quorum.nodes[index]
-    for lane in (node.steps, node.bulk):
-        setattr(lane, "send", never)  # noqa: B010
+    for connection in (node.steps, node.bulk):
+        setattr(connection, "send", never)  # noqa: B010
 
 
 async def go_on(cluster: MetadataCluster, writer: Writer) -> None:

@@ -71,7 +71,11 @@ def test_the_doctor_names_group_and_file() -> None:
     answer.faults.add(shard=3, group_id="held", error="KeyError('x')", file="/tmp/a.json", quarantined=True)
     answer.faults.add(shard=3, group_id="once", error="KeyError('y')")
     held, once, failed = judge_faults({"a": answer})
-    assert (held.result, once.result, failed.result) == (CheckResult.FAILED, CheckResult.WARNING, CheckResult.FAILED)
+    assert (held.result, once.result, failed.result) == (
+        CheckResult.FAILED,
+        CheckResult.WARNING,
+        CheckResult.FAILED,
+    )
     assert "/tmp/a.json" in held.detail
     assert "muster groups release" in held.fix
     assert "not kept" in once.detail

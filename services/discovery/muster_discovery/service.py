@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grp
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
-from muster_discovery._checks import check_find, check_topic_name, check_names, check_request_id, check_topic
+from muster_discovery._checks import check_find, check_names, check_request_id, check_topic, check_topic_name
 from muster_discovery._forward import Forwarder, change_id
 from muster_discovery._topics import TopicReads
 

@@ -70,7 +70,9 @@ class Committer:
         for partition, position in offsets.items():
             entry = self._waiting.get(partition)
             if entry is None or entry.token != tokens[partition]:
-                entry = self._waiting[partition] = _PendingCommit(position, tokens[partition], loop.create_future())
+                entry = self._waiting[partition] = _PendingCommit(
+                    position, tokens[partition], loop.create_future()
+                )
                 entry.done.add_done_callback(_seen)
             entry.position = position
             waits.append(entry.done)

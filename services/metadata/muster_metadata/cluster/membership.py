@@ -6,7 +6,13 @@ import structlog
 
 from muster_metadata.log.repair import Repairer
 from muster_metadata.nodes import keys
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration, newest_of
+from muster_metadata.nodes.configuration import (
+    Configuration,
+    Introduction,
+    Unusable,
+    agreed_configuration,
+    newest_of,
+)
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
@@ -106,14 +112,14 @@ class Membership:
 async def reconfigure(node: Node, configuration: Configuration) -> bool:
     """Brings a node of an earlier configuration into this one; whether it is there now."""
     identity = configuration.identity(node.index)
-    reply = await node.table("reconfigure", (keys.NODE,), *_change(identity, str(identity), configuration))
+    reply = await node.table("configure", (keys.NODE,), *_change(identity, str(identity), configuration))
     return reply.done
 
 
 async def retire(node: Node, configuration: Configuration) -> bool:
     """Tells a server that another one took its place in this configuration; whether it knows now."""
     identity = configuration.identity(node.index)
-    reply = await node.table("reconfigure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
+    reply = await node.table("configure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
     return reply.done
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count_status
+from itertools import count
 
 import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2 as pb
 
-from muster_metadata.log.verdicts import count_status as counted
+from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.quorum import Quorum, Replies
@@ -151,7 +151,7 @@ class Servers:
         majority = self._quorum.majority
 
         def decide(replies: Replies, _final: bool) -> bool | None:
-            return counted(replies, Status.OK) >= majority or None
+            return count_status(replies, Status.OK) >= majority or None
 
         found, replies = await self._quorum.ask(lambda node: node.ask("HGETALL", keys.SERVERS), decide)
         if not found:

@@ -83,7 +83,9 @@ class Unusable:
     contradiction: bool = False
 
 
-def agreed_configuration(places: Sequence[str], said: Sequence[Introduction | None]) -> Configuration | Unusable:
+def agreed_configuration(
+    places: Sequence[str], said: Sequence[Introduction | None]
+) -> Configuration | Unusable:
     """The configuration of the log, or why there is none.
 
     A node that is away or empty is no contradiction; one that says to be something else than the address

@@ -105,7 +105,7 @@ class NodeConnection:
 
     def start(self) -> None:
         """Begins to connect in the background."""
-        self._runner = asyncio.create_task(self._run(), name="redis-lane")
+        self._runner = asyncio.create_task(self._run(), name="redis-connection")
 
     async def stop(self) -> None:
         """Ends the connection; what is outstanding is answered LOST."""
@@ -155,7 +155,7 @@ class NodeConnection:
                 await self._carry(connection)
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = _describe(error)
-            except Exception:  # a lane that ended would leave its node alone until the next start
+            except Exception:  # a task that ended would leave its node alone until the next start
                 self.problem = _UNFORESEEN
                 log.exception("node_connection_failed")
             finally:

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
-from muster_metadata.nodes.entries import Entry, arguments
 from muster_metadata.nodes.connection import SYNCED, NodeConnection
+from muster_metadata.nodes.entries import Entry, arguments
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
 from muster_metadata.nodes.scripts import SCRIPTS, Script
@@ -74,22 +74,24 @@ class Node:
         synced = await syncs(self.ask)
         if synced is None:
             return
-        for lane in (self.steps, self.tables, self.bulk):
-            lane.synced = synced
+        for connection in (self.steps, self.tables, self.bulk):
+            connection.synced = synced
 
     def start(self) -> None:
         """Begins to connect in the background."""
-        for lane in (self.steps, self.tables, self.bulk):
-            lane.start()
+        for connection in (self.steps, self.tables, self.bulk):
+            connection.start()
 
     async def stop(self) -> None:
         """Closes the connections."""
-        await asyncio.gather(*(lane.stop() for lane in (self.steps, self.tables, self.bulk)))
+        await asyncio.gather(*(connection.stop() for connection in (self.steps, self.tables, self.bulk)))
 
     async def move(self, place: str) -> None:
         """Goes on with the server at another address: it took the place of this one."""
         self.url, self.place, self.refusal = at(self.url, place), place, None
-        await asyncio.gather(*(lane.move(self.url) for lane in (self.steps, self.tables, self.bulk)))
+        await asyncio.gather(
+            *(connection.move(self.url) for connection in (self.steps, self.tables, self.bulk))
+        )
 
     def belongs_to(
         self,
@@ -145,7 +147,7 @@ class Node:
 
     def _on_log(
         self,
-        lane: NodeConnection,
+        connection: NodeConnection,
         script: Script,
         shard: int,
         epoch: int,
@@ -159,8 +161,8 @@ class Node:
             known = self._all_keys(shard)
             names += tuple(getattr(known, name) for name in _MORE_KEYS[script.name])
         decode = self._wrote if script.name in _WRITING else self._read
-        run = lane.run if vote else ""
-        return lane.send(
+        run = connection.run if vote else ""
+        return connection.send(
             decode, "EVALSHA", script.sha, len(names), *names, self.identity, epoch, nonce, *rest, run
         )
 

@@ -20,7 +20,13 @@ from muster_metadata.log.repair import Inspected, Repairer
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import split_urls
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration, newest_of
+from muster_metadata.nodes.configuration import (
+    Configuration,
+    Introduction,
+    Unusable,
+    agreed_configuration,
+    newest_of,
+)
 from muster_metadata.nodes.entries import genesis
 from muster_metadata.nodes.introductions import introduction
 from muster_metadata.nodes.node import Node
@@ -140,7 +146,9 @@ async def _initialise(
 
 
 def _agree(quorum: Quorum, said: Mapping[Node, Introduction]) -> None:
-    found = agreed_configuration([node.place for node in quorum.nodes], [said.get(node) for node in quorum.nodes])
+    found = agreed_configuration(
+        [node.place for node in quorum.nodes], [said.get(node) for node in quorum.nodes]
+    )
     if isinstance(found, Unusable) and found.contradiction:
         raise InitialiseError(found.reason)
 

@@ -23,9 +23,9 @@ from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.log.verdicts import appended, floor_in
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
+from muster_metadata.nodes.connection import fields
 from muster_metadata.nodes.entries import LogEnd, arguments, chain
 from muster_metadata.nodes.introductions import introductions
-from muster_metadata.nodes.connection import fields
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from muster_server.demo.worker import boot_ms
+from muster_runtime.clock import boot_ms
+
 from muster_server.demo.workload import FULL, Store
 
 _WAIT_MS = 200

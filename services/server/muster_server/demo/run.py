@@ -8,13 +8,14 @@ from pathlib import Path
 
 import muster
 from muster_core.sharding import shard_of
+from muster_runtime.clock import boot_ms
 
 from muster_server.child_process import ChildProcess
 from muster_server.demo.progress import Gate, Progress
 from muster_server.demo.show import Show
-from muster_server.demo.text import count, read_lines
-from muster_server.demo.worker import GRACE_MS, boot_ms
-from muster_server.demo.workload import Store, collect, load
+from muster_server.demo.text import count_words, read_lines
+from muster_server.demo.worker import GRACE_MS
+from muster_server.demo.workload import Store, collect, spread
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.command import show as show_report
@@ -87,7 +88,7 @@ class Demo:
         try:
             await asyncio.gather(self._workload.start(), self._cluster.start())
             self._tell_cluster()
-            sizes = load(self._workload.url, lines, PARTITIONS)
+            sizes = spread(self._workload.url, lines, PARTITIONS)
             progress = Progress(store, sizes)
             async with muster.Cluster(self._cluster.servers) as connection:
                 await self._work(progress, connection)
@@ -279,7 +280,7 @@ class Demo:
     # -- the end ------------------------------------------------------------------------------------
 
     def _compare(self, lines: list[str]) -> bool:
-        alone, together = count(lines), collect(self._workload.url, PARTITIONS)
+        alone, together = count_words(lines), collect(self._workload.url, PARTITIONS)
         if alone == together:
             self._show.say(
                 f"equal: {alone.total()} words, {len(alone)} different ones, as a single process counts them",

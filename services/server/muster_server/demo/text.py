@@ -23,7 +23,7 @@ def words(line: str) -> list[str]:
     return _WORD.findall(line.lower())
 
 
-def count(lines: Iterable[str]) -> Counter[str]:
+def count_words(lines: Iterable[str]) -> Counter[str]:
     """How often each word stands in some lines: the plain count that the fleet's is compared with."""
     total: Counter[str] = Counter()
     for line in lines:

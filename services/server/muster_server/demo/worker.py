@@ -6,12 +6,12 @@ It is what a user of Muster writes: the public API and a function for one partit
 import asyncio
 import logging
 import sys
-import time
 from dataclasses import dataclass
 
 import muster
+from muster_runtime.clock import boot_ms
 
-from muster_server.demo.text import count
+from muster_server.demo.text import count_words
 from muster_server.demo.workload import StaleTokenError, Store
 
 SESSION_TIMEOUT_MS = 6_000
@@ -45,7 +45,7 @@ class Worker:
                     await asyncio.sleep(_IDLE_SECONDS)
                     continue
                 after = position + len(lines)
-                position = await self.store.apply(number, token, position, after, count(lines))
+                position = await self.store.apply(number, token, position, after, count_words(lines))
                 sent_ms = boot_ms()
                 await partition.commit(position)
                 await self._report("commit", partition, position, sent_ms)
@@ -69,12 +69,6 @@ class Worker:
             sent_ms=sent_ms,
             at_ms=boot_ms(),
         )
-
-
-def boot_ms() -> int:
-    """Time that all processes of this machine share, ms."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1_000_000
 
 
 def serve(worker: Worker, servers: str, group: str, topic: str, partitions: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from muster_protos.muster.internal.v1 import coordinator_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
-from muster_server.doctor.findings import Finding, CheckResult
+from muster_server.doctor.findings import CheckResult, Finding
 from muster_server.doctor.processes import Process
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
@@ -241,7 +241,9 @@ def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
         )
     if told and not wrong:
         most_ms = max(abs(ahead) for ahead in told.values())
-        yield Finding("clocks", f"{len(told)} clocks", CheckResult.OK, f"at most {most_ms} ms from this machine's")
+        yield Finding(
+            "clocks", f"{len(told)} clocks", CheckResult.OK, f"at most {most_ms} ms from this machine's"
+        )
     silent = [name for name, ahead in ahead_ms.items() if ahead is None]
     if silent:
         yield Finding(

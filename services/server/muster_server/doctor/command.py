@@ -27,7 +27,7 @@ from rich.text import Text
 
 from muster_server.dev.cluster import Description
 from muster_server.doctor.examination import Patient, examine
-from muster_server.doctor.findings import Finding, CheckResult, healthy
+from muster_server.doctor.findings import CheckResult, Finding, healthy
 from muster_server.nodes.report import tell
 from muster_server.nodes.survey import survey
 
@@ -36,7 +36,12 @@ EXIT_REFUSED = 2
 
 _SERVERS = "MUSTER_SERVERS"
 _DEFAULT_SERVERS = "localhost:7400"
-_STYLES = {CheckResult.OK: "green", CheckResult.WARNING: "yellow", CheckResult.FAILED: "bold red", CheckResult.SKIPPED: "dim"}
+_STYLES = {
+    CheckResult.OK: "green",
+    CheckResult.WARNING: "yellow",
+    CheckResult.FAILED: "bold red",
+    CheckResult.SKIPPED: "dim",
+}
 
 
 def doctor(

@@ -11,7 +11,7 @@ from muster_runtime.rpc.tls import TlsSettings
 
 from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes
-from muster_server.doctor.findings import Finding, CheckResult
+from muster_server.doctor.findings import CheckResult, Finding
 from muster_server.doctor.processes import Asker, Process
 from muster_server.nodes.survey import Survey
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA

@@ -9,7 +9,7 @@ from muster_core.position import NOWHERE, Position
 from muster_metadata.nodes.problem import ProblemKind
 from muster_protos.muster.internal.v1 import metadata_pb2
 
-from muster_server.doctor.findings import Finding, CheckResult
+from muster_server.doctor.findings import CheckResult, Finding
 from muster_server.nodes.survey import NodeState, Survey, survey
 
 Ends: TypeAlias = Mapping[int, Mapping[int, Position]]

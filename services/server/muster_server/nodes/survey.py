@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from muster_core.position import Position
 from muster_metadata.log.repair import Inspected
 from muster_metadata.nodes.addresses import place_of, split_urls
-from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration, newest_of
-from muster_metadata.nodes.durability import Weakness, configuration_of, default_user
-from muster_metadata.nodes.durability import agreed_configuration as judge_durability
-from muster_metadata.nodes.introductions import introductions
+from muster_metadata.nodes.configuration import (
+    Configuration,
+    Introduction,
+    Unusable,
+    agreed_configuration,
+    newest_of,
+)
 from muster_metadata.nodes.connection import fields
+from muster_metadata.nodes.durability import Weakness, configuration_of, default_user, weaknesses_in
+from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import (
     LOADING,
@@ -198,7 +203,7 @@ async def _configured(node: Node, state: NodeState) -> None:
     if found:
         state.persistence = found["appendfsync"] if found["appendonly"] == "yes" else "off"
         state.eviction = found["maxmemory-policy"]
-        state.weaknesses += judge_durability(found)
+        state.weaknesses += weaknesses_in(found)
     else:
         state.weaknesses.append(_UNREADABLE)
     state.weaknesses += await default_user(node)
