@@ -13,7 +13,7 @@ from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
-from muster._session.sessions import Spells
+from muster._session.sessions import ExpiringAddresses
 from muster_protos.muster.v1 import common_pb2 as common
 from muster_protos.muster.v1 import session_pb2 as session
 
@@ -320,11 +320,11 @@ async def test_a_commit_is_not_repeated_once_its_member_has_another_seat(world: 
 
 
 async def test_addresses_are_forgotten_when_nothing_holds_for_them_any_more(world: World) -> None:
-    spells = Spells()
+    addresses = ExpiringAddresses()
     for number in range(1_000):
-        spells.begin(f"10.0.0.{number}:7410", 60_000)
-    assert spells.holds("10.0.0.7:7410")
+        addresses.add(f"10.0.0.{number}:7410", 60_000)
+    assert addresses.holds("10.0.0.7:7410")
     world.slept_ms += 60_000
-    assert not spells.holds("10.0.0.7:7410")
-    spells.begin("10.0.1.1:7410", 60_000)
-    assert len(spells) == 1
+    assert not addresses.holds("10.0.0.7:7410")
+    addresses.add("10.0.1.1:7410", 60_000)
+    assert len(addresses) == 1

@@ -10,8 +10,7 @@
     muster.run(work, group="crawlers", topic="sites", partitions=12)
 
 `run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
-callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` are the ways of sharing
-out.
+callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors.
 """
 
 import importlib
@@ -101,8 +100,8 @@ _MODULES = {
     "_standing": ("MemberState",),
     "_values": ("Committed", "Topic", "TopicPartition"),
 }
-"""Where each name comes from. A module is read when its first name is asked for: reading all takes a third of
-a second, in which a command that is interrupted would end with a traceback of Python's."""
+"""Where each name comes from. A module is imported when its first name is used: importing all of them takes a
+third of a second, in which an interrupted command would end with a traceback."""
 
 if not typing.TYPE_CHECKING:  # or every name would be known to type checkers
 

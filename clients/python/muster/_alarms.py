@@ -1,6 +1,6 @@
-"""Alarms on the boot clock, for what a timer of asyncio is too late for after a sleep.
+"""Alarms on the boot clock.
 
-The clock of asyncio stands still while the machine sleeps, so its timers come late by as long as that was.
+The clock of asyncio stops while the machine sleeps, so its timers fire late by the length of the sleep.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 from muster._clock import boot_ms
 
 LOOK_MS = 200
-"""How often the boot clock is read while an alarm is set: after a sleep an alarm is at most so late."""
+"""How often the boot clock is read while an alarm is set, and so how late an alarm may be after a sleep."""
 
 
 class Alarms:
-    """The alarms of one event loop, on one timer of it."""
+    """The alarms of one event loop; they share one of its timers."""
 
     def __init__(self) -> None:
         self._set: dict[object, tuple[int, Callable[[], None]]] = {}
@@ -23,7 +23,10 @@ class Alarms:
 
     @contextmanager
     def at(self, due_ms: int, ring: Callable[[], None]) -> Iterator[None]:
-        """Within it `ring` is called, once, when the boot clock has reached `due_ms`; never at once."""
+        """Calls `ring` once when the boot clock has reached `due_ms`, unless the context has ended before.
+
+        `ring` is never called from `at` itself, even if `due_ms` has passed.
+        """
         key = object()
         self._set[key] = (due_ms, ring)
         self._look_by(due_ms)
@@ -34,7 +37,11 @@ class Alarms:
 
     @asynccontextmanager
     async def deadline(self, due_ms: int) -> AsyncIterator[None]:
-        """Like `asyncio.timeout_at`, by the boot clock."""
+        """Like `asyncio.timeout_at`, on the boot clock.
+
+        Raises:
+            TimeoutError: `due_ms` was reached.
+        """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
             with self.at(due_ms, lambda: limit.reschedule(loop.time())):

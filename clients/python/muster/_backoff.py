@@ -12,7 +12,7 @@ class Backoff:
     """100 ms, doubling to 1,000 ms, each ±20 %. The first retry after a broken connection is immediate.
 
     Args:
-        steady: so many pauses of 100 ms come before the doubling begins.
+        steady: how many pauses of 100 ms come before the doubling.
     """
 
     def __init__(self, steady: int = 0) -> None:
@@ -37,5 +37,5 @@ class Backoff:
         return wait_ms
 
     async def pause(self, *, connection_broken: bool = False) -> None:
-        """Waits that long."""
+        """Waits before the next attempt."""
         await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)

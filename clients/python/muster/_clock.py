@@ -6,5 +6,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_ms() -> int:
-    """Milliseconds since the machine started, counting the time it was asleep where the system tells."""
+    """Milliseconds since boot; the time asleep counts where the system has a clock for that."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000

@@ -10,35 +10,35 @@ from muster.assignors import RANGE, Assignor, resolve
 
 LONGEST_TIMEOUT_MS = 1_800_000
 DISCONNECT_GRACE_MS = 3_000
-"""Of a dynamic member that does not say another."""
+"""Default of a dynamic member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """How a member takes part. All times in ms; every value is checked when the object is made.
+    """Settings of a member. All times in ms; every value is checked when the object is made.
 
     Attributes:
         group_instance_id: makes the member static (KIP-345): it keeps its partitions over a restart that is
             shorter than the session time-out, and does not leave the group when it is closed. Empty: dynamic.
         client_id: name of the program; starts the member id that the coordinator makes.
-        rack_id: where the member runs, for assignors that care. Empty: not told.
+        rack_id: where the member runs, for assignors that use it. Empty: unknown.
         session_timeout_ms: how long the member may be silent before its partitions go to others.
         session: keep one stream open to each coordinator, shared by all members of a `Cluster`; False: make
             unary calls of everything, as with a server that has no streams.
-        beat_interval_ms: how often such a stream says that its members live; at most a third of
-            `disconnect_grace_ms`. The shortest of a stream's members counts, and a session below three beats
-            makes them more frequent.
+        beat_interval_ms: time between two beats on such a stream; at most a third of `disconnect_grace_ms`.
+            A stream beats at the shortest interval of its members, and at least three times per session
+            time-out.
         disconnect_grace_ms: how long the member may be away after its stream broke, e.g. because its process
-            was killed, before its partitions go to others. 0: its whole session. None: 3,000, and 0 for a
-            static member, which is one so that a restart moves nothing. Reads as what it came to.
-        heartbeat_interval_ms: without a stream, how often it says that it lives; at most a third of the
-            session is wise.
-        rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again. Below
-            the session time-out it also limits how long the member works on when nothing is heard: the group
-            may have gone on without it.
+            was killed, before its partitions go to others. 0: its session time-out. None: 3,000, or 0 for a
+            static member, whose restart is to move nothing; the attribute then has that value.
+        heartbeat_interval_ms: time between two Heartbeat calls, without a stream; best at most a third of
+            the session time-out.
+        rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again. If
+            shorter than the session time-out, it also limits how long the member works on without an answer
+            of a coordinator: the group may have gone on without it.
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
-        topic_refresh_interval_ms: how often a leader looks whether its topics changed.
-        assignors: how partitions are shared out, preferred first; the group uses one that all members have.
+        topic_refresh_interval_ms: how often a leader checks whether its topics changed.
+        assignors: how partitions are assigned, preferred first; the group uses one that all members have.
     """
 
     group_instance_id: str = ""
@@ -87,20 +87,20 @@ class MemberConfig:
 
     @property
     def grace_ms(self) -> int:
-        """`disconnect_grace_ms` if there are streams to break, else 0."""
+        """`disconnect_grace_ms` with a session stream, 0 without one."""
         return (self.disconnect_grace_ms or 0) if self.session else 0
 
     @property
     def resolved_assignors(self) -> tuple[Assignor, ...]:
-        """`assignors`, names replaced by what they stand for."""
+        """`assignors`, with names replaced by the assignors of that name."""
         return resolve(self.assignors)
 
 
 def check_group_id(group_id: str) -> str:
-    """The group id if it is acceptable.
+    """Checks a group id and returns it.
 
     Raises:
-        SettingsError: it is empty or too long, or no text.
+        SettingsError: it is empty, too long, or not valid UTF-8.
     """
     if not group_id:
         raise SettingsError("group_id", "must not be empty")
@@ -108,10 +108,10 @@ def check_group_id(group_id: str) -> str:
 
 
 def check_name(what: str, name: str) -> str:
-    """A topic name or static id if it is acceptable.
+    """Checks a topic name or static id and returns it.
 
     Raises:
-        SettingsError: it breaks the rules for such names.
+        SettingsError: it breaks `NAME_RULE`.
     """
     if not limits.is_name(name):
         raise SettingsError(what, f"{name!r}: must be {limits.NAME_RULE}")
@@ -119,10 +119,10 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """Topic names, each once and in order.
+    """Checks topic names and returns them, each once and in order.
 
     Raises:
-        SettingsError: there is none, or one is not a topic name.
+        SettingsError: there is none, or one breaks `NAME_RULE`.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -131,7 +131,7 @@ def check_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_partitions(partitions: int) -> int:
-    """A partition count if it is acceptable.
+    """Checks a partition count and returns it.
 
     Raises:
         SettingsError: it is out of bounds.

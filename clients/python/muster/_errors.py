@@ -28,7 +28,7 @@ class ClusterUnavailable(MusterError):
 
 
 class RequestRefused(MusterError):
-    """A server refused a request before the group protocol saw it (bad value, no permission, ...).
+    """A server refused a request before the group protocol handled it (bad value, no permission, ...).
 
     Attributes:
         status: name of the gRPC status, e.g. `INVALID_ARGUMENT`.
@@ -88,13 +88,13 @@ class FencedInstance(GroupError):
 
 
 class CommitFailed(MusterError):
-    """The member does not own the partitions (any more), so the commit was not accepted.
+    """The member does not (or no longer) own the partitions, so the commit was not accepted.
 
-    Whoever owns them now goes on from what was committed before. If the connection was lost while the
-    commit was on its way, it may still have been stored.
+    Their new owner goes on from what was committed before. If the connection was lost while the commit was
+    in flight, it may still have been stored.
 
     Attributes:
-        partitions: the partitions of the commit that this is about.
+        partitions: those of the commit's partitions that are not owned.
     """
 
     def __init__(self, partitions: Iterable[TopicPartition], why: str) -> None:
@@ -104,7 +104,7 @@ class CommitFailed(MusterError):
 
 
 class CommitRejected(MusterError):
-    """A commit was refused for what it contains; the partition is still owned.
+    """The offset or metadata of a commit is not acceptable; the partition is still owned.
 
     Attributes:
         partition: the partition.
@@ -157,7 +157,7 @@ class WorkFailed(MusterError):
 
 
 class MemberClosed(MusterError):
-    """The member has been closed, or was not started: it owns nothing and cannot commit."""
+    """The member has been closed, or was not started, or was started twice."""
 
 
 def code_name(code: int) -> str:
@@ -189,7 +189,7 @@ _ADVICE: dict[int, str] = {
 
 
 def group_error(group_id: str, code: int, message: str) -> GroupError:
-    """The error for a code that ends a call for good."""
+    """The exception for an error code that no retry can mend."""
     name = code_name(code)
     detail = f": {message}" if message else ""
     advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""

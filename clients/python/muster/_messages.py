@@ -1,4 +1,4 @@
-"""The published subscription and assignment messages, between bytes and values."""
+"""Encodes and decodes subscriptions and assignments, whose messages are public."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ PROTOCOL_TYPE = "consumer"
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Numbers by topic, both in order."""
+    """Partition numbers by topic, both in order."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(set(partitions)):
         by_topic[topic].append(number)
@@ -22,7 +22,7 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]
 
 
 def to_messages(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
-    """The wire form of some partitions."""
+    """Partitions as messages, one for each topic."""
     return [
         common_pb2.TopicPartitions(topic=topic, partitions=numbers)
         for topic, numbers in group_by_topic(partitions).items()
@@ -30,7 +30,7 @@ def to_messages(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPa
 
 
 def from_messages(messages: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
-    """The partitions of their wire form."""
+    """The partitions in some messages."""
     return tuple(TopicPartition(entry.topic, number) for entry in messages for number in entry.partitions)
 
 
@@ -42,7 +42,7 @@ def encode_subscription(
     generation: int,
     rack_id: str,
 ) -> bytes:
-    """What a member wants and has."""
+    """The subscription of a member: the topics it wants and the partitions it owned."""
     message = common_pb2.Subscription(
         version=VERSION,
         topics=sorted(set(topics)),
@@ -55,7 +55,7 @@ def encode_subscription(
 
 
 def decode_member(member: coordinator_pb2.JoinGroupResponse.Member) -> MemberSnapshot | None:
-    """A member as its own subscription describes it; None: the bytes are foreign."""
+    """A member as its subscription describes it; None if the bytes are not a subscription of this version."""
     message = common_pb2.Subscription()
     try:
         message.ParseFromString(member.metadata)
@@ -76,13 +76,13 @@ def decode_member(member: coordinator_pb2.JoinGroupResponse.Member) -> MemberSna
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member is to work on."""
+    """The assignment of a member."""
     message = common_pb2.Assignment(version=VERSION, partitions=to_messages(partitions))
     return message.SerializeToString(deterministic=True)
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """The partitions of an assignment, none for no bytes; None: the bytes are foreign."""
+    """The partitions of an assignment, none for no bytes; None if it is not one of this version."""
     if not data:
         return ()
     message = common_pb2.Assignment()

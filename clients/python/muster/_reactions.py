@@ -1,14 +1,14 @@
-"""What the client does about each outcome of each call (conformance list, section 2.2)."""
+"""How the client reacts to each outcome of each call (conformance list, section 2.2)."""
 
 from enum import Enum
 
 from muster_protos.muster.v1 import common_pb2 as pb
 
 CONNECTION_LOST = -1_000
-"""Stands beside the error codes for "no answer": the outcome is not known."""
+"""Used like an error code where no answer came: the outcome is unknown."""
 
 OVERLOADED = -1_001
-"""Stands beside the error codes for "over a limit, come back later"."""
+"""Used like an error code where the server is over a limit: try again later."""
 
 
 class Call(Enum):
@@ -26,12 +26,12 @@ class Reaction(Enum):
 
     DONE = "use the answer"
     RETRY = "back off, repeat the call at the same coordinator"
-    REDISCOVER = "look the coordinator up, back off, repeat the call; the membership stands"
+    REDISCOVER = "look the coordinator up, back off, repeat the call; the membership lasts"
     TAKE_ID = "join again with the member id of the answer"
     REJOIN = "join again with member id and generation; give partitions up in order"
     REJOIN_KEEP_ID = "join again with the member id, without a generation; partitions are lost"
     REJOIN_RESET_ID = "join again as a new member; partitions are lost"
-    RAISE = "tell the caller; the membership stands"
+    RAISE = "raise an error; the membership lasts"
     FATAL = "the member stops"
 
 
@@ -72,5 +72,5 @@ _OTHERWISE = {Call.FETCH: _R.RAISE}
 
 
 def reaction_to(call: Call, code: int) -> Reaction:
-    """The reaction to an error code; a code that the table does not name is fatal (a fetch: raised)."""
+    """The reaction to an error code. A code that is not in the table is fatal; of a fetch it is raised."""
     return TABLE[call].get(code, _OTHERWISE.get(call, _R.FATAL))

@@ -1,4 +1,4 @@
-"""The shortest way in: a function, a group, a topic."""
+"""`run` and `arun`: a function, a group and a topic is all they need."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
 from muster._member.member import Member, MemberSettings
-from muster._member.work import Crew, Work
+from muster._member.work import Work, WorkRunner
 from muster._values import TopicPartition
 
 
@@ -24,18 +24,18 @@ def run(
     servers: str | Sequence[str] | None = None,
     **settings: Unpack[MemberSettings],
 ) -> None:
-    """Works on a share of a topic until the program is told to stop (SIGINT or SIGTERM).
+    """Works on a share of a topic's partitions until SIGINT or SIGTERM.
 
-    `work` is called once for each partition that this process owns, and again when it gets it anew. An
-    `async def` runs as a task that is cancelled when the partition is lost; a plain `def` runs in a thread,
-    gets a `BlockingPartition` and is asked to stop by `is_ending`. On a signal all work ends, commits are
-    finished and the group is left, so that the others take over at once; a second signal does not wait.
-    Signals are heeded in the main thread only.
+    `work` is called once for each partition that this process owns, and again if the process gets the
+    partition again later. An `async def` runs as a task, which is cancelled when the partition is lost. A
+    plain `def` runs in a thread and gets a `BlockingPartition`, whose `is_ending` asks it to stop. On a
+    signal all work ends, commits are finished and the process leaves the group, so that the others take over
+    at once; a second signal ends the process without waiting. Signals are handled in the main thread only.
 
     Args:
-        work: the function; it may return early, then the partition stays owned and idle.
+        work: the function. If it returns early, the partition stays owned and idle.
         group: processes with the same group share the partitions.
-        topic: created if it is absent.
+        topic: created if it does not exist.
         partitions: how many partitions the topic has.
         servers: see `Cluster`.
         settings: see `MemberConfig`.
@@ -75,20 +75,20 @@ async def arun(
     stop: asyncio.Event | None = None,
     **settings: Unpack[MemberSettings],
 ) -> None:
-    """`run` for those who have an event loop; it ends when `stop` is set or it is cancelled."""
+    """`run` for programs with an event loop of their own; ends when `stop` is set or it is cancelled."""
     check_group_id(group)
     check_name("topic", topic)
     check_partitions(partitions)
-    crew = Crew(work)
+    runner = WorkRunner(work)
 
     def assigned(owned: tuple[TopicPartition, ...]) -> None:
-        crew.start(member, owned)
+        runner.start(member, owned)
 
     async def revoked(_owned: tuple[TopicPartition, ...]) -> None:
-        await crew.end_and_wait()
+        await runner.end_and_wait()
 
     def lost(_owned: tuple[TopicPartition, ...]) -> None:
-        crew.end()
+        runner.end()
 
     async with Cluster(servers) as cluster:
         member = Member(
@@ -106,16 +106,16 @@ async def arun(
             return
         await member.start()
         try:
-            await _first(member.wait(), stopping, crew.failed)
+            await _first(member.wait(), stopping, runner.failed)
         finally:
-            await member.close("the work failed" if crew.failure else "the program stopped")
-            await crew.end_and_wait()
-    if crew.failure is not None:
-        raise crew.failure
+            await member.close("the work failed" if runner.failure else "the program stopped")
+            await runner.end_and_wait()
+    if runner.failure is not None:
+        raise runner.failure
 
 
 async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:
-    """Waits for a coroutine or an event; the coroutine's exception is raised."""
+    """Waits for a coroutine or an event, whichever comes first; raises the coroutine's exception."""
     task = asyncio.ensure_future(main)
     watches = [asyncio.ensure_future(event.wait()) for event in events]
     try:
@@ -130,7 +130,7 @@ async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> N
 
 @contextlib.contextmanager
 def _early_signals() -> Iterator[list[int]]:
-    """Gives the SIGINT or SIGTERM that came before the loop heeds them; a second one does not wait."""
+    """Collects a SIGINT or SIGTERM that comes before the loop handles them; a second one ends the process."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came
@@ -151,7 +151,7 @@ def _early_signals() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets `stop`, the second cancels the task; afterwards all is as before."""
+    """The first SIGINT or SIGTERM sets `stop`, the second cancels the task; restores handlers at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Where a member stands: its seat, what it owns, until when, and what it has to do next."""
+"""The state that the parts of a member share: its seat, what it owns, its deadline, its next step."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A place in the group. Answers to calls made from another seat are dropped (KAFKA-9823).
+    """A member id and a generation. Answers to calls made from another seat are dropped (KAFKA-9823).
 
     Attributes:
-        member_id: empty until the coordinator gave one.
-        generation: -1 until a join was answered.
+        member_id: empty until the coordinator has assigned one.
+        generation: -1 until a join has been answered.
     """
 
     member_id: str = ""
@@ -37,18 +37,19 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What was heard about a membership: the answer to a beat, or news that the server pushed.
+    """News of a membership: the answer to a beat, or what the server pushed.
 
     Attributes:
         seat: the membership.
-        code: NONE, or what has to be done about it, as error codes say it.
-        sent_ms: boot time at which the beat that this answers was sent; 0: it answers none.
-        cause: why the group rebalances, where the server said so.
+        code: an error code; NONE: all is well.
+        sent_ms: boot time at which the answered beat was sent; 0: no beat was answered.
+        cause: why the group rebalances, if the server said so.
         message: explanation for people.
         repeat: the beat did not count and is to be repeated.
         hurry: it may be repeated at once.
-        on_stream: the membership hangs on a session stream; False: on calls of its own.
-        unsure: the coordinator is not sure of its lease; nobody has the partitions while the session lasts.
+        on_stream: the membership is kept alive on a session stream; False: by calls of its own.
+        unsure: the coordinator is unsure of its lease; nobody else gets the partitions while the session
+            lasts.
     """
 
     seat: Seat
@@ -63,32 +64,33 @@ class Pulse:
 
 
 _RATES = 1_000
-"""The clocks of two machines differ by less than one part in so many."""
+"""The rates of two machines' clocks differ by less than one part in this many."""
 
 
 class Life:
     """A member's own deadline, counted from when its last acknowledged beat was *sent*.
 
-    It is a session time-out away; on a stream it is the disconnect grace, where that is set and shorter. The
-    server counts the session from when it received that beat and the grace from when the stream broke, and
-    both are later: so the member always stops first. Where its coordinator said that it is not sure of its
-    lease, the session counts until a beat is acknowledged again.
+    The deadline is a session time-out away; on a stream it is the disconnect grace, if set and shorter. The
+    server counts the session from when it received that beat and the grace from when the stream broke. Both
+    are later, so the member always stops first. After the coordinator said that it is unsure of its lease,
+    the session counts until a beat is acknowledged again.
 
-    A join phase goes on without the member when it has lasted for a rebalance time-out, whether the member
-    has heard of it or not. So a life ends that long after the last beat, or SyncGroup, was sent that was
-    answered before any join phase had begun. Only a member with a grace that heard `unsure` is waited for.
+    A join phase that has lasted for a rebalance time-out goes on without the member, even if the member does
+    not know of it. So a life also ends a rebalance time-out after the sending of the last beat or SyncGroup
+    that was answered before any join phase had begun. Only a member with a grace that got `unsure` is waited
+    for.
 
-    Clocks run at rates that differ: a thousandth is taken off, for a machine whose clock is the slower one.
+    Clocks run at different rates: a thousandth is subtracted, in case this machine's clock is the slower one.
 
     Args:
         session_timeout_ms: how long the member may be silent.
-        disconnect_grace_ms: the same after its stream broke; 0: its session.
-        rebalance_timeout_ms: how long a join phase waits for it; 0: its session.
+        disconnect_grace_ms: how long it may be silent after its stream broke; 0: the session time-out.
+        rebalance_timeout_ms: how long a join phase waits for it; 0: the session time-out.
 
     Attributes:
-        on_stream: whether the grace counts. At first it does: a server may know of a stream before the
-            member knows that it does.
-        rebalancing: the member has heard of a join phase.
+        on_stream: whether the grace counts. At first it does: the server may know of a stream before the
+            member does.
+        rebalancing: whether the member knows of a join phase.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Life:
 
     @property
     def span_ms(self) -> int:
-        """How long a beat counts."""
+        """How long a beat counts, ms."""
         if self._extended:
             return self._extended_ms
         return self._on_stream_ms if self.on_stream else self._session_ms
@@ -125,37 +127,37 @@ class Life:
         return 0 if self._settled_ms is None else min(ends_ms, self._settled_ms + self._rebalance_ms)
 
     def renew(self, sent_ms: int) -> None:
-        """A beat that was sent then was acknowledged."""
+        """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
         self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
         if not self.rebalancing:
             self.settle(sent_ms)
 
     def settle(self, sent_ms: int) -> None:
-        """What was sent then was answered while no join phase ran."""
+        """Counts a call that was sent at `sent_ms` and answered while no join phase ran."""
         self._settled_ms = max(self._settled_ms or sent_ms, sent_ms)
 
     def restart(self) -> None:
-        """A new seat: it lives from its own first acknowledged beat on. Nothing else counts.
+        """Begins the life of a new seat, which counts from its own first acknowledged beat.
 
-        Not the answer to JoinGroup, which may have been on its way for long, nor that to SyncGroup: the
-        server does not prolong the session for it (conformance SG-18).
+        The answer to JoinGroup does not count, since it may have been on its way for long, nor that to
+        SyncGroup: the server does not prolong the session for it (conformance SG-18).
         """
         self._extended = self.rebalancing = False
         self._acknowledged_ms = self._settled_ms = None
 
     def extend(self, now_ms: int) -> None:
-        """The coordinator is not sure: the session counts, unless the life is over."""
+        """Lets the whole session count, unless the life is over: the coordinator is unsure of its lease."""
         if self.remaining_ms(now_ms):
             self._extended = True
 
     def remaining_ms(self, now_ms: int) -> int:
-        """Time left, 0 or more."""
+        """Time left, 0 or more, ms."""
         return max(0, self.ends_at_ms - now_ms)
 
 
 def _on_any_clock(time_ms: int) -> int:
-    """What of a time has passed on any machine before all of it has passed on another one."""
+    """The part of a time that has passed on every machine before all of it has passed on any."""
     return time_ms - time_ms // _RATES
 
 
@@ -164,12 +166,12 @@ _SEVERITY = (Reaction.REJOIN, Reaction.REJOIN_KEEP_ID, Reaction.REJOIN_RESET_ID,
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the member has to do with its membership.
+    """What the member has to do about its membership.
 
     Attributes:
         reaction: REJOIN, REJOIN_KEEP_ID, REJOIN_RESET_ID or FATAL.
-        code: the error code that asked for it; 0: the member itself.
-        why: words, also sent as the reason of the next join.
+        code: the error code that asked for it; 0: the member asked itself.
+        why: for people; also sent as the reason of the next join.
     """
 
     reaction: Reaction
@@ -184,20 +186,20 @@ class Order:
 
 @dataclass(slots=True)
 class Standing:
-    """Shared by the parts of a member; all of them run in one event loop.
+    """The state that the parts of a member share; all of them run in one event loop.
 
     Attributes:
         life: the member's own deadline.
-        seat: its place in the group.
+        seat: its current member id and generation.
         state: see `MemberState`.
-        owned: partitions and their tokens, as the coordinator gave them.
-        holding: the callbacks know that `owned` is ours: assigned, and not revoked or lost since. Whether it
-            still is, `alive` says too: a member that was asleep may not have been told yet.
-        joining: a JoinGroup is under way; its answer decides, not what else is heard.
-        order: what has to be done next, None: nothing.
-        cause: why the last rebalance took place, where the server said so.
-        closing: why the owner wants it closed, None: it does not.
-        news: set whenever something of the above changed.
+        owned: partitions and their tokens, as the coordinator assigned them.
+        holding: `on_partitions_assigned` was called for `owned`, and neither `revoked` nor `lost` since. A
+            member that was asleep may hold partitions and not be `alive`.
+        joining: a JoinGroup is under way; its answer decides, and other news is ignored.
+        order: what has to be done next; None: nothing.
+        cause: why the last rebalance took place, if the server said so.
+        closing: why the member is to be closed; None: it is not.
+        news: set whenever one of the above changed.
     """
 
     life: Life
@@ -213,12 +215,12 @@ class Standing:
 
     @property
     def alive(self) -> bool:
-        """Whether the member's life lasts, at this moment."""
+        """Whether the member's life has not ended."""
         return self.life.remaining_ms(boot_ms()) > 0
 
     @property
     def holds(self) -> bool:
-        """Whether what is `owned` is the member's, at this moment."""
+        """Whether the member has what is `owned`, at this moment."""
         return self.holding and self.alive
 
     def owns(self, partition: TopicPartition, token: str) -> bool:
@@ -226,11 +228,11 @@ class Standing:
         return self.owned.get(partition) == token and self.holds
 
     def hear(self, pulse: Pulse) -> None:
-        """Takes in what a beat brought.
+        """Updates the state with the news of a beat.
 
-        An acknowledged beat of a member that holds its partitions is no news: whoever waits for the end of
-        the life looks again when that would have come. So a thousand beats wake nobody, but for the one that
-        makes the end come earlier: the first after `unsure`.
+        An acknowledged beat of a member that holds its partitions does not set `news`: whoever waits for the
+        end of the life checks again when it would have come. Only a beat that makes the end come earlier
+        does, which is the first one after `unsure`.
         """
         if pulse.seat != self.seat:
             return
@@ -254,9 +256,9 @@ class Standing:
             self.news.set()
 
     def react(self, call: Call, code: int, seat: Seat, why: str) -> Reaction:
-        """Notes what an outcome asks for and gives the reaction.
+        """Stores the order that an outcome of a call asks for, and returns the reaction.
 
-        Nothing is noted for another seat than the present one, or while a join is under way.
+        Nothing is stored for a seat other than the current one, or while a join is under way.
         """
         reaction = reaction_to(call, code)
         if reaction in _SEVERITY and seat == self.seat and not self.joining:
@@ -264,18 +266,18 @@ class Standing:
         return reaction
 
     def demand(self, order: Order) -> None:
-        """Notes an order unless a more severe one is there already."""
+        """Stores an order, unless one that is at least as severe is stored."""
         if self.order is None or _SEVERITY.index(order.reaction) > _SEVERITY.index(self.order.reaction):
             self.order = order
             self.news.set()
 
     def take_order(self) -> Order | None:
-        """The order, which is then no longer noted."""
+        """Returns the stored order, if any, and clears it."""
         order, self.order = self.order, None
         return order
 
     def leave_seat(self, order: Order) -> None:
-        """Changes the seat as the order says."""
+        """Gives up everything owned and changes the seat as the order says."""
         self.owned = {}
         self.holding = False
         if order.reaction is Reaction.REJOIN_RESET_ID:

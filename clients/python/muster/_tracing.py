@@ -1,7 +1,7 @@
 """Spans of the calls and their context on the wire, for programs that use OpenTelemetry.
 
-Nothing is imported: where the program has loaded `opentelemetry.trace`, its tracer is used; elsewhere all of
-this does nothing. What becomes of the spans is the program's affair.
+Nothing is imported: if the program has loaded `opentelemetry.trace`, its tracer is used; otherwise all of
+this does nothing. Where the spans go is the program's choice.
 """
 
 import sys
@@ -14,7 +14,7 @@ TRACEPARENT = "traceparent"
 
 
 def traceparent() -> str:
-    """The context of the present span as it is sent; empty: there is none."""
+    """The current span's context in the format of the W3C; empty if there is no span."""
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:
         return ""
@@ -25,21 +25,21 @@ def traceparent() -> str:
 
 
 def metadata() -> tuple[tuple[str, str], ...] | None:
-    """The current span's context as metadata of a unary call; None: there is no span."""
+    """The current span's context as metadata of a unary call; None if there is no span."""
     text = traceparent()
     return ((TRACEPARENT, text),) if text else None
 
 
 @contextmanager
 def span(name: str, group_id: str) -> Iterator[None]:
-    """What is done within is a span of the program's trace.
+    """Makes the enclosed code a span of the program's trace.
 
-    What a member does by itself long after it was started is no part of what it was started in: where that
-    span has ended, a trace of its own begins, with a link to it.
+    A member works long after the span in which it was started has ended: it then begins a trace of its own,
+    with a link to that span.
 
     Args:
-        name: what is done.
-        group_id: the group that it is about.
+        name: of the span.
+        group_id: an attribute of the span.
     """
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:

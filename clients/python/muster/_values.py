@@ -1,4 +1,4 @@
-"""Small values that the whole client shares."""
+"""Values that the whole client uses."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Committed(NamedTuple):
 
     Attributes:
         offset: the position to go on from, 0 or more.
-        metadata: the text that was stored with it.
+        metadata: text stored with it.
     """
 
     offset: int

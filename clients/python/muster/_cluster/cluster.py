@@ -1,4 +1,4 @@
-"""A connection to a cluster: topics, groups, and the ground on which members stand."""
+"""A connection to a cluster: topics, groups, and what members share."""
 
 import asyncio
 import uuid
@@ -47,17 +47,16 @@ _UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
 class Cluster:
     """A connection to a cluster. Use it as an async context manager, or call `close`.
 
-    Members of one process share a cluster, and with it its connections: one session stream per
-    coordinator keeps all of them alive. It belongs to the event loop in which
-    it is first used.
+    Members of one process share a cluster and its connections: one session stream per coordinator keeps all
+    of them alive. It belongs to the event loop in which it is first used.
 
     Args:
         servers: discovery addresses, `host:port` with commas between or a list. None: the environment
             variable MUSTER_SERVERS, else `localhost:7400`.
-        timeout_ms: how long a call of this class goes on trying before it raises `ClusterUnavailable`.
+        timeout_ms: how long a call of this class tries before it raises `ClusterUnavailable`.
         credentials: TLS credentials; None: plain text.
-        connect: makes the gRPC channel to an address itself, e.g. with options or interceptors of its own;
-            then `credentials` are not used. It must not repeat calls.
+        connect: makes the gRPC channel to an address, e.g. with options or interceptors of your own;
+            `credentials` are then not used. The channel must not retry calls.
 
     Raises:
         SettingsError: an address cannot be read.
@@ -88,12 +87,12 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Closes all connections. Members must be closed before."""
+        """Closes all connections. Close the members first."""
         await self._sessions.close()
         await self._channels.close()
 
     def link(self, group_id: str, *, session: bool = False) -> GroupLink:
-        """A way to the coordinator of a group; members take the stream that they share."""
+        """A link to the coordinator of a group: on the shared session stream, or by unary calls."""
         return GroupLink(group_id, self._discovery, self._sessions if session else self._unary)
 
     async def describe(self) -> discovery_pb2.Cluster:
@@ -109,7 +108,7 @@ class Cluster:
     # Topics
 
     async def topics(self, names: Iterable[str] = ()) -> list[Topic]:
-        """Topics by name; without names all of them. One that does not exist is missing."""
+        """Topics by name, or all topics without names. A topic that does not exist is missing."""
         answer = await self._discovery.ask(
             "ListTopics",
             discovery_pb2.ListTopicsRequest(names=names),
@@ -119,7 +118,7 @@ class Cluster:
         return [Topic(topic.name, topic.partitions) for topic in answer.topics]
 
     async def ensure_topic(self, name: str, partitions: int) -> Topic:
-        """Creates a topic if it is absent. Where it is there already nothing is written.
+        """Creates a topic if it does not exist; writes nothing if it does.
 
         Raises:
             PartitionCountMismatch: it exists with another number of partitions.
@@ -177,7 +176,7 @@ class Cluster:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
 
     async def _change(self, method: str, request: _ChangeRequest, response_type: type[_Change]) -> _Change:
-        """Repeats a change until its outcome is known; it has an id, and is carried out once."""
+        """Repeats a change until its outcome is known; it has an id, by which it is carried out once."""
         request.request_id = uuid.uuid4().hex
         ends_at_ms = boot_ms() + self.timeout_ms
         backoff = Backoff()
@@ -198,7 +197,7 @@ class Cluster:
     # Groups
 
     async def list_groups(self, states: Iterable[str] = ()) -> list[pb.ListGroupsResponse.Group]:
-        """Groups of all coordinators, by id; `states` (`Stable`, `Empty`, ...) narrows them down."""
+        """Groups of all coordinators, by id; with `states` (`Stable`, `Empty`, ...) only those in one."""
         request = pb.ListGroupsRequest(states=states)
         ends_at_ms = boot_ms() + self.timeout_ms
         backoff = Backoff()
@@ -238,12 +237,12 @@ class Cluster:
             page.page_token = answer.next_page_token
 
     async def describe_group(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
-        """State, members and assignments of a group; state DEAD: there is no such group."""
+        """State, members and assignments of a group; its state is DEAD if there is no such group."""
         request = pb.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
         return (await self._group_call(group_id, request, pb.DescribeGroupsResponse)).groups[0]
 
     async def group_history(self, group_id: str, limit: int = 20) -> list[pb.GroupHistoryResponse.Generation]:
-        """The last generations of a group, oldest first: when, why, who, what moved.
+        """The last generations of a group, oldest first: when and why, the members, and what moved.
 
         Raises:
             GroupError: there is no such group.
@@ -261,7 +260,7 @@ class Cluster:
         await self._group_call(group_id, request, pb.DeleteGroupsResponse)
 
     async def release_group(self, group_id: str) -> None:
-        """Takes a group out of quarantine: its coordinator loads it again and serves it.
+        """Ends a group's quarantine: its coordinator loads it again and serves it.
 
         Raises:
             GroupError: it is not in quarantine.
@@ -272,7 +271,7 @@ class Cluster:
     async def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:
-        """What a group committed; partitions without a commit are missing. None: everything."""
+        """What a group committed, for some partitions or (None) all; those without a commit are missing."""
         link = self.link(check_group_id(group_id))
         async with self._deadline(link):
             return await fetch_committed(
@@ -307,7 +306,7 @@ class Cluster:
 
 
 class _Deadline:
-    """`asyncio.timeout` with an error that says what to do."""
+    """`asyncio.timeout` that raises `ClusterUnavailable`."""
 
     def __init__(self, seconds: float, error: Callable[[], ClusterUnavailable]) -> None:
         self._timeout = asyncio.timeout(seconds)

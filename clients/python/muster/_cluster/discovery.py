@@ -23,11 +23,11 @@ log = logging.getLogger("muster")
 DEFAULT_SERVERS = "localhost:7400"
 DEFAULT_PORT = 7400
 ATTEMPT_TIMEOUT_MS = 5_000
-"""How long one address may take before the next one is asked."""
+"""How long a server may take before the next one is asked."""
 OLD_VIEW_MS = 5_000
-"""What a server answers from an older view is not asked for again while there are other servers."""
+"""A server whose view is older than this is asked after the others from then on."""
 MOST_LOOKUPS = 1_000
-"""Groups that one FindCoordinator asks for."""
+"""Limit of groups in one FindCoordinator."""
 
 Response = TypeVar(
     "Response",
@@ -45,8 +45,8 @@ class FoundCoordinator:
     """Where the coordinator of a group is.
 
     Attributes:
-        result: what was answered.
-        server: address of the discovery server that said so.
+        result: the answer.
+        server: address of the discovery server that gave it.
     """
 
     result: pb.FindCoordinatorResponse.Result
@@ -90,7 +90,7 @@ def _address(source: str, text: str) -> str:
 
 
 class DiscoveryClient:
-    """Asks one address after the other, first the one that answered last and was not doubted since."""
+    """Asks one server after the other, beginning with the last one that gave an answer not doubted since."""
 
     def __init__(self, servers: tuple[str, ...], channels: ChannelPool) -> None:
         self.servers = servers
@@ -100,10 +100,10 @@ class DiscoveryClient:
         self._finding: set[asyncio.Task[None]] = set()
 
     async def find(self, group_id: str, seen_epoch: int) -> FoundCoordinator:
-        """Where the coordinator of a group is. Lookups of one turn of the loop travel together.
+        """Finds the coordinator of a group. Lookups of one turn of the event loop travel together.
 
         Raises:
-            ConnectionLost: nobody answered.
+            ConnectionLost: no server answered.
             RequestRefused: the request was refused.
         """
         lookup = (group_id, seen_epoch)
@@ -146,16 +146,16 @@ class DiscoveryClient:
             _fail(lookups, ConnectionLost("the answer does not name the group that was asked for"))
 
     async def ask_once(self, method: str, request: Any, response_type: type[Response]) -> Response:
-        """Asks each address at most once.
+        """Asks each server at most once, and returns the first answer.
 
         Raises:
-            ConnectionLost: none of them answered; the outcome is not known.
+            ConnectionLost: none of them answered; the outcome is unknown.
             RequestRefused: one of them refused the request.
         """
         return (await self._ask_in_turn(method, request, response_type))[1]
 
     def doubt(self, server: str) -> None:
-        """What that server answered leads nowhere: the next one is asked first from now on."""
+        """Notes that the answer of a server leads nowhere: the next one is asked first from now on."""
         if self.servers[self._first] == server:
             self._first = (self._first + 1) % len(self.servers)
 
@@ -182,11 +182,11 @@ class DiscoveryClient:
     async def ask(
         self, method: str, request: Any, response_type: type[Response], *, timeout_ms: int
     ) -> Response:
-        """Asks until somebody answers.
+        """Asks until a server answers.
 
         Raises:
-            ClusterUnavailable: nobody did in time.
-            RequestRefused: somebody refused the request.
+            ClusterUnavailable: none did in time.
+            RequestRefused: a server refused the request.
         """
         ends_at_ms = boot_ms() + timeout_ms
         backoff = Backoff()

@@ -22,11 +22,17 @@ async def fetch_committed(
     request_timeout_ms: int,
     give_up_after_ms: int | None,
 ) -> dict[TopicPartition, Committed]:
-    """What was committed; partitions without a commit are missing. `partitions` None: everything.
+    """Returns what a group committed; partitions without a commit are missing.
+
+    Args:
+        link: to the group's coordinator.
+        partitions: which ones; None: all.
+        request_timeout_ms: of each call.
+        give_up_after_ms: how long to try; None: for ever.
 
     Raises:
         GroupError: the coordinator refuses.
-        ClusterUnavailable: nobody answered within `give_up_after_ms` (None: it waits for ever).
+        ClusterUnavailable: no coordinator answered in time.
     """
     wanted = None if partitions is None else to_messages(partitions)
     if wanted is not None and not wanted:
@@ -49,7 +55,7 @@ async def fetch_committed(
 async def _fetch(
     link: GroupLink, group: pb.OffsetFetchRequest.Group, request_timeout_ms: int, ends_at_ms: int | None
 ) -> pb.OffsetFetchResponse:
-    """One answer, or one page; an older coordinator knows no pages and answers with everything."""
+    """One page; an older coordinator has no pages and answers with everything."""
     request = pb.OffsetFetchRequest(groups=[group])
     backoff = Backoff()
     while True:

@@ -21,20 +21,20 @@ from muster._tracing import span
 log = logging.getLogger("muster")
 
 STEADY_LOOKUPS = 20
-"""So many lookups for a coordinator follow each other at the same pace, before they become rarer."""
+"""How many lookups for a coordinator follow at the shortest interval before they become rarer."""
 
 Response = TypeVar("Response", bound=GroupResponse)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Response]):
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
         code: the answer's error code, CONNECTION_LOST or OVERLOADED.
-        response: the answer; None: there is none.
+        response: the answer; None: no answer came.
         message: explanation for people.
-        hurry: a retry needs no back-off: the answer named the new coordinator, or the coordinator moved.
+        hurry: a retry needs no back-off: the answer named the new coordinator, or the connection was lost.
     """
 
     code: int
@@ -43,7 +43,7 @@ class Outcome(Generic[Response]):
     hurry: bool = False
 
     def expect(self) -> Response:
-        """The answer of a call that had one."""
+        """The answer, which must have come."""
         assert self.response is not None
         return self.response
 
@@ -57,7 +57,7 @@ class _Header:
 
 
 def _header(response: GroupResponse) -> _Header:
-    """What every answer says about the group, wherever its type keeps it."""
+    """The fields that every answer has for the group, wherever its type has them."""
     part: object = response
     if isinstance(response, pb.OffsetFetchResponse | pb.DescribeGroupsResponse):
         part = response.groups[0] if response.groups else None
@@ -90,7 +90,7 @@ _OF_ONE_PARTITION = frozenset(
 
 
 def _commit_code(response: pb.OffsetCommitResponse) -> int:
-    """An error of the group stands on every partition (OC-15); one of a partition is not the call's."""
+    """An error of the group is on every partition (OC-15); an error of one partition is not the call's."""
     for topic in response.topics:
         for partition in topic.partitions:
             if partition.error_code and partition.error_code not in _OF_ONE_PARTITION:
@@ -99,7 +99,7 @@ def _commit_code(response: pb.OffsetCommitResponse) -> int:
 
 
 class GroupLink:
-    """Finds the coordinator of a group, follows it, and drops what a deposed one says."""
+    """Finds the coordinator of a group, follows it when it moves, and drops answers of a deposed one."""
 
     def __init__(self, group_id: str, discovery: DiscoveryClient, transport: Transport) -> None:
         self.group_id = group_id
@@ -119,7 +119,7 @@ class GroupLink:
         return self._transport
 
     async def locate(self) -> str:
-        """Address of the coordinator; waits until discovery knows one."""
+        """Returns the coordinator's address; waits until discovery knows one."""
         async with self._locating:
             # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
             backoff = Backoff(steady=STEADY_LOOKUPS)
@@ -151,7 +151,7 @@ class GroupLink:
         return trouble, False
 
     def _take(self, result: discovery_pb2.FindCoordinatorResponse.Result) -> str:
-        """Follows what discovery found; says why not, or nothing."""
+        """Switches to the coordinator that discovery found; returns why not, or an empty string."""
         if result.error_code == common_pb2.ERROR_CODE_NONE:
             found = result.coordinator
             if found.shard_epoch == self.shard_epoch and self._transport.shuns(
@@ -164,7 +164,7 @@ class GroupLink:
         return result.error_message or common_pb2.ErrorCode.Name(result.error_code)
 
     def follow(self, coordinator: common_pb2.Coordinator) -> bool:
-        """Goes to that coordinator unless a later owner is known."""
+        """Switches to that coordinator unless a later owner is known; returns whether it did."""
         if not coordinator.host or coordinator.shard_epoch < self.shard_epoch:
             return False
         self.shard_epoch = coordinator.shard_epoch
@@ -172,7 +172,7 @@ class GroupLink:
         return True
 
     def forget(self, address: str) -> None:
-        """The coordinator at `address` is not, or no longer, the one."""
+        """Forgets the coordinator at `address`: it is not, or no longer, the owner."""
         if self.address == address:
             self._left = (address, self.shard_epoch)
             self._go_to(None)
@@ -187,12 +187,12 @@ class GroupLink:
                     watcher()
 
     def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
-        """Calls `moved` whenever the coordinator is found at another address; gives what ends that."""
+        """Calls `moved` whenever the coordinator's address changes; returns a function that ends that."""
         self._watchers.append(moved)
         return lambda: self._watchers.remove(moved)
 
     def accept(self, shard_epoch: int) -> bool:
-        """Whether news of that epoch may be believed; a deposed coordinator's may not. 0: it says nothing."""
+        """Whether news with that epoch counts; a deposed coordinator's does not. 0: no epoch was given."""
         if 0 < shard_epoch < self.shard_epoch:
             log.debug("dropped an answer of epoch %d, %d was seen", shard_epoch, self.shard_epoch)
             return False
@@ -207,10 +207,10 @@ class GroupLink:
         timeout_ms: int,
         follow_moves: bool = False,
     ) -> Outcome[Response]:
-        """One call at the present coordinator.
+        """Makes one call to the current coordinator.
 
-        With `follow_moves` a parked call is given up when another call learns of a new coordinator, so that
-        it can be repeated there.
+        With `follow_moves` a parked call is given up when another call finds a new coordinator, so that it
+        can be repeated there.
 
         Raises:
             RequestRefused: the request is wrong or not allowed.
@@ -218,7 +218,7 @@ class GroupLink:
         """
         calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
         if isinstance(request, pb.HeartbeatRequest):
-            return await calling  # too many, and they say too little, to be traced
+            return await calling  # too frequent to be traced
         with span(f"muster {type(request).__name__.removesuffix('Request')}", self.group_id):
             return await calling
 
@@ -245,7 +245,7 @@ class GroupLink:
         followed = False
         if reaction_to(_Call.HEARTBEAT, header.code) is Reaction.REDISCOVER:
             if header.hint is not None and self.follow(header.hint):
-                # Two coordinators that name each other must not be asked in a tight circle.
+                # Two coordinators that name each other must not be asked in a tight loop.
                 followed = self.shard_epoch > epoch_before
             else:
                 self.forget(address)
@@ -254,7 +254,7 @@ class GroupLink:
     async def heartbeat(
         self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
     ) -> Pulse:
-        """See `muster._session.transport.Beats`."""
+        """See `muster._session.transport.HeartbeatCalls`."""
         try:
             outcome = await self.call(request, pb.HeartbeatResponse, timeout_ms=timeout_ms)
         except (RequestRefused, GroupError) as error:
@@ -272,7 +272,7 @@ class GroupLink:
 
 
 def address_of(host: str, port: int) -> str:
-    """Where to connect to; an IPv6 address goes into brackets."""
+    """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""What a member tells its owner, by functions that may be plain or async."""
+"""The callbacks of a member: plain or async functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from muster._values import TopicPartition
 
 PartitionsCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
-"""Gets the partitions it is about, in order. An async one is awaited."""
+"""Gets the partitions that it is about, in order. An async one is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Callbacks:
 
 
 async def invoke(callback: PartitionsCallback, partitions: tuple[TopicPartition, ...]) -> None:
-    """Calls it, and awaits what it gives."""
+    """Calls a callback, and awaits the result if it is awaitable."""
     result = callback(partitions)
     if inspect.isawaitable(result):
         await result

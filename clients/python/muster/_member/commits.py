@@ -29,7 +29,7 @@ class _PendingCommit:
 
 
 class Committer:
-    """Collects commits while one is on its way; the next request takes all that came together."""
+    """Collects commits while a request is in flight; the next request sends all of them together."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Committer:
     ) -> None:
         """Stores how far the work got. Returns when a majority of the log has it.
 
-        `tokens` tell from which ownership each commit comes; one that has ended cannot commit.
+        `tokens` name the ownership of each commit; an ownership that has ended cannot commit.
 
         Raises:
-            CommitFailed: partitions are not owned any more.
-            CommitRejected: a position was refused for what it contains.
+            CommitFailed: partitions are no longer owned.
+            CommitRejected: an offset or its metadata is not acceptable.
         """
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
@@ -78,17 +78,17 @@ class Committer:
             waits.append(entry.done)
         if self._sender is None:
             self._sender = loop.create_task(self._send_all(), name="muster-commit")
-        # A caller that is cancelled does not take the commit back, others may wait for the same request.
+        # A cancelled caller does not withdraw the commit: others may wait for the same request.
         for outcome in waits:
             await asyncio.shield(outcome)
 
     async def flush(self) -> None:
-        """Waits until nothing is on its way."""
+        """Waits until no commit is in flight."""
         while self._sender is not None:
             await asyncio.wait((self._sender,))
 
     async def close(self) -> None:
-        """No further commits; those on their way are finished first."""
+        """Refuses further commits and waits for those in flight."""
         self._closed = True
         await self.flush()
 
@@ -121,7 +121,7 @@ class Committer:
         unknown_until_ms = boot_ms() + self._request_timeout_ms
         while True:
             try:
-                # The search for a coordinator has no end of its own: there may never be one again.
+                # The search for a coordinator does not end by itself: there may never be one again.
                 async with self._alarms.deadline(self._standing.life.ends_at_ms):
                     outcome = await self._link.call(
                         request,

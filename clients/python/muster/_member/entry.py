@@ -22,14 +22,14 @@ from muster._text import harmless
 from muster._values import TopicPartition
 
 JOIN_SLACK_MS = 5_000
-"""By how much a JoinGroup outlasts the rebalance time-out that it waits for."""
+"""A JoinGroup may take this much longer than the rebalance time-out."""
 
 
 class Entry:
-    """Takes a seat, keeps it alive, and fetches the assignment that belongs to it.
+    """Takes a seat, keeps it alive, and fetches its assignment.
 
     Attributes:
-        given_up: what the member owned before it last gave everything up in order, and in which generation.
+        given_up: the partitions that the member gave up when it was last asked to, and their generation.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Entry:
         self.given_up: tuple[tuple[TopicPartition, ...], int] = ((), -1)
 
     async def join(self, reason: str) -> pb.JoinGroupResponse:
-        """Joins until there is a generation with a seat for the member.
+        """Joins until the member is in a generation, and returns the answer.
 
         Raises:
             GroupError: the group refuses the member.
@@ -96,7 +96,7 @@ class Entry:
             standing.joining = False
 
     def _join_request(self, reason: str) -> pb.JoinGroupRequest:
-        """A new join; its retries are the same but for the member id that was given meanwhile."""
+        """A new join; retries of it differ only in the member id that was assigned meanwhile."""
         self._member_seq += 1
         config = self._config
         given_up, generation = self.given_up
@@ -146,7 +146,7 @@ class Entry:
         return joined
 
     async def sync(self, joined: pb.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
-        """The partitions with their tokens; None: an order came in between."""
+        """Fetches the assigned partitions with their tokens; None: an order came first."""
         standing = self._standing
         seat = standing.seat
         request = pb.SyncGroupRequest(
@@ -206,7 +206,7 @@ class Entry:
         return tokens_of(partitions, synced)
 
     async def stop_keep_alive(self) -> None:
-        """Lets the membership go silent: it is over, or the coordinator said that it is."""
+        """Stops the beats: the membership is over, or the coordinator said so."""
         if self._keep_alive is not None:
             await self._keep_alive.stop()
             self._keep_alive = None

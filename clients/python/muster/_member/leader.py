@@ -14,10 +14,10 @@ ReadTopics = Callable[[Iterable[str]], Awaitable[list[Topic]]]
 
 
 class Leader:
-    """Assigns for a group and remembers on what grounds.
+    """Makes a group's assignment and remembers the partition counts that it was made from.
 
     Attributes:
-        counts: topic → number of partitions (0: it did not exist) that the assignment was made from.
+        counts: topic → number of partitions at the assignment; 0: the topic did not exist.
     """
 
     def __init__(self, read_topics: ReadTopics) -> None:
@@ -25,16 +25,16 @@ class Leader:
         self.counts: dict[str, int] = {}
 
     def resign(self) -> None:
-        """Somebody else leads now."""
+        """Forgets the counts: another member leads now."""
         self.counts = {}
 
     async def assign(
         self, assignor: Assignor, members: Iterable[pb.JoinGroupResponse.Member]
     ) -> list[pb.SyncGroupRequest.Assignment]:
-        """Everybody's assignment. The assignor runs in a thread, so that it holds no heartbeat up.
+        """Returns the assignment of every member. The assignor runs in a thread: heartbeats go on.
 
         Raises:
-            AssignorFailed: the assignor raised, or gave something impossible.
+            AssignorFailed: the assignor raised, or returned an impossible assignment.
         """
         snapshots = {m.member_id: s for m in members if (s := decode_member(m)) is not None}
         self.counts = await self._count({topic for s in snapshots.values() for topic in s.topics})
@@ -55,13 +55,13 @@ class Leader:
             raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
 
     async def observe(self, members: Iterable[pb.JoinGroupResponse.Member]) -> None:
-        """Remembers the grounds of an assignment that stands already."""
+        """Remembers the partition counts for an assignment that is stored already."""
         self.counts = await self._count(
             {t for m in members if (s := decode_member(m)) is not None for t in s.topics}
         )
 
     async def changes(self) -> str:
-        """What is different from when the assignment was made, in words; empty: nothing, or not leading."""
+        """What changed since the assignment was made, for people; empty: nothing, or it does not lead."""
         before = self.counts
         if not before:
             return ""
@@ -84,10 +84,10 @@ class Leader:
 
 
 def check_assignment(name: str, group: GroupSnapshot, assignment: Assignment) -> None:
-    """Refuses what cannot be: unknown members or partitions, a partition given out twice.
+    """Checks an assignment.
 
     Raises:
-        AssignorFailed: saying which.
+        AssignorFailed: it names an unknown member or partition, or a partition twice.
     """
     if not isinstance(assignment, Mapping):
         raise AssignorFailed(

@@ -1,4 +1,4 @@
-"""A member of a group: joins, stays alive, rejoins, and tells what it owns."""
+"""A member of a group: joins, stays alive, rejoins, and calls back about what it owns."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ from muster.assignors import Assignor
 log = logging.getLogger("muster")
 
 LEAVE_TIMEOUT_MS = 5_000
-"""How long a closing member tries to say goodbye."""
+"""How long a closing member tries to leave the group."""
 
 
 class MemberSettings(TypedDict, total=False):
@@ -61,24 +61,22 @@ class Member:
     """One member of a group. Use it as an async context manager, or call `start` and `close`.
 
     It finds the coordinator, joins, heartbeats in the background and joins again whenever the protocol asks
-    for it. The loss of a server is no exception: it looks for the next one for as long as its life lasts,
-    and afterwards too.
+    for it. When a server is lost it looks for the next one, however long that takes.
 
-    `on_partitions_assigned` says what it owns from now on; `on_partitions_revoked` asks to give everything
-    up (the member joins the next generation when it returns, or when the rebalance time-out has passed);
-    `on_partitions_lost` says that it is too late for that: somebody else may own the partitions already.
-    The member calls it by itself when nothing was heard from a coordinator for `disconnect_grace_ms` (without
-    a stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
-    sent; if the coordinator still knows the member later, the same partitions are assigned again without a
-    rebalance.
+    `on_partitions_assigned` gets what the member owns from now on. `on_partitions_revoked` is to give
+    everything up: the member joins the next generation when it returns, or when the rebalance time-out has
+    passed. `on_partitions_lost` means that it is too late for that: another member may own the partitions.
+    It is also called when no coordinator has answered for `disconnect_grace_ms` (without a stream, or with a
+    grace of 0: for a session time-out), counted from when the last acknowledged beat was sent. If the
+    coordinator still knows the member later, the same partitions are assigned again without a rebalance.
 
     Args:
-        cluster: the connection; it must stay open as long as the member.
+        cluster: the connection; it must outlive the member.
         group_id: the group, 1 to 255 bytes.
         topics: one topic or several.
         on_partitions_assigned: called with all partitions that are owned, possibly none.
         on_partitions_revoked: called before the member gives partitions up.
-        on_partitions_lost: called after it lost them.
+        on_partitions_lost: called after the member lost partitions.
         settings: see `MemberConfig`.
 
     Raises:
@@ -124,7 +122,7 @@ class Member:
         )
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._callback: asyncio.Task[None] | None = None
 
     # What it is
 
@@ -135,26 +133,26 @@ class Member:
 
     @property
     def member_id(self) -> str:
-        """Id that the coordinator gave; empty: none yet."""
+        """Id that the coordinator assigned; empty: none yet."""
         return self._standing.seat.member_id
 
     @property
     def generation(self) -> int:
-        """Generation it is in; -1: none."""
+        """Generation that it is in; -1: none."""
         return self._standing.seat.generation
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What it owns now, in order; nothing when its life is over, also before it could be told so."""
+        """What it owns at this moment, in order; nothing once its life is over, even before the callback."""
         return tuple(self._standing.owned) if self._standing.holds else ()
 
     @property
     def last_cause(self) -> common_pb2.RebalanceCause | None:
-        """Why the group last rebalanced, as far as the member was told."""
+        """Why the group last rebalanced; None if the coordinator did not say."""
         return self._standing.cause
 
     def token(self, partition: TopicPartition) -> str:
-        """Fencing token of an owned partition: text that grows from owner to owner, for sinks to compare.
+        """Fencing token of an owned partition: a string that grows with each owner, for sinks to compare.
 
         Raises:
             CommitFailed: the partition is not owned.
@@ -178,7 +176,11 @@ class Member:
             raise self._error
 
     async def start(self) -> None:
-        """Begins to join, in the background."""
+        """Starts to join, in the background.
+
+        Raises:
+            MemberClosed: it was started before.
+        """
         if self._task is not None:
             raise MemberClosed("a member is started once; make another one")
         self._task = asyncio.get_running_loop().create_task(
@@ -189,7 +191,7 @@ class Member:
         """Waits until the member is closed.
 
         Raises:
-            MusterError: it stopped by itself, for this reason.
+            MusterError: why it stopped by itself.
         """
         if self._task is None:
             raise MemberClosed("the member has not been started")
@@ -200,33 +202,33 @@ class Member:
     async def close(self, reason: str = "the member was closed") -> None:
         """Gives everything up, finishes commits and leaves the group (a static member stays in it).
 
-        Never raises for what servers or networks do; after a failure it does nothing. Where no coordinator
-        is left, commits are given up with the end of the member's life, where the log takes none after
-        `rebalance_timeout_ms`, and the goodbye after 5 s. In a callback it returns at once: the member closes
-        when that has returned.
+        Never raises for what servers or networks do; after a failure it does nothing. Without a coordinator
+        it gives commits up at the end of the member's life, with a log that takes none after
+        `rebalance_timeout_ms`; it tries to leave for 5 s. Called in a callback it returns at once, and the
+        member closes when the callback has returned.
         """
         if self._task is None:
             return
         self._standing.closing = reason
         self._standing.news.set()
-        if asyncio.current_task() is self._telling:
+        if asyncio.current_task() is self._callback:
             return  # the member waits for this very task
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
 
     def rejoin(self, reason: str) -> None:
-        """Asks for a new round, e.g. because the member's own view of the work changed."""
+        """Starts a rebalance, e.g. because the member's own view of the work changed."""
         self._standing.demand(Order(Reaction.REJOIN, 0, reason))
 
     async def commit(self, offsets: Mapping[TopicPartition, int | Committed]) -> None:
         """Stores how far the work got; returns when a majority of the log has it.
 
-        Commits that are made while one is on its way travel together in the next request.
+        Commits made while a request is in flight travel together in the next one.
 
         Raises:
             CommitFailed: a partition is not, or no longer, owned.
-            CommitRejected: a position was refused for what it contains.
+            CommitRejected: an offset or its metadata is not acceptable.
         """
         positions = {p: at if isinstance(at, Committed) else Committed(at) for p, at in offsets.items()}
         tokens = {p: self._standing.owned[p] for p in positions if p in self._standing.owned}
@@ -235,16 +237,16 @@ class Member:
     async def commit_owned(
         self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
     ) -> None:
-        """Like `commit`, for work that began under the given tokens: a later ownership does not count."""
+        """Like `commit`, but only for the ownerships that the tokens name, not for later ones."""
         for partition, position in offsets.items():
             if position.offset < 0:
                 raise ValueError(f"offset of {partition} is {position.offset}, it must be 0 or more")
         await self._committer.commit(offsets, tokens)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """What the group committed; partitions without a commit are missing.
+        """Returns what the group committed; partitions without a commit are missing.
 
-        Waits for a coordinator as long as it takes.
+        Waits for a coordinator without a limit.
 
         Raises:
             GroupError: the coordinator refuses.
@@ -310,7 +312,7 @@ class Member:
             await self._assigned()
 
     async def _stay(self) -> Order:
-        """Watches over the assignment until something is to be done about the membership."""
+        """Keeps the assignment until there is an order."""
         standing = self._standing
         while True:
             standing.news.clear()
@@ -331,7 +333,7 @@ class Member:
                 await self._waits.news(None)
 
     async def _step_out(self, order: Order) -> str:
-        """Gives up what is owned and leaves the seat, as ordered; gives the reason of the next join."""
+        """Gives up what is owned and leaves the seat as ordered; returns the reason of the next join."""
         standing = self._standing
         standing.state = MemberState.REBALANCING
         owned, generation = tuple(standing.owned), standing.seat.generation
@@ -382,23 +384,25 @@ class Member:
 
     async def _assigned(self) -> None:
         self._standing.holding = True
-        await self._tell("on_partitions_assigned", self._callbacks.on_partitions_assigned, self._doomed, None)
+        await self._call_back(
+            "on_partitions_assigned", self._callbacks.on_partitions_assigned, self._has_lost, None
+        )
 
     async def _revoke(self) -> bool:
-        """Lets the owner give everything up in order; False: it was too late for that."""
+        """Calls `on_partitions_revoked` to its end; returns False if it was too late for that."""
         standing = self._standing
         if not standing.holding:
             return False
         limit_ms = boot_ms() + self.config.rebalance_timeout_ms
         if standing.owned:
-            finished = await self._tell(
-                "on_partitions_revoked", self._callbacks.on_partitions_revoked, self._doomed, limit_ms
+            finished = await self._call_back(
+                "on_partitions_revoked", self._callbacks.on_partitions_revoked, self._has_lost, limit_ms
             )
             if finished:
                 finished = await self._waits.watch_over(
-                    asyncio.ensure_future(self._committer.flush()), self._doomed, limit_ms
+                    asyncio.ensure_future(self._committer.flush()), self._has_lost, limit_ms
                 )
-            if not finished and self._doomed():
+            if not finished and self._has_lost():
                 await self._lose()
                 return False
             if not finished:
@@ -417,26 +421,26 @@ class Member:
         standing.holding = False
         if standing.owned:
             limit_ms = boot_ms() + self.config.rebalance_timeout_ms
-            await self._tell("on_partitions_lost", self._callbacks.on_partitions_lost, _never, limit_ms)
+            await self._call_back("on_partitions_lost", self._callbacks.on_partitions_lost, _never, limit_ms)
 
-    def _doomed(self) -> bool:
-        """Whether what is owned is gone, whatever a callback is still doing."""
+    def _has_lost(self) -> bool:
+        """Whether the owned partitions are lost, whatever a callback is still doing."""
         order = self._standing.order
         return not self._standing.alive or (order is not None and order.loses)
 
-    async def _tell(
+    async def _call_back(
         self,
         name: str,
         callback: PartitionsCallback | None,
         interrupted: Callable[[], bool],
         limit_ms: int | None,
     ) -> bool:
-        """Runs a callback to its end; False: it was cancelled because it was interrupted or out of time."""
+        """Runs a callback; returns False if it was interrupted or out of time, and so cancelled."""
         if callback is None:
             return True
         partitions = tuple(self._standing.owned)
         task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
-        self._telling = task
+        self._callback = task
         if not await self._waits.watch_over(task, interrupted, limit_ms):
             return False
         if task.cancelled():
@@ -444,8 +448,6 @@ class Member:
         if (error := task.exception()) is not None:
             raise CallbackFailed(name) from error
         return True
-
-    # Waiting
 
     # Topics
 

@@ -10,7 +10,7 @@ from muster._member.member import Member
 from muster._values import Committed, TopicPartition
 
 LAST_READ_MS = 5_000
-"""How long a thread may still read the position of a partition that is ending."""
+"""How long a thread may go on reading the position of a partition that is ending."""
 
 _T = TypeVar("_T")
 
@@ -23,8 +23,8 @@ class Partition:
         number: number of the partition, from 0.
         group: the group.
         generation: generation in which it was assigned.
-        token: fencing token of this ownership: text that only grows from owner to owner. Let the sink keep
-            the highest and refuse lower ones; then a worker that was paused cannot write after its
+        token: fencing token of this ownership, a string that grows with each owner. A sink that keeps the
+            highest one and refuses lower ones is safe from a worker that was paused and writes after its
             successor.
     """
 
@@ -50,20 +50,20 @@ class Partition:
         await self._ending.wait()
 
     async def committed(self) -> int | None:
-        """The position that was committed last, by whichever owner; None: never."""
+        """The position that any owner committed last; None: none was committed."""
         found = await self.committed_entry()
         return None if found is None else found.offset
 
     async def committed_entry(self) -> Committed | None:
-        """Like `committed`, with the text that was stored beside it."""
+        """Like `committed`, with the metadata stored with the position."""
         return (await self._member.committed([self._partition])).get(self._partition)
 
     async def commit(self, offset: int, metadata: str = "") -> None:
-        """Stores the position to go on from. Returns when it is safe on a majority of the log.
+        """Stores the position to go on from; returns when a majority of the log has it.
 
         Raises:
-            CommitFailed: the partition is not owned any more.
-            CommitRejected: the position was refused for what it contains.
+            CommitFailed: the partition is no longer owned.
+            CommitRejected: the offset or the metadata is not acceptable.
         """
         await self._member.commit_owned(
             {self._partition: Committed(offset, metadata)}, {self._partition: self.token}
@@ -104,14 +104,14 @@ class BlockingPartition:
         return self._stop.is_set()
 
     def wait_ending(self, timeout_s: float | None = None) -> bool:
-        """Sleeps until the partition is ending or the time has passed; gives `is_ending`."""
+        """Sleeps until the partition is ending or the time has passed; returns `is_ending`."""
         return self._stop.wait(timeout_s)
 
     def committed(self) -> int | None:
-        """The position that was committed last, by whichever owner; None: never.
+        """The position that any owner committed last; None: none was committed.
 
         Raises:
-            ClusterUnavailable: the partition ended, and there was no coordinator that could have told it.
+            ClusterUnavailable: the partition ended before a coordinator answered.
         """
         return self._run(self._read())
 

@@ -1,4 +1,4 @@
-"""How a member waits: for a call, a callback or news, and never past what must interrupt it."""
+"""How a member waits for a call, a callback or news, and is interrupted when it must be."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,21 +14,21 @@ from muster._reactions import CONNECTION_LOST
 from muster._standing import Standing
 
 CANCEL_GRACE_MS = 100
-"""How long something that was cancelled may take to end before it is left to itself."""
+"""How long a cancelled task may take to end before it is left alone."""
 
 _T = TypeVar("_T")
 
 
 class Closing(Exception):
-    """The owner of the member wants it closed. Never leaves this package."""
+    """The member is to be closed. Never leaves this package."""
 
 
 class Waits:
-    """The waiting of one member. Only its main task may use it.
+    """Waits on behalf of one member. Only the member's main task may use it.
 
     Args:
-        standing: of the member.
-        alarms: of its process.
+        standing: state of the member.
+        alarms: of the process.
     """
 
     def __init__(self, standing: Standing, alarms: Alarms) -> None:
@@ -36,10 +36,10 @@ class Waits:
         self._alarms = alarms
 
     async def unless_closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Runs it to its end.
+        """Runs a coroutine and returns its result.
 
         Raises:
-            Closing: the member is to be closed; what ran was cancelled.
+            Closing: the member is to be closed; the coroutine was cancelled.
         """
         task = asyncio.get_running_loop().create_task(coroutine)
         if await self.watch_over(task, lambda: self._standing.closing is not None, None):
@@ -47,10 +47,10 @@ class Waits:
         raise Closing
 
     async def unless_ordered(self, coroutine: Coroutine[Any, Any, _T]) -> _T | None:
-        """Runs it to its end; None: it was cancelled because an order came.
+        """Runs a coroutine and returns its result; None: it was cancelled because an order came.
 
         Raises:
-            Closing: the member is to be closed; what ran was cancelled.
+            Closing: the member is to be closed; the coroutine was cancelled.
         """
         task = asyncio.get_running_loop().create_task(coroutine)
         standing = self._standing
@@ -69,7 +69,13 @@ class Waits:
     async def watch_over(
         self, task: "asyncio.Future[Any]", interrupted: Callable[[], bool], limit_ms: int | None
     ) -> bool:
-        """Waits for a task; False: it was cancelled because of the condition or the limit."""
+        """Waits for a task; returns False if the condition or the limit cancelled it.
+
+        Args:
+            task: what to wait for.
+            interrupted: whether the task is to be cancelled; asked after all news.
+            limit_ms: boot time at which it is cancelled; None: never.
+        """
         try:
             while not task.done():
                 self._standing.news.clear()
@@ -84,15 +90,15 @@ class Waits:
                 await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
 
     async def news(self, limit_ms: int | None, *others: "asyncio.Future[Any]") -> None:
-        """Waits for news, for the others, for the end of the member's life, and no longer than `limit_ms`.
+        """Waits for news, the end of the member's life, `limit_ms`, or another future, whichever comes first.
 
         Args:
-            limit_ms: boot time; None: there is no limit.
-            others: what else ends the wait when it is done.
+            limit_ms: boot time; None: no limit.
+            others: futures that end the wait too.
         """
         limits = [] if limit_ms is None else [limit_ms]
         if self._standing.holding:
-            # Over already: it is about to be noticed, and a loop that waits for that must not spin.
+            # A life that is over is about to be noticed; a loop that waits for that must not spin.
             limits.append(self._standing.life.ends_at_ms if self._standing.alive else boot_ms() + 1_000)
         news = asyncio.ensure_future(self._standing.news.wait())
         rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -105,7 +111,7 @@ class Waits:
             rang.cancel()
 
     async def pause(self, backoff: Backoff, outcome: Outcome[Any]) -> None:
-        """Waits before the next attempt, unless the answer named the coordinator to try at once."""
+        """Waits before the next attempt, unless the answer named a coordinator to call at once."""
         if outcome.hurry and outcome.code != CONNECTION_LOST:
             return
         await self.unless_closing(backoff.pause(connection_broken=outcome.code == CONNECTION_LOST))

@@ -21,11 +21,14 @@ Work: TypeAlias = AsyncWork | BlockingWork
 """An `async def` runs as a task that is cancelled, a plain `def` in a thread that is asked to stop."""
 
 
-class Crew:
-    """Starts work on what is assigned, ends it on what is revoked or lost, and remembers the first failure.
+class WorkRunner:
+    """Starts work on assigned partitions, ends it on revoked and lost ones, keeps the first failure.
+
+    Args:
+        work: the user's function.
 
     Attributes:
-        failure: why the program has to stop; None: it need not.
+        failure: why the program has to stop; None: it does not.
         failed: set together with `failure`.
     """
 
@@ -38,7 +41,7 @@ class Crew:
         self.failed = asyncio.Event()
 
     def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
-        """Begins the work on these partitions."""
+        """Starts the work on some partitions."""
         loop = asyncio.get_running_loop()
         for where in partitions:
             partition = Partition(member, where)
@@ -47,11 +50,11 @@ class Crew:
             self._running[where] = (partition, task)
 
     def end(self) -> list["asyncio.Task[None]"]:
-        """Asks all work to end: tasks are cancelled, threads see `is_ending`. Gives what is still ending."""
+        """Cancels all tasks and sets `is_ending` for threads; returns the tasks that have not ended yet."""
         for where, (partition, task) in self._running.items():
             partition.end()
             task.cancel()
-            # Beside work before it, which it may still have been waiting for.
+            # Earlier work on the partition may not have ended either: this task may still be waiting for it.
             self._leaving[where] = [*self._leaving.get(where, ()), task]
         self._running.clear()
         leaving = {where: [t for t in tasks if not t.done()] for where, tasks in self._leaving.items()}
@@ -59,7 +62,7 @@ class Crew:
         return [task for tasks in self._leaving.values() for task in tasks]
 
     async def end_and_wait(self) -> None:
-        """Ends all work, and waits until it has ended."""
+        """Ends all work and waits for it."""
         if ending := self.end():
             await asyncio.wait(ending)
 
@@ -75,7 +78,7 @@ class Crew:
             else:
                 await cast(AsyncWork, self._work)(partition)
         except CommitFailed as error:
-            # Told before, or just before, the partition itself ends: the next owner goes on.
+            # The commit may fail shortly before the partition itself ends: the next owner goes on.
             log.info("work on %s ended: %s", where, error)
         except ClusterUnavailable as error:
             if not partition.is_ending:
@@ -114,7 +117,7 @@ class Crew:
             try:
                 await asyncio.wait((done,))
             except asyncio.CancelledError:
-                # A thread cannot be cancelled, only asked. Asked twice: the program does not wait any longer.
+                # A thread cannot be cancelled, only asked to end; asked twice, it is not waited for.
                 if blocking.is_ending:
                     raise
                 blocking.end()

@@ -1,4 +1,4 @@
-"""One membership on whatever stream leads to its coordinator."""
+"""One membership, kept on the stream to whichever coordinator serves its group."""
 
 import asyncio
 import logging
@@ -17,27 +17,27 @@ from muster._standing import Pulse
 
 log = logging.getLogger("muster")
 
-_ABOARD = (Reaction.DONE, Reaction.REJOIN)
+_MEMBERSHIP_LASTS = (Reaction.DONE, Reaction.REJOIN)
 
 
 class SessionSource(Protocol):
-    """The streams of a process."""
+    """Where an attachment gets streams from."""
 
     def at(self, address: str) -> Session | None:
-        """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
+        """The stream to a coordinator, opened if necessary; None if it takes unary calls only."""
 
 
 class Attachment:
     """Keeps a membership alive: finds the stream to its coordinator and stays on it.
 
-    While it is on no stream it looks for the coordinator again and again, with back-off. At a coordinator
-    without streams it makes heartbeats.
+    While it is on no stream it looks for the coordinator repeatedly, with back-off. To a coordinator
+    without streams it makes Heartbeat calls.
 
     Args:
         streams: where streams come from.
-        route: where the coordinator is.
-        vitals: what is to be kept alive.
-        deliver: is told everything that is heard about the membership.
+        route: finds the coordinator.
+        vitals: the membership to keep alive.
+        deliver: called with everything that is learnt about the membership.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Attachment:
     @property
     def _settled(self) -> bool:
         return self._heartbeats is not None or (
-            self._session is not None and self._session.is_aboard(self._key, self)
+            self._session is not None and self._session.is_attached(self._key, self)
         )
 
     def _follow(self) -> None:
         asyncio.get_running_loop().call_soon(self._place)
 
     def _place(self) -> None:
-        """Goes to where the coordinator is."""
+        """Attaches at the coordinator's current address, or looks for it."""
         if self._over:
             return
         address = self._route.address
@@ -89,14 +89,14 @@ class Attachment:
             return
         session = self._streams.at(address)
         if session is None:
-            self._alone()
+            self._make_heartbeats()
         elif session is not self._session or not session.carries(self._key, self):
             self._leave()
             self._session = session
             self._say(common_pb2.ERROR_CODE_NONE)
             session.attach(self._key, self)
 
-    def _alone(self) -> None:
+    def _make_heartbeats(self) -> None:
         if self._heartbeats is None:
             self._leave()
             self._heartbeats = Heartbeats(self._route, self._vitals, self._deliver)
@@ -121,8 +121,8 @@ class Attachment:
                 await backoff.pause(connection_broken=True)
                 if self._settled or self._over:
                     return
-                # A stream that does not stand yet may never do: meanwhile the coordinator may have moved.
-                waits = self._session is not None and not self._session.stands
+                # A stream that is not established may never be: meanwhile the coordinator may have moved.
+                waits = self._session is not None and not self._session.established
                 if (self._forget or waits) and self._route.address is not None:
                     self._route.forget(self._route.address)
                 self._forget = False
@@ -134,7 +134,7 @@ class Attachment:
             self._seeker = None
 
     async def _ask(self) -> None:
-        """While its coordinator is not sure: asks for another one that is, without giving this one up."""
+        """While the coordinator is unsure of its lease: asks for a successor without giving this one up."""
         backoff = Backoff()
         try:
             while self._unsure and not self._over:
@@ -145,11 +145,11 @@ class Attachment:
         finally:
             self._asking = None
 
-    # What it hears (`muster._session.passengers.Passenger`)
+    # What the stream calls (`muster._session.stream_members.StreamMember`)
 
     @property
     def attach(self) -> session_pb2.Attach:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         vitals = self._vitals
         return session_pb2.Attach(
             group_id=vitals.group_id,
@@ -160,13 +160,13 @@ class Attachment:
 
     @property
     def beat_interval_ms(self) -> int:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         return self._vitals.beat_interval_ms
 
     def attached(self, result: session_pb2.AttachResult, sent_ms: int) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         if not self._route.accept(result.shard_epoch):
-            self._drop_off(forget=True)
+            self._leave_and_seek(forget=True)
             return
         if result.unsure:
             self._extend()
@@ -174,19 +174,19 @@ class Attachment:
             self._is_sure()
         if result.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST:
             log.info("group %r: no room on the stream for a member; it makes heartbeats", self._key[0])
-            self._alone()
+            self._make_heartbeats()
         else:
             self._heed(int(result.error_code), sent_ms, result.coordinator)
 
     def alive(self, sent_ms: int) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         self._is_sure()
         self._deliver(Pulse(self._vitals.seat, common_pb2.ERROR_CODE_NONE, sent_ms, on_stream=True))
 
     def unsure(self, shard_epoch: int) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         if not self._route.accept(shard_epoch):
-            self._drop_off(forget=True)
+            self._leave_and_seek(forget=True)
             return
         self._extend()
         if self._asking is None:
@@ -198,7 +198,7 @@ class Attachment:
             log.info("group %r: its coordinator reaches the log again", self._key[0])
 
     def _extend(self) -> None:
-        """The coordinator is not sure of its lease: the membership lasts for its session."""
+        """The coordinator is unsure of its lease: the membership lasts for its session time-out."""
         if not self._unsure:
             self._unsure = True
             log.warning(
@@ -210,18 +210,18 @@ class Attachment:
         self._deliver(Pulse(self._vitals.seat, code, 0, on_stream=True, unsure=True))
 
     def unheard(self, code: int) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         self._heed(code, 0, None)
 
     def rebalance(self, news: session_pb2.RebalanceStarted) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         if self._route.accept(news.shard_epoch) and news.generation == self._vitals.seat.generation:
             cause = news.cause if news.HasField("cause") else None
             message = cause.sentence if cause is not None else ""
             self._say(common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, cause=cause, message=message)
 
     def fenced(self, news: session_pb2.Fenced) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         if not self._route.accept(news.shard_epoch):
             self._seek(forget=True)
             return
@@ -231,22 +231,22 @@ class Attachment:
         self._say(code, cause=cause, message=message)
 
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
-        """See `Passenger`."""
+        """See `StreamMember`."""
         self._heed(int(common_pb2.ERROR_CODE_NOT_COORDINATOR), 0, coordinator)
 
-    def adrift(self, end: StreamEnd) -> None:
-        """See `Passenger`."""
+    def stream_ended(self, end: StreamEnd) -> None:
+        """See `StreamMember`."""
         if end.how is How.DENIED:
             self._say(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, message=str(end.error))
         elif end.how in (How.UNSUPPORTED, How.REFUSED):
             self._place()
         else:
-            self._drop_off(forget=True)
+            self._leave_and_seek(forget=True)
 
     def _heed(self, code: int, sent_ms: int, hint: common_pb2.Coordinator | None) -> None:
         reaction = reaction_to(Call.HEARTBEAT, code)
         if reaction is Reaction.RETRY:
-            self._drop_off(forget=False)
+            self._leave_and_seek(forget=False)
         elif reaction is Reaction.REDISCOVER:
             epoch_before = self._route.shard_epoch
             followed = hint is not None and bool(hint.host) and self._route.follow(hint)
@@ -254,12 +254,12 @@ class Attachment:
             if followed and self._route.shard_epoch > epoch_before:
                 self._place()
             else:
-                self._drop_off(forget=not followed)
+                self._leave_and_seek(forget=not followed)
         else:
             self._say(code, sent_ms=sent_ms)
 
-    def _drop_off(self, *, forget: bool) -> None:
-        """Off the stream, which may be there or not, and on the look-out."""
+    def _leave_and_seek(self, *, forget: bool) -> None:
+        """Leaves the stream, if any, and looks for the coordinator."""
         self._leave()
         self._seek(forget=forget)
 
@@ -273,5 +273,5 @@ class Attachment:
     ) -> None:
         if not self._over:
             # Whatever is not one of these two ends the membership.
-            self._over = reaction_to(Call.HEARTBEAT, code) not in _ABOARD
+            self._over = reaction_to(Call.HEARTBEAT, code) not in _MEMBERSHIP_LASTS
             self._deliver(Pulse(self._vitals.seat, code, sent_ms, cause, message, on_stream=True))

@@ -10,7 +10,7 @@ from muster._session.frames import call_frame, response_of
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded
 
 MOST_OPEN_CALLS = 10_000
-"""Limit of one stream; what is above it is told to come back later."""
+"""Limit of one stream; further calls raise `Overloaded`."""
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class PendingCalls:
     """Calls that wait for their answer. They survive the stream: each is sent again on the next one.
 
     Args:
-        address: the coordinator, for messages.
-        due: told when there is something to send.
-        fewer: told when there is one call less.
+        address: of the coordinator, for messages.
+        due: called when there is something to send.
+        fewer: called when a call has ended.
     """
 
     def __init__(self, address: str, due: Callable[[], None], fewer: Callable[[], None]) -> None:
@@ -37,11 +37,11 @@ class PendingCalls:
         self._last_call_id = 0
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Calls without an answer."""
         return len(self._calls)
 
     async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
-        """Makes a call and waits for its answer.
+        """Sends a call and returns its answer.
 
         Raises:
             ConnectionLost: no answer came in time.
@@ -64,18 +64,18 @@ class PendingCalls:
             self._fewer()
 
     def begin(self) -> None:
-        """A new stream stands at its beginning: everything has to be sent again."""
+        """A new stream was opened: every call has to be sent again."""
         self._unsent = dict.fromkeys(self._calls)
 
     def frames(self) -> Iterator[session_pb2.ClientFrame]:
-        """What has to be sent."""
+        """The frames of the calls to send; they count as sent then."""
         unsent, self._unsent = self._unsent, {}
         for call_id in unsent:
             if (call := self._calls.get(call_id)) is not None:  # or it ended while frames before were written
                 yield call.frame
 
     def answered(self, reply: session_pb2.Reply) -> None:
-        """An answer came."""
+        """Ends the call that a reply answers."""
         call = self._calls.get(reply.call_id)
         if call is None or call.answer.done():
             return
@@ -85,7 +85,7 @@ class PendingCalls:
             call.answer.set_exception(error)
 
     def fail(self, error: Exception) -> None:
-        """Nobody will answer any more."""
+        """Ends every call with an error: no answer will come."""
         for call in self._calls.values():
             if not call.answer.done():
                 call.answer.set_exception(error)

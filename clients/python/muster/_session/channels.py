@@ -16,7 +16,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The answer to a leader's join holds the metadata of every member."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    # Calls that are not idempotent are repeated by us, who know the outcome, never by the channel.
+    # Calls that are not idempotent are repeated by this library, which knows the outcome, not by the channel.
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -75,7 +75,7 @@ class ChannelPool:
 
     @asynccontextmanager
     async def use(self, address: str) -> AsyncIterator[grpc.aio.Channel]:
-        """The channel to `address`, for the time of a call or of a stream."""
+        """The channel to `address`, kept open for the duration of a call or a stream."""
         entry = self._entries.get(address)
         if entry is None:
             entry = self._entries[address] = _Pooled(self._open(address))
@@ -94,7 +94,7 @@ class ChannelPool:
                 self._close_soon(entry)
 
     def give_up(self, address: str) -> None:
-        """The connection to `address` is dead though it does not say so: the next call opens another one."""
+        """Drops a connection that is dead though it reports no error: the next call opens another one."""
         entry = self._entries.pop(address, None)
         if entry is None:
             return

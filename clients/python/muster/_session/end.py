@@ -1,4 +1,4 @@
-"""How a session stream ends, and what that means for those who are on it."""
+"""How a session stream ends, and what that means for its members and calls."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,15 +10,15 @@ from muster._session.transport import ConnectionLost, sort_status
 
 
 class SessionEnded(Exception):
-    """The server takes no stream: make a unary call. Never leaves this package."""
+    """The server takes no streams: make a unary call. Never leaves this package."""
 
 
 class How(Enum):
     """How a stream ended."""
 
     IDLE = "nobody needed it any more"
-    BROKEN = "it broke; another one may stand at once"
-    AGED = "the server wants another one"
+    BROKEN = "it broke; another one may be opened at once"
+    AGED = "the server asks for a new one"
     UNREACHED = "there is no way to the server"
     SILENT = "the server accepts, and does not answer"
     DRAINED = "the server stops"
@@ -44,8 +44,8 @@ class StreamEnd:
     """The end of a stream.
 
     Attributes:
-        how: what it means.
-        error: what calls on it are told.
+        how: why it ended.
+        error: what calls on it raise.
     """
 
     how: How
@@ -53,17 +53,17 @@ class StreamEnd:
 
 
 def closed() -> StreamEnd:
-    """The client itself ended it."""
+    """The end of a stream that the client closed."""
     return StreamEnd(How.IDLE, ConnectionLost("the connection was closed"))
 
 
-def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> StreamEnd:
-    """The end of a stream that the server, or the way to it, ended.
+def by_status(status: grpc.StatusCode, details: str, *, established: bool) -> StreamEnd:
+    """The end of a stream that the server or the network ended.
 
     Args:
-        status: of the call.
-        details: its explanation.
-        stood: whether the server had answered on the stream.
+        status: gRPC status of the stream.
+        details: explanation of the status.
+        established: whether the server had answered on the stream.
     """
     error = ConnectionLost(details or "the stream ended")
     sorted_out = error if status is grpc.StatusCode.OK else sort_status(status, details, "the session")
@@ -73,12 +73,12 @@ def by_status(status: grpc.StatusCode, details: str, *, stood: bool) -> StreamEn
         how = How.BROKEN
     else:
         how = How.DENIED
-    if how is How.BROKEN and not stood:
+    if how is How.BROKEN and not established:
         how = How.UNREACHED
     return StreamEnd(how, sorted_out)
 
 
 def by_goodbye(goodbye: session_pb2.Goodbye) -> StreamEnd:
-    """The end of a stream of which the server took its leave."""
+    """The end of a stream on which the server sent a goodbye."""
     how = _GOODBYES.get(goodbye.reason, How.BROKEN)
     return StreamEnd(how, ConnectionLost(goodbye.message or how.value))

@@ -1,4 +1,4 @@
-"""How group calls travel on a session stream: as frames, several to a message."""
+"""Group calls as frames on a session stream, several frames to a message."""
 
 from collections.abc import Iterable, Iterator
 
@@ -32,7 +32,7 @@ def fits(request: GroupRequest) -> bool:
 
 
 def call_frame(call_id: int, request: GroupRequest) -> session_pb2.ClientFrame:
-    """The frame of a call. It holds a copy of the request."""
+    """The frame of a call, with a copy of the request."""
     frame = session_pb2.ClientFrame()
     frame.call.call_id = call_id
     frame.call.traceparent = traceparent()
@@ -41,7 +41,7 @@ def call_frame(call_id: int, request: GroupRequest) -> session_pb2.ClientFrame:
 
 
 def response_of(reply: session_pb2.Reply) -> GroupResponse:
-    """The answer in a reply.
+    """Returns the answer that a reply contains.
 
     Raises:
         ConnectionLost: there is none, or none that can be trusted.
@@ -58,7 +58,7 @@ def response_of(reply: session_pb2.Reply) -> GroupResponse:
 
 
 def messages(frames: Iterable[session_pb2.ClientFrame]) -> Iterator[session_pb2.SessionRequest]:
-    """Frames in as few messages as the limits allow, in order."""
+    """Packs frames into as few messages as the limits allow, in order."""
     batch: list[session_pb2.ClientFrame] = []
     size_bytes = 0
     for frame in frames:

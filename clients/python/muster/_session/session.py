@@ -18,21 +18,21 @@ from muster._session.calls import PendingCalls
 from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
-from muster._session.passengers import DEFAULT_BEAT_MS, Key, Passenger, Passengers
+from muster._session.stream_members import DEFAULT_BEAT_MS, Key, StreamMember, StreamMembers
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
 
 log = logging.getLogger("muster")
 
 ACK_TIMEOUT_MS = 1_000
-"""A beat that is not acknowledged for so long means that the connection is lost (or two intervals)."""
+"""A beat without an acknowledgement for this long, or two intervals if longer: the connection is lost."""
 LINGER_MS = 5_000
 """How long a stream without members and calls stays open."""
 CLOSE_TIMEOUT_MS = 500
-"""How long the last frames may take."""
+"""How long the last frames may take to be sent at a close."""
 LONG_MS = 5_000
-"""A stream that lasted so long was well received."""
+"""A stream that lasted this long was accepted: the back-off begins anew after it."""
 CALM_MS = 200
-"""A stream that the server ended in order is left or opened again within this time, not by all at once."""
+"""After an orderly end, clients leave or reopen at a random moment within this time, not all at once."""
 HELLO_INTERVALS_MS = (100, 60_000)
 CLIENT_ID = "muster-python"
 
@@ -41,30 +41,29 @@ _AGAIN = (How.BROKEN, How.AGED)
 
 
 class Session:
-    """A stream, opened again when it breaks, for as long as somebody needs it.
+    """A stream that is opened again when it breaks, for as long as it has members or unanswered calls.
 
-    Who needs it: calls that are not answered, and members that hang on it. When the server cannot be reached
-    it ends; then its calls fail and its members look for their coordinator.
+    When the server cannot be reached it ends: its calls fail and its members look for their coordinator.
 
     Args:
-        address: the coordinator.
+        address: of the coordinator.
         channels: connections.
         ended: called at its end.
 
     Attributes:
-        stands: the server has answered on the present stream.
-        open: it takes members and calls.
+        established: whether the server has answered on the current stream.
+        open: whether it takes members and calls.
     """
 
     def __init__(
         self, address: str, channels: ChannelPool, ended: Callable[["Session", StreamEnd], None]
     ) -> None:
         self.address = address
-        self.stands = False
+        self.established = False
         self.open = True
         self._channels = channels
         self._ended = ended
-        self._passengers = Passengers(self._send, self._reconsider)
+        self._members = StreamMembers(self._send, self._reconsider)
         self._calls = PendingCalls(address, self._send, self._reconsider)
         # Beats: those without an answer.
         self._beats: deque[tuple[int, int]] = deque()
@@ -81,28 +80,28 @@ class Session:
 
     # For members
 
-    def attach(self, key: Key, passenger: Passenger) -> None:
-        """Puts a member on the stream, now and whenever it is opened again. Answered by `attached`."""
-        self._passengers.attach(key, passenger)
-        if self._beat_timer is not None and passenger.beat_interval_ms < self._beating_ms:
+    def attach(self, key: Key, member: StreamMember) -> None:
+        """Puts a member on the stream, now and whenever it is reopened; its `attached` gets the answer."""
+        self._members.attach(key, member)
+        if self._beat_timer is not None and member.beat_interval_ms < self._beating_ms:
             self._beat()
 
-    def detach(self, key: Key, passenger: Passenger) -> None:
-        """Takes a member off, unless another membership took its place. Nothing is told to it any more."""
-        self._passengers.detach(key, passenger)
+    def detach(self, key: Key, member: StreamMember) -> None:
+        """Takes a member off, unless another membership took its place. It is not called any more."""
+        self._members.detach(key, member)
 
-    def carries(self, key: Key, passenger: Passenger) -> bool:
+    def carries(self, key: Key, member: StreamMember) -> bool:
         """Whether a member is on the stream, or on its way there."""
-        return self._passengers.carries(key, passenger)
+        return self._members.carries(key, member)
 
-    def is_aboard(self, key: Key, passenger: Passenger) -> bool:
+    def is_attached(self, key: Key, member: StreamMember) -> bool:
         """Whether beats count for a member."""
-        return self._passengers.is_aboard(key, passenger)
+        return self._members.is_attached(key, member)
 
     # For calls
 
     async def call(self, request: GroupRequest, timeout_ms: int) -> GroupResponse:
-        """Makes a call. If the stream breaks it is repeated on the next one.
+        """Makes a call and returns its answer. If the stream breaks it is repeated on the next one.
 
         Raises:
             ConnectionLost: no answer came.
@@ -115,20 +114,20 @@ class Session:
     # Its own life
 
     async def close(self) -> None:
-        """Ends it in order: what waits to be sent goes out first."""
+        """Ends the stream after sending what is waiting to be sent."""
         self._retire()
         await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_MS / 1_000)
         self._task.cancel()
         await asyncio.wait((self._task,))
 
     def _send(self) -> None:
-        """There is something to send."""
+        """Wakes the writer."""
         self._news.set()
         self._reconsider()
 
     def _reconsider(self) -> None:
-        """Who needs the stream has changed."""
-        if self._passengers or self._calls:
+        """Starts or stops the linger timer after members or calls came or went."""
+        if self._members or self._calls:
             if self._linger is not None:
                 self._linger.cancel()
                 self._linger = None
@@ -145,11 +144,11 @@ class Session:
         try:
             while True:
                 began_ms = boot_ms()
-                end = await self._ride()
+                end = await self._run_stream()
                 if not self.open:
                     break
                 if end.how is How.REFUSED and boot_ms() - began_ms >= LONG_MS:
-                    # It was good until now. A client that was held up for long is refused so.
+                    # It was accepted before: a client that was stopped for long is refused in this way.
                     end = StreamEnd(How.BROKEN, end.error)
                 log.debug("session with %s: %s (%s)", self.address, end.how.value, end.error)
                 if end.how in (How.AGED, How.DRAINED):
@@ -172,11 +171,11 @@ class Session:
         self._ended(self, end)
         error = SessionEnded() if end.how in (How.UNSUPPORTED, How.REFUSED) else end.error
         self._calls.fail(error)
-        self._passengers.abandon(end)
+        self._members.abandon(end)
 
     # One stream
 
-    async def _ride(self) -> StreamEnd:
+    async def _run_stream(self) -> StreamEnd:
         loop = asyncio.get_running_loop()
         async with self._channels.use(self.address) as channel:
             try:
@@ -190,14 +189,14 @@ class Session:
             try:
                 await asyncio.wait((reader, writer, self._silent), return_when=asyncio.FIRST_COMPLETED)
                 if writer.done():
-                    writer.result()  # raises what is not foreseen: nothing would be sent any more
+                    writer.result()  # raises what is unexpected: nothing would be sent any more
                     await asyncio.wait((reader, self._silent), return_when=asyncio.FIRST_COMPLETED)
                 if reader.done():
                     return reader.result()
                 self._channels.give_up(self.address)
                 return StreamEnd(How.SILENT, ConnectionLost("the coordinator does not answer"))
             finally:
-                self.stands = False
+                self.established = False
                 if self._beat_timer is not None:
                     self._beat_timer.cancel()
                     self._beat_timer = None
@@ -208,12 +207,12 @@ class Session:
                 await asyncio.wait((reader, writer))
 
     def _begin(self) -> None:
-        """Everybody and everything goes onto a new stream: members first, then calls, then a beat."""
+        """Queues everything for a new stream: members first, then calls, then a beat."""
         low, high = HELLO_INTERVALS_MS
-        self._promised_ms = max(low, min(high, self._passengers.beat_interval_ms))
+        self._promised_ms = max(low, min(high, self._members.beat_interval_ms))
         hello = session_pb2.Hello(client_id=CLIENT_ID, beat_interval_ms=self._promised_ms, knows_unsure=True)
         self._opening = session_pb2.ClientFrame(hello=hello)
-        self._passengers.begin()
+        self._members.begin()
         self._calls.begin()
         self._beats.clear()
         self._last_beat = 0
@@ -224,7 +223,7 @@ class Session:
         loop = asyncio.get_running_loop()
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        self._beating_ms = min(self._passengers.beat_interval_ms, self._promised_ms)
+        self._beating_ms = min(self._members.beat_interval_ms, self._promised_ms)
         self._beat_due = True
         self._news.set()
         self._beat_timer = loop.call_later(
@@ -235,7 +234,7 @@ class Session:
         late_ms = boot_ms() - due_ms
         timeout_ms = max(ACK_TIMEOUT_MS, 2 * self._beating_ms)
         waiting = boot_ms() - self._beats[0][1] if self._beats else 0
-        # A process that was held up itself has answers to read before he may call the server silent.
+        # A process that was held up itself has answers to read before it may call the server silent.
         if waiting > timeout_ms + late_ms and late_ms < timeout_ms // 2:
             if self._silent is not None and not self._silent.done():
                 self._silent.set_result(None)
@@ -243,7 +242,7 @@ class Session:
         self._beat()
 
     async def _write(self, stream: Any) -> None:
-        """What one turn of the loop produces goes out together."""
+        """Sends together what one turn of the event loop produces."""
         try:
             while True:
                 await self._news.wait()
@@ -254,13 +253,13 @@ class Session:
                     await stream.done_writing()
                     return
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            return  # the reader hears why
+            return  # the reader gets the reason
 
     def _take(self) -> Iterator[session_pb2.ClientFrame]:
         if self._opening is not None:
             yield self._opening
             self._opening = None
-        yield from self._passengers.frames()
+        yield from self._members.frames()
         yield from self._calls.frames()
         if self._beat_due:
             self._beat_due = False
@@ -271,19 +270,19 @@ class Session:
 
     async def _read(self, stream: Any) -> StreamEnd:
         heard: dict[str, Callable[[Any], None]] = {
-            "attach_result": self._passengers.attach_result,
+            "attach_result": self._members.attach_result,
             "beat_ack": self._beat_ack,
             "reply": self._calls.answered,
-            "rebalance_started": self._passengers.rebalance_started,
-            "fenced": self._passengers.fenced,
-            "coordinator_moved": self._passengers.coordinator_moved,
+            "rebalance_started": self._members.rebalance_started,
+            "fenced": self._members.fenced,
+            "coordinator_moved": self._members.coordinator_moved,
         }
         try:
             while True:
                 message = await stream.read()
                 if message is grpc.aio.EOF:
                     return self._ended_with(await stream.code(), await stream.details() or "")
-                self.stands = True
+                self.established = True
                 for frame in message.frames:
                     kind = frame.WhichOneof("kind")
                     if kind == "goodbye":
@@ -296,7 +295,7 @@ class Session:
     def _ended_with(self, status: grpc.StatusCode, details: str) -> StreamEnd:
         if not self.open:
             return closed()
-        return by_status(status, details, stood=self.stands)
+        return by_status(status, details, established=self.established)
 
     def _beat_ack(self, ack: session_pb2.BeatAck) -> None:
         sent_ms = 0
@@ -306,4 +305,4 @@ class Session:
                 sent_ms = 0
         if sent_ms:
             self._acknowledged = ack.number
-            self._passengers.beat_ack(ack, sent_ms)
+            self._members.beat_ack(ack, sent_ms)

@@ -17,33 +17,33 @@ from muster._standing import Pulse
 log = logging.getLogger("muster")
 
 UNSUPPORTED_FOR_MS = 600_000
-"""How long a server without streams is not asked for one again."""
+"""How long a server that has no streams is not asked for one again."""
 REFUSED_FOR_MS = 60_000
 """How long a server that had no room for a stream is not asked again."""
 SHUNNED_FOR_MS = 1_000
-"""A coordinator that went silent is most likely replaced: so long discovery is asked for its successor."""
+"""A silent coordinator has most likely been replaced: for this long discovery is asked for its successor."""
 
 Response = TypeVar("Response", bound=GroupResponse)
 
 
-class Spells:
-    """What holds for some addresses for a while; forgotten after it, since addresses come and go for ever."""
+class ExpiringAddresses:
+    """A set of addresses, each of which is forgotten after a time."""
 
     def __init__(self) -> None:
         self._until_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many addresses are kept."""
+        """Addresses kept; expired ones count until the next `add`."""
         return len(self._until_ms)
 
-    def begin(self, address: str, for_ms: int) -> None:
-        """It holds for so long, from now on."""
+    def add(self, address: str, for_ms: int) -> None:
+        """Adds an address for a time from now on, and forgets the expired ones."""
         now_ms = boot_ms()
         self._until_ms = {place: until_ms for place, until_ms in self._until_ms.items() if until_ms > now_ms}
         self._until_ms[address] = now_ms + for_ms
 
     def holds(self, address: str) -> bool:
-        """Whether it does, at this moment."""
+        """Whether the address was added and has not expired."""
         return boot_ms() < self._until_ms.get(address, 0)
 
 
@@ -59,8 +59,8 @@ class SessionTransport:
         self._channels = channels
         self._unary = unary
         self._sessions: dict[str, Session] = {}
-        self._streamless = Spells()
-        self._shunned = Spells()
+        self._streamless = ExpiringAddresses()
+        self._shunned = ExpiringAddresses()
         self._running: set[Session] = set()
 
     async def call(
@@ -88,7 +88,7 @@ class SessionTransport:
         return self._shunned.holds(address)
 
     def at(self, address: str) -> Session | None:
-        """The stream to a coordinator, opened if need be; None: it takes unary calls only."""
+        """The stream to a coordinator, opened if necessary; None if it takes unary calls only."""
         session = self._sessions.get(address)
         if session is None or not session.open:
             if self._streamless.holds(address):
@@ -98,7 +98,7 @@ class SessionTransport:
         return session
 
     async def close(self) -> None:
-        """Ends all streams in order."""
+        """Closes all streams, each after sending what waits."""
         await asyncio.gather(*(session.close() for session in tuple(self._running)))
 
     def _ended(self, session: Session, end: StreamEnd) -> None:
@@ -106,10 +106,10 @@ class SessionTransport:
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
         if end.how is How.SILENT:
-            self._shunned.begin(session.address, SHUNNED_FOR_MS)
+            self._shunned.add(session.address, SHUNNED_FOR_MS)
         for_ms = {How.UNSUPPORTED: UNSUPPORTED_FOR_MS, How.REFUSED: REFUSED_FOR_MS}.get(end.how, 0)
         if for_ms:
-            self._streamless.begin(session.address, for_ms)
+            self._streamless.add(session.address, for_ms)
             log.info(
                 "no session stream with %s (%s): going on by unary calls for %d s",
                 session.address,

@@ -1,4 +1,4 @@
-"""How a group call reaches the coordinator at an address, and how a membership is kept alive there.
+"""How a group call reaches a coordinator, and how a membership is kept alive there.
 
 This is the seam between a member and the wire. `UnaryTransport` makes a unary call of everything;
 `muster._session.sessions` has the transport that sends everything over one stream per coordinator.
@@ -54,31 +54,31 @@ Response = TypeVar("Response", bound=GroupResponse)
 
 
 class ConnectionLost(Exception):
-    """No answer: the outcome of the call is not known. Never leaves this package."""
+    """No answer came: the outcome of the call is unknown. Never leaves this package."""
 
 
 class Overloaded(Exception):
-    """The server is over a limit: the call was not looked at. Never leaves this package."""
+    """The server is over a limit and did not process the call. Never leaves this package."""
 
 
 class KeepAlive(Protocol):
     """Keeps one membership alive until it is stopped."""
 
     async def stop(self) -> None:
-        """Ends it; nothing is delivered afterwards."""
+        """Stops; nothing is delivered afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What is to be kept alive.
+    """The membership to keep alive, and how often.
 
     Attributes:
         group_id: the group.
         group_instance_id: static id of the member; empty: dynamic.
-        seat: its id and generation.
-        interval_ms: how often to say so by a call of its own.
-        timeout_ms: how long to wait for the answer before the connection counts as lost.
-        beat_interval_ms: how often to say so on a stream.
+        seat: its member id and generation.
+        interval_ms: time between two Heartbeat calls.
+        timeout_ms: how long to wait for an answer before the connection counts as lost.
+        beat_interval_ms: time between two beats on a stream.
     """
 
     group_id: str
@@ -89,43 +89,43 @@ class Vitals:
     beat_interval_ms: int
 
 
-class Beats(Protocol):
-    """How a transport sends the beat of one member: finds the coordinator, calls, reads the answer."""
+class HeartbeatCalls(Protocol):
+    """Makes one member's Heartbeat call: finds the coordinator, calls it, reads the answer."""
 
     async def heartbeat(
         self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
     ) -> Pulse:
-        """One beat; never raises for what a server or a network does."""
+        """Makes one Heartbeat call; never raises for what a server or a network does."""
 
 
-class Route(Beats, Protocol):
+class Route(HeartbeatCalls, Protocol):
     """The way to the coordinator of one group, as a transport sees it (`muster._cluster.link.GroupLink`)."""
 
     @property
     def address(self) -> str | None:
-        """Where the coordinator is; None: not known."""
+        """Address of the coordinator; None if unknown."""
 
     @property
     def shard_epoch(self) -> int:
-        """Highest epoch of the ownership that was heard of."""
+        """Highest shard epoch that was seen."""
 
     async def locate(self) -> str:
-        """Address of the coordinator; waits until discovery knows one."""
+        """Returns the coordinator's address; waits until discovery knows one."""
 
     async def ask(self) -> None:
         """Asks discovery once where the coordinator is, and goes there if that is a later owner."""
 
     def follow(self, coordinator: common_pb2.Coordinator) -> bool:
-        """Goes to that coordinator unless a later owner is known."""
+        """Switches to that coordinator unless a later owner is known; returns whether it did."""
 
     def forget(self, address: str) -> None:
-        """The coordinator at `address` is not, or no longer, the one."""
+        """Forgets the coordinator at `address`: it is not, or no longer, the owner."""
 
     def accept(self, shard_epoch: int) -> bool:
-        """Whether news of that epoch may be believed."""
+        """Whether news with that epoch counts: it is not from a deposed coordinator."""
 
     def watch(self, moved: Callable[[], None]) -> Callable[[], None]:
-        """Calls `moved` whenever the coordinator is found at another address; gives what ends that."""
+        """Calls `moved` whenever the coordinator's address changes; returns a function that ends that."""
 
 
 class Transport(Protocol):
@@ -134,7 +134,7 @@ class Transport(Protocol):
     async def call(
         self, address: str, request: GroupRequest, response_type: type[Response], *, timeout_ms: int
     ) -> Response:
-        """Makes one group call and gives its answer.
+        """Makes one group call and returns its answer.
 
         Raises:
             ConnectionLost: no answer came, or none that can be trusted.
@@ -143,13 +143,13 @@ class Transport(Protocol):
         """
 
     def keep_alive(self, route: Route, vitals: Vitals, deliver: Callable[[Pulse], None]) -> KeepAlive:
-        """Starts to keep a membership alive wherever `route` finds its coordinator.
+        """Starts to keep a membership alive at the coordinator that `route` finds.
 
-        Every sign of life and every piece of news goes to `deliver`, in the order in which it arrived.
+        `deliver` gets every acknowledgement and every piece of news, in the order in which they arrived.
         """
 
     def shuns(self, address: str) -> bool:
-        """Whether that address left a connection without an answer a moment ago."""
+        """Whether the server at that address was silent a moment ago."""
 
 
 _RETRIABLE = frozenset(
@@ -180,12 +180,12 @@ _METHODS = {
 
 
 def raise_status(error: grpc.aio.AioRpcError, what: str) -> None:
-    """Raises what the layers above tell apart."""
+    """Raises `ConnectionLost`, `Overloaded` or `RequestRefused` for a failed call."""
     raise sort_status(error.code(), error.details() or "", what) from error
 
 
 def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
-    """What a gRPC status means: `ConnectionLost`, `Overloaded` or `RequestRefused`."""
+    """The exception for a gRPC status: `ConnectionLost`, `Overloaded` or `RequestRefused`."""
     if status in _RETRIABLE:
         return ConnectionLost(_in_short(status, details))
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -194,14 +194,14 @@ def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
 
 
 def _in_short(status: grpc.StatusCode, details: str) -> str:
-    """GRPC wraps a refused connection in several sentences; the last part is the one that tells."""
+    """The status and its details; of gRPC's long text for a refused connection only the last part."""
     if details.startswith("failed to connect to all addresses"):
         return details.rpartition(": ")[2]
     return f"{status.name}: {details}".removesuffix(": ")
 
 
 class UnaryTransport:
-    """A unary call for everything, heartbeats included."""
+    """Makes a unary call of everything, heartbeats included."""
 
     def __init__(self, channels: ChannelPool) -> None:
         self._channels = channels
@@ -230,19 +230,19 @@ class UnaryTransport:
         return Heartbeats(route, vitals, deliver)
 
     def shuns(self, address: str) -> bool:
-        """See `Transport`: a unary call has its own deadline, which says nothing about others."""
+        """See `Transport`; always False: a call's own deadline says nothing about others."""
         return False
 
 
 class Heartbeats:
-    """A Heartbeat call per interval; after trouble sooner, with back-off.
+    """Makes a Heartbeat call per interval; after a failure sooner, with back-off.
 
-    The first one is made at once: a new seat lives from its first acknowledged beat on, and the grace of a
-    membership that hung on a stream until now runs until it is heard of.
+    The first call is made at once: a new seat lives from its first acknowledged beat on, and the grace of a
+    membership that was on a stream until now is running.
     """
 
-    def __init__(self, beats: Beats, vitals: Vitals, deliver: Callable[[Pulse], None]) -> None:
-        self._beats = beats
+    def __init__(self, calls: HeartbeatCalls, vitals: Vitals, deliver: Callable[[Pulse], None]) -> None:
+        self._calls = calls
         self._vitals = vitals
         self._deliver = deliver
         self._task = asyncio.get_running_loop().create_task(self._run(), name="muster-heartbeat")
@@ -266,7 +266,7 @@ class Heartbeats:
         )
         backoff = Backoff()
         while True:
-            pulse = await self._beats.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
+            pulse = await self._calls.heartbeat(request, vitals.timeout_ms, boot_ms(), vitals.seat)
             self._deliver(pulse)
             if pulse.repeat:
                 await backoff.pause(connection_broken=pulse.hurry)

@@ -1,7 +1,7 @@
-"""Ways of sharing partitions out: `range` and `roundrobin`, and what a user's own is made of.
+"""The assignors `range` and `roundrobin`, and the types for an assignor of your own.
 
 An assignor is a function from a `GroupSnapshot` to an `Assignment`; give it a name with `Assignor` and pass
-it in `assignors=`. The rules are Kafka's, so that people find what they know.
+it in `assignors=`. The rules are Kafka's.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ RANGE = Assignor("range", assign_range)
 """Consecutive partitions of each topic."""
 
 ROUNDROBIN = Assignor("roundrobin", assign_roundrobin)
-"""One partition each in turn, over all topics."""
+"""One partition to each member in turn, over all topics."""
 
 BUILT_IN: dict[str, Assignor] = {assignor.name: assignor for assignor in (RANGE, ROUNDROBIN)}
-"""Those that can be asked for by name."""
+"""The assignors that can be named in settings."""
 
 
 def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
-    """Assignors by name or as they are, in order of preference.
+    """Replaces names by assignors, in order of preference.
 
     Raises:
         SettingsError: none was given, a name is not known, or one comes twice.

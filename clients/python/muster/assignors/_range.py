@@ -10,7 +10,7 @@ from muster.assignors._snapshot import Assignment, GroupSnapshot, MemberSnapshot
 
 @dataclass(slots=True)
 class _TopicState:
-    """One topic while it is being shared out."""
+    """One topic while its partitions are being assigned."""
 
     name: str
     members: tuple[MemberSnapshot, ...]
@@ -28,7 +28,7 @@ class _TopicState:
         return max(0, most - self.counts[member.member_id])
 
     def rack_matches(self, member: MemberSnapshot, number: int) -> bool:
-        """Whether the partition is near the member; a member without a rack is near everything."""
+        """Whether the partition is on the member's rack; for a member without a rack every partition is."""
         if not member.rack_id:
             return True
         return bool(self.partition_racks) and member.rack_id in self.partition_racks[number]

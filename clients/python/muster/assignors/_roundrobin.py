@@ -1,4 +1,4 @@
-"""The `roundrobin` assignor: one partition each in turn, over all topics."""
+"""The `roundrobin` assignor: one partition to each member in turn, over all topics."""
 
 from muster._values import TopicPartition
 from muster.assignors._snapshot import Assignment, GroupSnapshot

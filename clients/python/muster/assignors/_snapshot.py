@@ -1,4 +1,4 @@
-"""What an assignor sees and gives back."""
+"""What an assignor gets and returns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class MemberSnapshot:
         owned: what it owned when it joined.
         keeps_owned: True if it went on working on `owned` (cooperative).
         generation: generation in which it got `owned`, -1: not known.
-        user_data: bytes that it gave for an assignor of the user's own.
+        user_data: its bytes for an assignor of your own.
     """
 
     member_id: str
@@ -38,7 +38,7 @@ class TopicSnapshot:
 
     Attributes:
         partitions: how many it has.
-        racks: for each partition, where it is near; empty: not known.
+        racks: for each partition the racks that have it; empty: unknown.
     """
 
     partitions: int
@@ -47,7 +47,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """Everything that an assignment is made from.
+    """A group as an assignor sees it.
 
     Attributes:
         members: by member id.
@@ -79,7 +79,7 @@ AssignFunction: TypeAlias = Callable[[GroupSnapshot], Assignment]
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A way of sharing partitions out, with the name under which members agree on it.
+    """An assignment function, with the name by which members agree on it.
 
     Attributes:
         name: 1 to 255 bytes; all members of a group need one in common.

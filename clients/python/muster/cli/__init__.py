@@ -22,10 +22,10 @@ def main() -> None:
 
 @contextmanager
 def ended_by_interrupts() -> Iterator[None]:
-    """Ends the process at once on Ctrl-C, without a word: for as long as it has done nothing yet.
+    """Makes Ctrl-C end the process at once and silently, for use before it has done anything.
 
-    A KeyboardInterrupt would come out of some line of a module that is being read; compiled ones print it, or
-    make another error of it.
+    A KeyboardInterrupt could be raised anywhere in a module that is being imported; compiled modules print it
+    or turn it into another error.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # ignored, as in a background job of a shell

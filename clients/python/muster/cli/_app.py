@@ -1,4 +1,4 @@
-"""The application: its groups of commands, those that other packages add, and how errors are shown."""
+"""The application: its commands, those that other packages add, and how errors are shown."""
 
 import logging
 import sys
@@ -19,9 +19,9 @@ OWN = ("groups", "topics", "offsets", "cluster")
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """The application with all commands that are installed.
+    """The application with all installed commands.
 
-    Those of other packages are not loaded for one of our own, so that it starts fast.
+    Other packages' commands are not loaded when one of `OWN` is called, which then starts faster.
     """
     app = typer.Typer(
         name="muster",
@@ -51,8 +51,8 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def invoke(app: typer.Typer) -> None:
-    """Runs it; an error of the client is one line on stderr and exit code 1."""
-    # Here the client is an application: its one error line says all that its log would.
+    """Runs the application; an error of the client becomes one line on stderr and exit code 1."""
+    # The error line says all that the client's log would.
     logging.getLogger("muster").setLevel(logging.CRITICAL)
     _check_words(sys.argv[1:])
     try:
@@ -62,7 +62,7 @@ def invoke(app: typer.Typer) -> None:
 
 
 def _check_words(words: list[str]) -> None:
-    """Ends the process where an argument is not UTF-8: it can be neither sent nor shown."""
+    """Ends the process if an argument is not UTF-8, since it can be neither sent nor shown."""
     for word in words:
         try:
             word.encode()
@@ -85,11 +85,11 @@ def _options(
 
 
 def _absent(app: typer.Typer, name: str, why: str) -> None:
-    """A command that cannot be loaded says so when it is called, and not before."""
+    """Adds a command that, when called, says why it cannot be loaded."""
 
     def command() -> None:
         sys.exit(f"muster: the command {name!r} cannot be loaded: {why}")
 
-    # Whatever is asked of it, help too, the answer is why it is not there.
+    # For any arguments, `--help` included, the answer is why the command is missing.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(name, hidden=True, context_settings=anything)(command)

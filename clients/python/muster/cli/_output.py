@@ -1,4 +1,4 @@
-"""What all commands share: options, a connection, and two ways to print."""
+"""What all commands share: options, a connection, and two output formats."""
 
 import asyncio
 import json
@@ -34,11 +34,11 @@ Servers = Annotated[
 Format = Annotated[Output, typer.Option("--output", help="A table for people or JSON for programs.")]
 
 TIMEOUT_MS = 5_000
-"""How long a command goes on trying."""
+"""How long a command tries to reach the cluster."""
 
 
 def ask(servers: str | None, question: Callable[[Cluster], Awaitable[_T]]) -> _T:
-    """Connects, asks, disconnects."""
+    """Connects to a cluster, returns what a question to it returns, and disconnects."""
 
     async def main() -> _T:
         async with Cluster(servers, timeout_ms=TIMEOUT_MS) as cluster:
@@ -48,7 +48,7 @@ def ask(servers: str | None, question: Callable[[Cluster], Awaitable[_T]]) -> _T
 
 
 def as_dict(message: Message) -> dict[str, object]:
-    """A message as JSON writes it, with the field names of the .proto."""
+    """A message as a dictionary for JSON, with the field names of the .proto."""
     fields: dict[str, object] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -56,17 +56,17 @@ def as_dict(message: Message) -> dict[str, object]:
 
 
 def say(text: str) -> None:
-    """Prints one line."""
+    """Prints a line with unprintable characters escaped."""
     typer.echo(harmless(text))
 
 
 def show_json(data: object) -> None:
-    """Prints JSON."""
+    """Prints data as indented JSON."""
     typer.echo(json.dumps(data, indent=2))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Prints a table, or a sentence when there is nothing in it."""
+    """Prints a table, or the sentence `empty` if it has no rows."""
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         # User strings are values, not markup.
@@ -78,7 +78,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
 
 
 def when(at_ms: int) -> str:
-    """A wall clock time for people, UTC."""
+    """Unix time in ms as a date and time in UTC; `never` for 0."""
     if not at_ms:
         return "never"
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

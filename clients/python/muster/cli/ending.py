@@ -1,4 +1,4 @@
-"""How commands end: with an exit code and, where something is wrong, one sentence; never with a traceback."""
+"""How commands end: with an exit code and, on failure, one sentence; never with a traceback."""
 
 import errno
 import os
@@ -12,15 +12,15 @@ _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 _CommandError: Any = typer.BadParameter.__mro__[2]
-"""What is raised for a command line that makes no sense: Typer has it under names of its own or of Click."""
+"""Raised for a wrong command line. Typer's versions define it themselves or take Click's."""
 
 
 def run(app: typer.Typer, name: str) -> NoReturn:
-    """Runs an application on the arguments of the process, and ends the process.
+    """Runs an application with the process's arguments, and ends the process.
 
     Args:
         app: the application.
-        name: what it is called.
+        name: of the command, for messages.
     """
     try:
         code = app(prog_name=name, standalone_mode=False)
@@ -42,12 +42,12 @@ def run(app: typer.Typer, name: str) -> NoReturn:
 
 
 def without_passwords(text: str) -> str:
-    """The text without the user and password of an address that may stand in it."""
+    """The text, with user and password removed from any address in it."""
     return re.sub(r"(\w://).*@", r"\1…@", text, flags=re.DOTALL)
 
 
 def _write_no_more() -> None:
-    """What is left of the output goes nowhere, or the end of the process would try once more to write it."""
+    """Discards the rest of the output, which Python would else write again at the end of the process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
