@@ -22,8 +22,7 @@ from muster_metadata.metadata import Metadata
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.settings import load
 from muster_server.dev.redis_nodes import RedisNodes
 
@@ -41,26 +40,32 @@ class Target:
         self._stream = metadata_pb2_grpc.MetadataServiceStub(self._channel).Log()
         self._nonce = secrets.token_bytes(16)
         self._epoch = 0
-        self._end = pb.LogEnd()
+        self._end = metadata_pb2.LogEnd()
 
     async def claim(self) -> None:
-        result = await self._call(claim=pb.ClaimStep(node_id="bench", session="bench", nonce=self._nonce))
+        result = await self._call(
+            claim=metadata_pb2.ClaimStep(node_id="bench", session="bench", nonce=self._nonce)
+        )
         self._epoch, self._end = result.epoch, result.end
 
-    async def _call(self, **step: Any) -> pb.LogResult:
-        await self._stream.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=0, **step)]))
+    async def _call(self, **step: Any) -> metadata_pb2.LogResult:
+        await self._stream.write(
+            metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=1, shard=0, **step)])
+        )
         response = await self._stream.read()
-        assert isinstance(response, pb.LogResponse)
+        assert isinstance(response, metadata_pb2.LogResponse)
         result = response.results[0]
-        assert result.outcome == pb.LOG_OUTCOME_OK, result
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_OK, result
         return result
 
-    def _step(self, count: int, record: bytes) -> pb.AppendStep:
-        return pb.AppendStep(
+    def _step(self, count: int, record: bytes) -> metadata_pb2.AppendStep:
+        return metadata_pb2.AppendStep(
             epoch=self._epoch,
             claim_nonce=self._nonce,
             end=self._end,
-            records=[pb.NewRecord(record=record, nonce=secrets.token_bytes(16)) for _ in range(count)],
+            records=[
+                metadata_pb2.NewRecord(record=record, nonce=secrets.token_bytes(16)) for _ in range(count)
+            ],
         )
 
     async def over_grpc(self, count: int, record: bytes) -> float:

@@ -42,7 +42,7 @@ from muster_coordinator.log.log_client import Nonces
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.initialise import initialise_log
@@ -66,19 +66,21 @@ YARDSTICK_RATE = 1_690_000
 
 def records(shard: int) -> Iterator[bytes]:
     """A healthy log without an end."""
-    yield log.Record(
+    yield records_pb2.Record(
         written_at_ms=1, critical=True,
-        genesis=log.Genesis(cluster_id=CLUSTER, shard_count=SHARDS, shard=shard),
+        genesis=records_pb2.Genesis(cluster_id=CLUSTER, shard_count=SHARDS, shard=shard),
     ).SerializeToString()  # fmt: skip
-    claim = log.Claim(node_id="bench", session="bench", previous=common_pb2.Position(epoch=0, offset=1))
-    yield log.Record(written_at_ms=2, claim=claim).SerializeToString()
+    claim = records_pb2.Claim(
+        node_id="bench", session="bench", previous=common_pb2.Position(epoch=0, offset=1)
+    )
+    yield records_pb2.Record(written_at_ms=2, claim=claim).SerializeToString()
     subscription = common_pb2.Subscription(version=1, topics=["orders"]).SerializeToString()
     generation = [0] * GROUPS
     for number in itertools.count():
         now_ms = 1_700_000_000_000 + number
         group = number // 5 % GROUPS
         group_id, member_id = f"group-{shard}-{group}", f"member-{shard}-{group}-0123456789abcdef"
-        record = log.Record(written_at_ms=now_ms)
+        record = records_pb2.Record(written_at_ms=now_ms)
         if number % 5 == 0:
             generation[group] += 1
             started = record.generation_started

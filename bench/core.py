@@ -34,8 +34,7 @@ from muster_core.events import (
 from muster_core.features import ALL_FEATURES
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 HEARTBEAT_BAR_US = 5.0
 BEAT_BAR_US = 1.0
@@ -110,16 +109,16 @@ class Driver:
         return self.answers.pop(call.call_id)
 
 
-def join_of(number: int, member_id: str) -> pb.JoinGroupRequest:
-    return pb.JoinGroupRequest(
+def join_of(number: int, member_id: str) -> coordinator_pb2.JoinGroupRequest:
+    return coordinator_pb2.JoinGroupRequest(
         group_id="g",
         member_id=member_id,
         session_timeout_ms=45_000,
         rebalance_timeout_ms=300_000,
         protocol_type="consumer",
         protocols=[
-            pb.GroupProtocol(name="cooperative-sticky", metadata=METADATA),
-            pb.GroupProtocol(name="range"),
+            coordinator_pb2.GroupProtocol(name="cooperative-sticky", metadata=METADATA),
+            coordinator_pb2.GroupProtocol(name="range"),
         ],
         client_id=f"client-{number}",
         member_seq=1,
@@ -139,7 +138,7 @@ def measure(members: int) -> Costs:
     ids = []
     for number in range(members):
         told = driver.ask(join_of(number, ""))
-        assert isinstance(told, pb.JoinGroupResponse)
+        assert isinstance(told, coordinator_pb2.JoinGroupResponse)
         ids.append(told.member_id)
     joins = [driver.request(join_of(number, member_id)) for number, member_id in enumerate(ids)]
     join_s = driver.play(joins)
@@ -147,15 +146,17 @@ def measure(members: int) -> Costs:
         driver.now_ms += DELAY_MS
         join_s += driver.play([Tick()])
     answers = [driver.answers.pop(call.call_id) for call in joins]
-    assert all(isinstance(answer, pb.JoinGroupResponse) and not answer.error_code for answer in answers)
+    assert all(
+        isinstance(answer, coordinator_pb2.JoinGroupResponse) and not answer.error_code for answer in answers
+    )
 
     plan = [
-        pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment_of(number))
+        coordinator_pb2.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment_of(number))
         for number, member_id in enumerate(ids)
     ]
     syncs = [
         driver.request(
-            pb.SyncGroupRequest(
+            coordinator_pb2.SyncGroupRequest(
                 group_id="g", member_id=member_id, generation=1, assignments=plan if number == 0 else ()
             )
         )
@@ -168,7 +169,9 @@ def measure(members: int) -> Costs:
         events = [driver.request(make(ids[number % members])) for number in range(EVENTS)]
         return driver.play(events) / EVENTS
 
-    heartbeat_s = each(lambda who: pb.HeartbeatRequest(group_id="g", member_id=who, generation=1))
+    heartbeat_s = each(
+        lambda who: coordinator_pb2.HeartbeatRequest(group_id="g", member_id=who, generation=1)
+    )
     on_stream = ids[:ON_STREAM]
     driver.play(
         [
@@ -183,8 +186,8 @@ def measure(members: int) -> Costs:
     return Costs(members, join_s, sync_s, heartbeat_s, beat_s, commit_s)
 
 
-def commit_of(member_id: str) -> pb.OffsetCommitRequest:
-    commit = pb.OffsetCommitRequest(group_id="g", member_id=member_id, generation=1)
+def commit_of(member_id: str) -> coordinator_pb2.OffsetCommitRequest:
+    commit = coordinator_pb2.OffsetCommitRequest(group_id="g", member_id=member_id, generation=1)
     commit.topics.add(name="t").partitions.add(partition=0, offset=1)
     return commit
 

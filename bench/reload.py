@@ -34,9 +34,8 @@ from muster_core.config import GroupConfig
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.garbage import COLLECTOR
@@ -80,7 +79,7 @@ def _member(group: int, number: int) -> str:
 
 
 def _generation(group: int, generation: int) -> bytes:
-    record = log.Record(written_at_ms=1_700_000_000_000)
+    record = records_pb2.Record(written_at_ms=1_700_000_000_000)
     started = record.generation_started
     started.group_id, started.generation, started.protocol_type = _name(group), generation, "consumer"
     started.protocol_name, started.leader = "range", _member(group, 0)
@@ -98,7 +97,7 @@ def _generation(group: int, generation: int) -> bytes:
 
 
 def _assignment(group: int, generation: int) -> bytes:
-    record = log.Record(written_at_ms=1_700_000_000_000)
+    record = records_pb2.Record(written_at_ms=1_700_000_000_000)
     committed = record.assignment_committed
     committed.group_id, committed.generation, committed.leader = _name(group), generation, _member(group, 0)
     for number in range(MEMBERS):
@@ -109,7 +108,7 @@ def _assignment(group: int, generation: int) -> bytes:
 
 
 def _commit(group: int, generation: int, turn: int) -> bytes:
-    record = log.Record(written_at_ms=1_700_000_000_000 + turn)
+    record = records_pb2.Record(written_at_ms=1_700_000_000_000 + turn)
     commit = record.offset_committed
     number = turn % MEMBERS
     commit.group_id, commit.generation, commit.member_id = _name(group), generation, _member(group, number)
@@ -126,7 +125,7 @@ async def write(url: str, count: int, *, offsets_only: bool) -> None:
     await server.metadata.ready.wait()
     nonce = secrets.token_bytes(16)
     verdict, held, end = await server.metadata.logs.claim(
-        0, pb.ClaimStep(node_id="bench", session="bench", nonce=nonce)
+        0, metadata_pb2.ClaimStep(node_id="bench", session="bench", nonce=nonce)
     )
     assert held is not None, verdict
     assert end is not None
@@ -135,17 +134,19 @@ async def write(url: str, count: int, *, offsets_only: bool) -> None:
         if record:
             batch.append(record)
         if batch and (len(batch) == BATCH or not record):
-            step = pb.AppendStep(
+            step = metadata_pb2.AppendStep(
                 epoch=held.epoch,
                 claim_nonce=nonce,
                 end=end.to_proto(),
-                records=[pb.NewRecord(record=data, nonce=secrets.token_bytes(16)) for data in batch],
+                records=[
+                    metadata_pb2.NewRecord(record=data, nonce=secrets.token_bytes(16)) for data in batch
+                ],
             )
             while True:
                 verdict, behind = await server.metadata.logs.append(0, step)
                 if behind is not None:
                     break
-                assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN, verdict
+                assert verdict.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN, verdict
             end, batch = behind, []
     await server.metadata.upkeep.acknowledge(held, end)
     await server.stop(0)
@@ -169,7 +170,7 @@ def decode(datas: list[bytes]) -> float:
     """Seconds to decode the records and do nothing with them."""
     began = time.perf_counter()
     for data in datas:
-        log.Record.FromString(data)
+        records_pb2.Record.FromString(data)
     return time.perf_counter() - began
 
 
@@ -181,8 +182,8 @@ async def read_pages(address: str) -> tuple[float, list[bytes]]:
         stub = metadata_pb2_grpc.MetadataServiceStub(channel)
         began = time.perf_counter()
         runs: list[bytes] = []
-        async for page in stub.ReadLog(pb.ReadLogRequest(shard=0, page_size=PAGE, packed=True)):
-            assert page.outcome == pb.LOG_OUTCOME_OK, page
+        async for page in stub.ReadLog(metadata_pb2.ReadLogRequest(shard=0, page_size=PAGE, packed=True)):
+            assert page.outcome == metadata_pb2.LOG_OUTCOME_OK, page
             runs += page.runs
         return time.perf_counter() - began, runs
 

@@ -32,8 +32,7 @@ from kit.scrape import scrape
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from muster_runtime.settings import load
 from muster_server.dev.ports import LOOPBACK, free_ports
@@ -64,7 +63,7 @@ class Client:
         self._stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self._channel)
         self._stream: Any = None
         self._numbers = itertools.count(1)
-        self._heartbeat = pb.HeartbeatRequest()
+        self._heartbeat = coordinator_pb2.HeartbeatRequest()
 
     async def start(self, count: int) -> None:
         """Forms the group, and puts one member on the stream."""
@@ -72,12 +71,13 @@ class Client:
         leader = next(answer for answer in joined if answer.members)
         assert len(leader.members) == count, "the members did not all come into one generation"
         given = [
-            pb.SyncGroupRequest.Assignment(member_id=m.member_id, assignment=b"a") for m in leader.members
+            coordinator_pb2.SyncGroupRequest.Assignment(member_id=m.member_id, assignment=b"a")
+            for m in leader.members
         ]
         await asyncio.gather(
             *(
                 self._stub.SyncGroup(
-                    pb.SyncGroupRequest(
+                    coordinator_pb2.SyncGroupRequest(
                         group_id=self._group_id,
                         member_id=answer.member_id,
                         generation=answer.generation,
@@ -88,7 +88,7 @@ class Client:
             )
         )
         self._members = [answer.member_id for answer in joined]
-        self._heartbeat = pb.HeartbeatRequest(
+        self._heartbeat = coordinator_pb2.HeartbeatRequest(
             group_id=self._group_id, member_id=self._members[0], generation=leader.generation
         )
         self._stream = session_pb2_grpc.GroupSessionServiceStub(self._channel).Session()
@@ -117,16 +117,16 @@ class Client:
         )
         return session_pb2.ClientFrame(attach=request)
 
-    async def _join(self) -> pb.JoinGroupResponse:
-        request = pb.JoinGroupRequest(
+    async def _join(self) -> coordinator_pb2.JoinGroupResponse:
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=self._group_id,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             rebalance_timeout_ms=60_000,
             protocol_type="consumer",
-            protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+            protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
         )
         request.member_id = (await self._stub.JoinGroup(request)).member_id
-        answer: pb.JoinGroupResponse = await self._stub.JoinGroup(request)
+        answer: coordinator_pb2.JoinGroupResponse = await self._stub.JoinGroup(request)
         assert answer.error_code == 0, answer
         return answer
 
@@ -400,7 +400,7 @@ async def served(target: str, group_ids: Sequence[str]) -> None:
     async with grpc.aio.insecure_channel(target) as channel:
         stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
         async with asyncio.timeout(20):
-            request = pb.DescribeGroupsRequest(group_ids=group_ids)
+            request = coordinator_pb2.DescribeGroupsRequest(group_ids=group_ids)
             while any(
                 group.error_code not in (0, 69) for group in (await stub.DescribeGroups(request)).groups
             ):

@@ -10,8 +10,8 @@ from typing import Any
 from abuse.caller import connection
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
-from muster_protos.muster.internal.v1 import coordinator_pb2_grpc
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 
 ROUNDS = 8
@@ -28,7 +28,7 @@ async def attack(target: Target) -> str:
             for _ in range(ROUNDS):
                 outcomes += await ask_for_all(channel, others, "192.0.2.1", 9, cluster.shard_count)
                 await asyncio.sleep(PAUSE_S)
-    if given := outcomes[pb.HandoffOutcome.Name(pb.HANDOFF_OUTCOME_HANDED_OVER)]:
+    if given := outcomes[peer_pb2.HandoffOutcome.Name(peer_pb2.HANDOFF_OUTCOME_HANDED_OVER)]:
         raise Broken(f"{given} shards were handed over to a stranger")
     return f"asked {outcomes.total()} times: {dict(outcomes)}"
 
@@ -44,9 +44,9 @@ async def described(servers: str) -> discovery_pb2.Cluster:
 
 async def ask_for_all(channel: Any, names: Any, host: str, port: int, shard_count: int) -> Counter[str]:
     """Asks for every shard in the name of other coordinators, to be sent the callers at an address."""
-    stub: Any = coordinator_pb2_grpc.CoordinatorPeerServiceStub(channel)
+    stub: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
     requests = [
-        pb.RequestHandoffRequest(
+        peer_pb2.RequestHandoffRequest(
             shard=shard, successor=common_pb2.Coordinator(node_id=other.node_id, host=host, port=port)
         )
         for shard in range(shard_count)
@@ -56,7 +56,9 @@ async def ask_for_all(channel: Any, names: Any, host: str, port: int, shard_coun
         *(stub.RequestHandoff(request, timeout=5) for request in requests), return_exceptions=True
     )
     return Counter(
-        type(answer).__name__ if isinstance(answer, BaseException) else pb.HandoffOutcome.Name(answer.outcome)
+        type(answer).__name__
+        if isinstance(answer, BaseException)
+        else peer_pb2.HandoffOutcome.Name(answer.outcome)
         for answer in answers
     )
 

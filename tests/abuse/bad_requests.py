@@ -15,8 +15,7 @@ from abuse.lab import Lab, Target, begins, stage
 from abuse.message_fuzz import DISCOVERY, DISCOVERY_CALLS, GROUP_CALLS
 from google.protobuf.message import Message
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -116,7 +115,7 @@ def bytes_and_sizes() -> Iterator[Case]:
 
 def headers() -> Iterator[Case]:
     """Up to the limit they count; far above it the call is refused, with a text."""
-    body = pb.HeartbeatRequest(group_id="g", member_id="m").SerializeToString()
+    body = coordinator_pb2.HeartbeatRequest(group_id="g", member_id="m").SerializeToString()
     yield Case("a header of 4 KiB", HEARTBEAT, body, OK, headers=(("x-long", "v" * 4_096),))
     many = tuple((f"x-{number}", "v" * 50) for number in range(1_000))
     for what, given in (("a header of 64 KiB", (("x-long", "v" * 65_536),)), ("1,000 headers", many)):
@@ -126,26 +125,33 @@ def headers() -> Iterator[Case]:
 def texts(group: str) -> Iterator[Case]:
     for what, text in INVISIBLE.items():
         yield case(
-            f"group id: {what}", "Heartbeat", pb.HeartbeatRequest(group_id=text, member_id="m"), "group_id"
+            f"group id: {what}",
+            "Heartbeat",
+            coordinator_pb2.HeartbeatRequest(group_id=text, member_id="m"),
+            "group_id",
         )
     for text in HARMLESS:
         yield case(
-            f"group id {text!r}", "Heartbeat", pb.HeartbeatRequest(group_id=text, member_id="m"), "", OK
+            f"group id {text!r}",
+            "Heartbeat",
+            coordinator_pb2.HeartbeatRequest(group_id=text, member_id="m"),
+            "",
+            OK,
         )
     for what, text in (("ESC", "a\x1b[31mb\n"), ("bidi", "\u202eabc")):
-        leaver = pb.LeaveGroupRequest.Member(member_id="m", reason=text)
+        leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id="m", reason=text)
         for field in ("reason", "client_id", "protocol_type", "request_id", "member_id", "group_instance_id"):
             yield case(f"{field}: {what}", "JoinGroup", join(group, **{field: text}), field)
         yield case(
             f"name of a protocol: {what}",
             "JoinGroup",
-            join(group, protocols=[pb.GroupProtocol(name=text)]),
+            join(group, protocols=[coordinator_pb2.GroupProtocol(name=text)]),
             "protocols[0].name",
         )
         yield case(
             f"reason of leaving: {what}",
             "LeaveGroup",
-            pb.LeaveGroupRequest(group_id=group, members=[leaver]),
+            coordinator_pb2.LeaveGroupRequest(group_id=group, members=[leaver]),
             "members[0].reason",
         )
         yield case(f"committed topic: {what}", "OffsetCommit", commit(group, ONE, text), "topics[0].name")
@@ -159,7 +165,7 @@ def create(topic: str, partitions: int) -> discovery_pb2.CreateTopicRequest:
     return discovery_pb2.CreateTopicRequest(topic=discovery_pb2.Topic(name=topic, partitions=partitions))
 
 
-ONE = [pb.OffsetCommitRequest.Partition(offset=1)]
+ONE = [coordinator_pb2.OffsetCommitRequest.Partition(offset=1)]
 
 
 def numbers_and_lists(group: str) -> Iterator[Case]:
@@ -169,7 +175,10 @@ def numbers_and_lists(group: str) -> Iterator[Case]:
     ):
         for value in values:
             yield case(f"{field} {value}", "JoinGroup", join(group, **{field: value}), field)
-    partition, topic = pb.OffsetCommitRequest.Partition, pb.OffsetCommitRequest.Topic
+    partition, topic = (
+        coordinator_pb2.OffsetCommitRequest.Partition,
+        coordinator_pb2.OffsetCommitRequest.Topic,
+    )
     for wrong, name in (
         (partition(offset=-1), "topics[0].partitions[0].offset"),
         (partition(offset=-(2**63)), "topics[0].partitions[0].offset"),
@@ -188,9 +197,12 @@ def numbers_and_lists(group: str) -> Iterator[Case]:
         ("10,001 partitions", many, "topics"),
     ):
         yield case(
-            what, "OffsetCommit", pb.OffsetCommitRequest(group_id=group, generation=-1, topics=topics), name
+            what,
+            "OffsetCommit",
+            coordinator_pb2.OffsetCommitRequest(group_id=group, generation=-1, topics=topics),
+            name,
         )
-    protocol = pb.GroupProtocol
+    protocol = coordinator_pb2.GroupProtocol
     for what, protocols, name in (
         ("17 protocols", [protocol(name=f"p{n}") for n in range(17)], "protocols"),
         ("10,000 protocols", [protocol(name=f"p{n}") for n in range(10_000)], "protocols"),
@@ -198,26 +210,41 @@ def numbers_and_lists(group: str) -> Iterator[Case]:
         ("long metadata", [protocol(name="p", metadata=bytes((512 << 10) + 1))], "protocols[0].metadata"),
     ):
         yield case(what, "JoinGroup", join(group, protocols=protocols), name)
-    given = pb.SyncGroupRequest.Assignment
+    given = coordinator_pb2.SyncGroupRequest.Assignment
     for what, assignments, name in (
         ("a long assignment", [given(member_id="m", assignment=bytes(MIB + 1))], "assignments[0].assignment"),
         ("100,001 assignments", [given(member_id=f"m{n}") for n in range(100_001)], "assignments"),
     ):
-        yield case(what, "SyncGroup", pb.SyncGroupRequest(group_id=group, assignments=assignments), name)
+        yield case(
+            what, "SyncGroup", coordinator_pb2.SyncGroupRequest(group_id=group, assignments=assignments), name
+        )
     for name in ("..", "", "a\x1b", "\u202e", "t" * 250):
         yield case(f"topic {name!r}", "CreateTopic", create(name, 1), "topic.name")
     for number in (0, 100_001):
         yield case(f"{number} partitions", "CreateTopic", create("t", number), "topic.partitions")
-    fetched = pb.OffsetFetchRequest.Group
-    yield case("1,001 groups", "OffsetFetch", pb.OffsetFetchRequest(groups=[fetched()] * 1_001), "groups")
+    fetched = coordinator_pb2.OffsetFetchRequest.Group
     yield case(
-        "1,001 groups", "DescribeGroups", pb.DescribeGroupsRequest(group_ids=["a"] * 1_001), "group_ids"
+        "1,001 groups",
+        "OffsetFetch",
+        coordinator_pb2.OffsetFetchRequest(groups=[fetched()] * 1_001),
+        "groups",
+    )
+    yield case(
+        "1,001 groups",
+        "DescribeGroups",
+        coordinator_pb2.DescribeGroupsRequest(group_ids=["a"] * 1_001),
+        "group_ids",
     )
     yield case("1,001 groups", "FindCoordinator", find(*["a"] * 1_001), "group_ids")
     yield case(
-        "a long history", "GroupHistory", pb.GroupHistoryRequest(group_id=group, limit=2**32 - 1), "limit"
+        "a long history",
+        "GroupHistory",
+        coordinator_pb2.GroupHistoryRequest(group_id=group, limit=2**32 - 1),
+        "limit",
     )
-    yield case("101 states", "ListGroups", pb.ListGroupsRequest(states=["Stable"] * 101), "states")
+    yield case(
+        "101 states", "ListGroups", coordinator_pb2.ListGroupsRequest(states=["Stable"] * 101), "states"
+    )
 
 
 async def answered(channels: dict[str, grpc.aio.Channel], case: Case) -> None:
@@ -256,8 +283,10 @@ async def too_large_a_plan(stub: Any, group: str) -> int:
     member_id, _ = await joined(stub, group)
     again = await stub.JoinGroup(join(group, member_id=member_id), timeout=20)
     ids = (member_id, "z1", "z2")
-    given = [pb.SyncGroupRequest.Assignment(member_id=name, assignment=bytes(MIB)) for name in ids]
-    request = pb.SyncGroupRequest(
+    given = [
+        coordinator_pb2.SyncGroupRequest.Assignment(member_id=name, assignment=bytes(MIB)) for name in ids
+    ]
+    request = coordinator_pb2.SyncGroupRequest(
         group_id=group, generation=again.generation, member_id=member_id, assignments=given
     )
     code: int = (await stub.SyncGroup(request, timeout=20)).error_code

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 GROUPS = "/muster.v1.GroupCoordinatorService/"
 HEALTH = "/grpc.health.v1.Health/"
@@ -57,38 +56,42 @@ def name_of(code: int) -> str:
     return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")
 
 
-def join(group_id: str, **fields: object) -> pb.JoinGroupRequest:
+def join(group_id: str, **fields: object) -> coordinator_pb2.JoinGroupRequest:
     """A JoinGroup that is in order, but for what is given."""
-    message = pb.JoinGroupRequest(
+    message = coordinator_pb2.JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=30_000,
         rebalance_timeout_ms=30_000,
         protocol_type="consumer",
-        protocols=[pb.GroupProtocol(name="range", metadata=b"x")],
+        protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"x")],
         client_id="attacker",
     )
     return _changed(message, fields)
 
 
-async def join_among(stub: Any, group_id: str, topic: str, **fields: object) -> pb.JoinGroupRequest:
+async def join_among(
+    stub: Any, group_id: str, topic: str, **fields: object
+) -> coordinator_pb2.JoinGroupRequest:
     """A JoinGroup that a group takes whose members work on a topic: with the protocol that they agreed on."""
-    described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group_id]), timeout=10)
+    described = await stub.DescribeGroups(
+        coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), timeout=10
+    )
     protocol = described.groups[0].protocol_name or "range"
     topics = common_pb2.Subscription(version=1, topics=[topic], generation=-1).SerializeToString()
-    return join(group_id, protocols=[pb.GroupProtocol(name=protocol, metadata=topics)], **fields)
+    return join(group_id, protocols=[coordinator_pb2.GroupProtocol(name=protocol, metadata=topics)], **fields)
 
 
 def commit(
     group_id: str,
-    partitions: Sequence[pb.OffsetCommitRequest.Partition],
+    partitions: Sequence[coordinator_pb2.OffsetCommitRequest.Partition],
     topic: str = "t",
     **fields: object,
-) -> pb.OffsetCommitRequest:
+) -> coordinator_pb2.OffsetCommitRequest:
     """A commit from outside, but for what is given."""
-    message = pb.OffsetCommitRequest(
+    message = coordinator_pb2.OffsetCommitRequest(
         group_id=group_id,
         generation=-1,
-        topics=[pb.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
+        topics=[coordinator_pb2.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
     )
     return _changed(message, fields)
 
@@ -106,9 +109,9 @@ async def joined(stub: Any, group_id: str, **fields: object) -> tuple[str, int]:
     if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
         answer = await stub.JoinGroup(join(group_id, member_id=answer.member_id, **fields), timeout=20)
     assert answer.error_code == 0, name_of(answer.error_code)
-    assigned = pb.SyncGroupRequest.Assignment(member_id=answer.member_id, assignment=b"a")
+    assigned = coordinator_pb2.SyncGroupRequest.Assignment(member_id=answer.member_id, assignment=b"a")
     synced = await stub.SyncGroup(
-        pb.SyncGroupRequest(
+        coordinator_pb2.SyncGroupRequest(
             group_id=group_id,
             generation=answer.generation,
             member_id=answer.member_id,

@@ -10,7 +10,7 @@ import grpc
 from abuse.caller import GROUPS, commit, connection, groups_stub, raw
 from abuse.lab import Target, begins, find, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 PARTITIONS = 9_000
 REPEATED = 300
@@ -22,11 +22,13 @@ AT_AN_OWNER = 4
 async def attack(target: Target) -> str:
     [group_id] = await target.groups(1, "chase")
     async with connection(target.owner) as channel:
-        partitions = [pb.OffsetCommitRequest.Partition(partition=n, offset=1) for n in range(PARTITIONS)]
+        partitions = [
+            coordinator_pb2.OffsetCommitRequest.Partition(partition=n, offset=1) for n in range(PARTITIONS)
+        ]
         await groups_stub(channel).OffsetCommit(commit(group_id, partitions), timeout=30)
-    group = pb.OffsetFetchRequest.Group(group_id=group_id)
-    once = pb.OffsetFetchRequest(groups=[group]).SerializeToString()
-    repeated = pb.OffsetFetchRequest(groups=[group] * REPEATED).SerializeToString()
+    group = coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)
+    once = coordinator_pb2.OffsetFetchRequest(groups=[group]).SerializeToString()
+    repeated = coordinator_pb2.OffsetFetchRequest(groups=[group] * REPEATED).SerializeToString()
     begins()
     ends_s = time.monotonic() + CHASED_S
     owners: set[str] = set()

@@ -12,8 +12,7 @@ from typing import Any
 from abuse.caller import commit, connection, groups_stub, join, joined, name_of
 from abuse.lab import Lab, Target, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 TRIES = 60
 
@@ -29,8 +28,8 @@ async def attack(target: Target) -> str:
 async def newer_and_older_at_once(one: Any, other: Any, group: str) -> int:
     member_id, generation = await joined(one, group)
 
-    def numbered(seq: int) -> pb.OffsetCommitRequest:
-        partitions = [pb.OffsetCommitRequest.Partition(offset=seq)]
+    def numbered(seq: int) -> coordinator_pb2.OffsetCommitRequest:
+        partitions = [coordinator_pb2.OffsetCommitRequest.Partition(offset=seq)]
         return commit(group, partitions, generation=generation, member_id=member_id, member_seq=seq)
 
     refused = 0
@@ -41,8 +40,8 @@ async def newer_and_older_at_once(one: Any, other: Any, group: str) -> int:
         if (code := outcome(newer)) != common_pb2.ERROR_CODE_NONE:
             raise Broken(f"the newer commit was answered {name_of(code)}")
         refused += outcome(older) != common_pb2.ERROR_CODE_NONE
-        asked = pb.OffsetFetchRequest.Group(group_id=group)
-        answer = await one.OffsetFetch(pb.OffsetFetchRequest(groups=[asked]))
+        asked = coordinator_pb2.OffsetFetchRequest.Group(group_id=group)
+        answer = await one.OffsetFetch(coordinator_pb2.OffsetFetchRequest(groups=[asked]))
         stored = answer.groups[0].topics[0].partitions[0].offset
         if stored != seq:
             raise Broken(f"progress went back from {seq} to {stored}")
@@ -55,7 +54,7 @@ async def commit_while_parked(stub: Any, group: str) -> None:
     call = stub.JoinGroup(join(group, member_id=member_id), timeout=30)
     waiting = asyncio.ensure_future(call)
     await asyncio.sleep(0.5)
-    partitions = [pb.OffsetCommitRequest.Partition(offset=999)]
+    partitions = [coordinator_pb2.OffsetCommitRequest.Partition(offset=999)]
     code = outcome(
         await stub.OffsetCommit(commit(group, partitions, generation=generation, member_id=member_id))
     )
@@ -65,7 +64,7 @@ async def commit_while_parked(stub: Any, group: str) -> None:
         raise Broken(f"a commit of a member parked in its first JoinGroup was answered {name_of(code)}")
 
 
-def outcome(answer: pb.OffsetCommitResponse) -> int:
+def outcome(answer: coordinator_pb2.OffsetCommitResponse) -> int:
     return answer.topics[0].partitions[0].error_code
 
 

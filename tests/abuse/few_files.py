@@ -17,7 +17,7 @@ from abuse.caller import GROUPS, connection, raw
 from abuse.lab import GAP_S, Lab, Target
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 MORE = 20
 TAKEN = 200
@@ -84,7 +84,7 @@ def take(address: str) -> list[socket.socket]:
 async def newcomer(address: str) -> grpc.StatusCode:
     """What a new client's heartbeat gets."""
     async with connection(address) as channel:
-        body = pb.HeartbeatRequest(group_id="new", member_id="m").SerializeToString()
+        body = coordinator_pb2.HeartbeatRequest(group_id="new", member_id="m").SerializeToString()
         status, _, _ = await raw(channel, GROUPS + "Heartbeat", body, timeout_s=3)
     return status
 

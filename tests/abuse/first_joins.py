@@ -13,7 +13,7 @@ from abuse.lab import Lab, Target, stage
 from abuse.session import Session
 from kit.programs import Broken
 from kit.waiting import until
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from redis.asyncio import Redis
 
 NUMBER = 20_000
@@ -46,7 +46,7 @@ async def flood(target: Target, *, ending: str = "", **fields: object) -> str:
 
 async def flooded(channel: grpc.aio.Channel) -> int:
     """How many groups of the flood a coordinator has."""
-    answer = await groups_stub(channel).ListGroups(pb.ListGroupsRequest(), timeout=10)
+    answer = await groups_stub(channel).ListGroups(coordinator_pb2.ListGroupsRequest(), timeout=10)
     return sum(group.group_id.startswith(PREFIX) for group in answer.groups)
 
 

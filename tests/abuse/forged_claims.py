@@ -15,8 +15,7 @@ import grpc
 from abuse.internal_ports import REFUSALS, SHARDS
 from abuse.lab import GAP_S, Lab
 from kit.programs import Broken, report, run
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 
 STANDS_OPEN = "the ports between services ask nobody who he is"
 
@@ -36,7 +35,7 @@ async def main() -> None:
                         raise
                     outcomes = Counter()
             window = lab.window(began_s, time.monotonic())
-            claimed = outcomes[pb.LogOutcome.Name(pb.LOG_OUTCOME_OK)]
+            claimed = outcomes[metadata_pb2.LogOutcome.Name(metadata_pb2.LOG_OUTCOME_OK)]
             report(f"claims: {dict(outcomes)}; W's longest gap {window.gap_s:.1f} s")
             if claimed:
                 raise Broken(f"a stranger claimed shards {claimed} times")
@@ -50,20 +49,22 @@ async def claim_all(stub: Any) -> Counter[str]:
     call = stub.Log(timeout=60)
     for _ in range(ROUNDS):
         calls = [
-            pb.LogCall(
+            metadata_pb2.LogCall(
                 call_id=shard + 1,
                 shard=shard,
-                claim=pb.ClaimStep(node_id="a-stranger", session="x", nonce=secrets.token_bytes(16)),
+                claim=metadata_pb2.ClaimStep(
+                    node_id="a-stranger", session="x", nonce=secrets.token_bytes(16)
+                ),
             )
             for shard in range(SHARDS)
         ]
-        await call.write(pb.LogRequest(calls=calls))
+        await call.write(metadata_pb2.LogRequest(calls=calls))
         left = len(calls)
         while left:
             answer = await call.read()
             if answer is grpc.aio.EOF:
                 return outcomes
-            outcomes.update(pb.LogOutcome.Name(result.outcome) for result in answer.results)
+            outcomes.update(metadata_pb2.LogOutcome.Name(result.outcome) for result in answer.results)
             left -= len(answer.results)
         await asyncio.sleep(PAUSE_S)
     call.cancel()

@@ -15,8 +15,7 @@ from abuse.internal_ports import REFUSALS
 from abuse.lab import Lab
 from kit.programs import Broken, run
 from muster_core.features import FEATURE_NAMES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
 
 STANDS_OPEN = "the ports between services ask nobody who he is"
@@ -44,10 +43,10 @@ async def main() -> None:
         raise Broken(f"the lease of nobody was renewed {renewed} times, and clients are told of it")
 
 
-async def renewals() -> AsyncIterator[pb.LeaseRequest]:
+async def renewals() -> AsyncIterator[metadata_pb2.LeaseRequest]:
     """A lease as a coordinator asks for it."""
     for number in range(1, TIMES + 1):
-        yield pb.LeaseRequest(
+        yield metadata_pb2.LeaseRequest(
             node_id=NAME,
             session="s",
             host="127.0.0.1",

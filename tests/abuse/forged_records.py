@@ -17,8 +17,7 @@ from abuse.lab import GROUP, Lab, find
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_core.sharding import shard_of
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
@@ -54,23 +53,25 @@ async def forge(stub: Any) -> None:
     """
     shard, nonce, call = shard_of(GROUP, SHARDS), secrets.token_bytes(16), stub.Log(timeout=20)
 
-    async def ask(**step: Any) -> pb.LogResult:
-        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=shard, **step)]))
+    async def ask(**step: Any) -> metadata_pb2.LogResult:
+        await call.write(
+            metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=1, shard=shard, **step)])
+        )
         answer = await call.read()
         if answer is grpc.aio.EOF:
             raise RuntimeError("metadata ended the stream")
-        result: pb.LogResult = answer.results[0]
-        if result.outcome != pb.LOG_OUTCOME_OK:
-            raise RuntimeError(f"answered {pb.LogOutcome.Name(result.outcome)}")
+        result: metadata_pb2.LogResult = answer.results[0]
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            raise RuntimeError(f"answered {metadata_pb2.LogOutcome.Name(result.outcome)}")
         return result
 
-    claimed = await ask(claim=pb.ClaimStep(node_id="a-stranger", session="x", nonce=nonce))
+    claimed = await ask(claim=metadata_pb2.ClaimStep(node_id="a-stranger", session="x", nonce=nonce))
     record = records_pb2.Record(written_at_ms=time.time_ns() // 1_000_000)
     record.offset_committed.group_id, record.offset_committed.generation = GROUP, -1
     record.offset_committed.offsets.add(topic=TOPIC, offset=FORGED, leader_epoch=-1, metadata="forged")
-    new = pb.NewRecord(record=record.SerializeToString(), nonce=secrets.token_bytes(16))
+    new = metadata_pb2.NewRecord(record=record.SerializeToString(), nonce=secrets.token_bytes(16))
     await ask(
-        append=pb.AppendStep(
+        append=metadata_pb2.AppendStep(
             epoch=claimed.epoch, claim_nonce=nonce, end=claimed.end, records=[new], first_attempt=True
         )
     )

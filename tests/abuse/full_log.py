@@ -17,8 +17,7 @@ from abuse.caller import commit, connection, groups_stub, name_of
 from abuse.lab import GAP_S, Lab, Target
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, discovery_pb2_grpc
 from redis.asyncio import Redis
 
 FULL_S = 4.0
@@ -99,7 +98,7 @@ async def while_full(full: AbstractAsyncContextManager[None], target: Target, gr
 async def answer_to_a_commit(target: Target, group: str) -> str:
     """What a commit is answered that cannot be stored: to be tried again."""
     async with connection(target.owner) as channel:
-        partitions = [pb.OffsetCommitRequest.Partition(offset=9)]
+        partitions = [coordinator_pb2.OffsetCommitRequest.Partition(offset=9)]
         try:
             answer = await groups_stub(channel).OffsetCommit(commit(group, partitions), timeout=FULL_S)
         except grpc.aio.AioRpcError as error:
@@ -131,7 +130,7 @@ async def answer_to_a_topic(target: Target) -> str:
 async def stored(target: Target, group: str, offset: int) -> int:
     """Commits; gives the offset once it was acknowledged, 0 if it is to be tried again."""
     async with connection(target.owner) as channel:
-        partitions = [pb.OffsetCommitRequest.Partition(offset=offset)]
+        partitions = [coordinator_pb2.OffsetCommitRequest.Partition(offset=offset)]
         try:
             answer = await groups_stub(channel).OffsetCommit(commit(group, partitions), timeout=FULL_S)
         except grpc.aio.AioRpcError:
@@ -142,7 +141,9 @@ async def stored(target: Target, group: str, offset: int) -> int:
 async def fetched(target: Target, group: str) -> int:
     """The stored offset."""
     async with connection(target.owner) as channel:
-        request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group)])
+        request = coordinator_pb2.OffsetFetchRequest(
+            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group)]
+        )
         answer = await groups_stub(channel).OffsetFetch(request, timeout=10)
         offset: int = answer.groups[0].topics[0].partitions[0].offset
         return offset

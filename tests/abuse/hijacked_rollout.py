@@ -17,14 +17,14 @@ from abuse.caller import connection
 from abuse.lab import Lab, Target
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 
 ASKS_S = 1.0
 PAUSE_S = 0.002
 BACK_S = 20.0
 QUIET_S = 2.0
 LATE = "AioRpcError"
-GIVEN = pb.HandoffOutcome.Name(pb.HANDOFF_OUTCOME_HANDED_OVER)
+GIVEN = peer_pb2.HandoffOutcome.Name(peer_pb2.HANDOFF_OUTCOME_HANDED_OVER)
 
 
 class Stranger(grpc.GenericRpcHandler):

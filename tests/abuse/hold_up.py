@@ -8,7 +8,7 @@ import asyncio
 from abuse.caller import connection, groups_stub, join_among
 from abuse.innocent import TOPIC
 from abuse.lab import GROUP, Target, begins, stage
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 STANDS_OPEN = "anybody may join any group"
 
@@ -26,8 +26,10 @@ async def attack(target: Target) -> str:
         request.member_id = (await stub.JoinGroup(request, timeout=20)).member_id
         joined = await stub.JoinGroup(request, timeout=60)
         await asyncio.sleep(HELD_S)
-        leaving = pb.LeaveGroupRequest.Member(member_id=joined.member_id)
-        await stub.LeaveGroup(pb.LeaveGroupRequest(group_id=GROUP, members=[leaving]), timeout=10)
+        leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)
+        await stub.LeaveGroup(
+            coordinator_pb2.LeaveGroupRequest(group_id=GROUP, members=[leaving]), timeout=10
+        )
     return f"joined generation {joined.generation} and never synced"
 
 

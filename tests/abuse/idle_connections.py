@@ -17,7 +17,7 @@ from abuse.http2 import END_HEADERS, HEADERS, PREFACE, PRIORITY, frame, headers
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from kit.waiting import until_equal
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 EACH = 500
 HANDSHAKE_MS = 2_000
@@ -88,7 +88,7 @@ def is_open(one: socket.socket) -> bool:
 async def honest(address: str) -> None:
     """Raises `Broken` unless a new client is answered."""
     async with connection(address) as channel:
-        body = pb.HeartbeatRequest(group_id="honest", member_id="m").SerializeToString()
+        body = coordinator_pb2.HeartbeatRequest(group_id="honest", member_id="m").SerializeToString()
         status, _, text = await raw(channel, HEARTBEAT, body, timeout_s=10)
     if status is not grpc.StatusCode.OK:
         raise Broken(f"a new client's heartbeat was answered {status.name}: {text}")

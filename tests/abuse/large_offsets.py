@@ -10,7 +10,7 @@ import grpc
 from abuse.caller import GROUPS, commit, connection, groups_stub, raw
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 PARTITIONS = 100_000
 AT_ONCE = 10_000
@@ -23,7 +23,7 @@ PAGE = 1_000
 
 async def attack(target: Target) -> str:
     many, long = await target.groups(2, "offsets")
-    partition = pb.OffsetCommitRequest.Partition
+    partition = coordinator_pb2.OffsetCommitRequest.Partition
     async with connection(target.owner) as channel:
         stub = groups_stub(channel)
         begins()
@@ -57,7 +57,7 @@ async def fetch_whole(channel: grpc.aio.Channel, long: str, many: str) -> str:
         )
         if status is not grpc.StatusCode.OK:
             raise Broken(f"{PARTITIONS:,} small offsets were answered {status.name} {text!r}")
-        found = pb.OffsetFetchResponse.FromString(body).groups[0].topics
+        found = coordinator_pb2.OffsetFetchResponse.FromString(body).groups[0].topics
         if sum(len(topic.partitions) for topic in found) != PARTITIONS:
             raise Broken("an answer lacks offsets")
         answered += 1
@@ -75,7 +75,7 @@ async def pages(channel: grpc.aio.Channel, group_id: str) -> list[int]:
         )
         if status is not grpc.StatusCode.OK:
             raise Broken(f"a page was answered {status.name} {text!r}")
-        group = pb.OffsetFetchResponse.FromString(body).groups[0]
+        group = coordinator_pb2.OffsetFetchResponse.FromString(body).groups[0]
         found += [partition.partition for topic in group.topics for partition in topic.partitions]
         if not group.more:
             return found
@@ -83,9 +83,11 @@ async def pages(channel: grpc.aio.Channel, group_id: str) -> list[int]:
         request.groups[0].after_partition = found[-1]
 
 
-def asks(group_id: str) -> pb.OffsetFetchRequest:
+def asks(group_id: str) -> coordinator_pb2.OffsetFetchRequest:
     """For all offsets of a group."""
-    return pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group_id)])
+    return coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)]
+    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from itertools import islice
 from abuse.caller import connection, groups_stub, join, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 GROUPS = 4
 ROUNDS = 5
@@ -43,7 +42,9 @@ async def attack(target: Target) -> str:
         begins()
         for _ in range(ROUNDS):
             for group_id, member_id, generation in leaders:
-                sync = pb.SyncGroupRequest(group_id=group_id, generation=generation, member_id=member_id)
+                sync = coordinator_pb2.SyncGroupRequest(
+                    group_id=group_id, generation=generation, member_id=member_id
+                )
                 sync.assignments.add(member_id=member_id, assignment=assignment)
                 answer = await stub.SyncGroup(sync, timeout=120)
                 said.add(f"{name_of(answer.error_code)} {answer.error_message!r}")

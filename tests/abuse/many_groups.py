@@ -9,7 +9,7 @@ import time
 from abuse.caller import GROUPS, commit, connection, raw
 from abuse.lab import Target, begins, stage
 from abuse.session import Session
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 NUMBER = 46_000
 AT_ONCE = 100
@@ -19,7 +19,7 @@ LISTING_S = 12.0
 
 async def flood(target: Target) -> str:
     """Makes the groups."""
-    one = [pb.OffsetCommitRequest.Partition(offset=1)]
+    one = [coordinator_pb2.OffsetCommitRequest.Partition(offset=1)]
     async with connection(target.owner) as channel, Session(channel) as session:
         for begin in range(0, NUMBER, AT_ONCE):
             session.call("offset_commit", (commit(f"flood-{n}", one) for n in range(begin, begin + AT_ONCE)))

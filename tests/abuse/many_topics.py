@@ -12,8 +12,7 @@ from typing import Any
 from abuse.caller import connection, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import discovery_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2_grpc
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 
 CREATED_S = 12.0
 LISTED_S = 6.0
@@ -28,11 +27,11 @@ async def attack(target: Target) -> str:
     async with connection(target.servers) as channel:
         stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
         codes = await create(stub)
-        listed = (await stub.ListTopics(pb.ListTopicsRequest(), timeout=CHANGE_S)).topics
+        listed = (await stub.ListTopics(discovery_pb2.ListTopicsRequest(), timeout=CHANGE_S)).topics
         if sum(topic.name.startswith("0") for topic in listed) != codes["NONE"]:
             raise Broken(f"{codes['NONE']} topics were created, {len(listed)} are listed")
         lists, deleted = await list_and_delete(stub, codes["NONE"])
-        honest = pb.CreateTopicRequest(topic=pb.Topic(name="honest", partitions=1))
+        honest = discovery_pb2.CreateTopicRequest(topic=discovery_pb2.Topic(name="honest", partitions=1))
         code = (await stub.CreateTopic(honest, timeout=CHANGE_S)).error_code
     if code:
         raise Broken(f"an honest CreateTopic was answered {name_of(code)}")
@@ -51,8 +50,8 @@ async def create(stub: Any) -> Counter[str]:
 
     async def client() -> None:
         while time.monotonic() < ends_s:
-            topic = pb.Topic(name=name(next(numbers)), partitions=PARTITIONS)
-            answer = await stub.CreateTopic(pb.CreateTopicRequest(topic=topic), timeout=CHANGE_S)
+            topic = discovery_pb2.Topic(name=name(next(numbers)), partitions=PARTITIONS)
+            answer = await stub.CreateTopic(discovery_pb2.CreateTopicRequest(topic=topic), timeout=CHANGE_S)
             codes[name_of(answer.error_code)] += 1
 
     await asyncio.gather(*(client() for _ in range(AT_ONCE)))
@@ -67,13 +66,13 @@ async def list_and_delete(stub: Any, created: int) -> tuple[int, int]:
     async def lister() -> None:
         nonlocal lists
         while time.monotonic() < ends_s:
-            await stub.ListTopics(pb.ListTopicsRequest(), timeout=CHANGE_S)
+            await stub.ListTopics(discovery_pb2.ListTopicsRequest(), timeout=CHANGE_S)
             lists += 1
 
     async def deleter() -> None:
         nonlocal deleted
         while time.monotonic() < ends_s and deleted < created:
-            await stub.DeleteTopic(pb.DeleteTopicRequest(name=name(deleted)), timeout=CHANGE_S)
+            await stub.DeleteTopic(discovery_pb2.DeleteTopicRequest(name=name(deleted)), timeout=CHANGE_S)
             deleted += 1
 
     await asyncio.gather(deleter(), *(lister() for _ in range(LISTERS)))

@@ -26,8 +26,7 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import Message
 from kit.programs import Broken, report, run
 from muster_core.protocol.joins import STATIC_WITH_A_NEW_ID
-from muster_protos.muster.v1 import common_pb2, discovery_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, session_pb2
 
 DISCOVERY = "/muster.v1.CoordinatorDiscoveryService/"
 DISCOVERY_CALLS = (
@@ -91,7 +90,7 @@ class Fuzz:
         known = [group for group, members in self.members.items() if members]
         if hasattr(message, "group_id") and known and self.random.random() < 0.6:
             self._make_coherent(message, self.random.choice(known))
-        elif isinstance(message, pb.JoinGroupRequest) and self.random.random() < 0.6:
+        elif isinstance(message, coordinator_pb2.JoinGroupRequest) and self.random.random() < 0.6:
             message.Clear()
             message.group_id = self.random.choice(self.groups[:8])
             self._make_acceptable(message)
@@ -130,12 +129,12 @@ class Fuzz:
             message.generation = self.generations[group_id]
         if hasattr(message, "group_instance_id") and self.random.random() < 0.8:
             message.group_instance_id = ""
-        if isinstance(message, pb.SyncGroupRequest):
+        if isinstance(message, coordinator_pb2.SyncGroupRequest):
             del message.assignments[:]
             for member_id in self.members[group_id][-4:]:
                 message.assignments.add(member_id=member_id, assignment=self._bytes())
             message.protocol_type = message.protocol_name = ""
-        elif isinstance(message, pb.JoinGroupRequest) and self.random.random() < 0.8:
+        elif isinstance(message, coordinator_pb2.JoinGroupRequest) and self.random.random() < 0.8:
             self._make_acceptable(message)
 
     def _make_acceptable(self, message: Any) -> None:
@@ -243,7 +242,7 @@ class Attack:
             while not self.over:
                 of_groups = chance() < 0.93
                 name = self.fuzz.random.choice(GROUP_CALLS if of_groups else DISCOVERY_CALLS)
-                module: ModuleType = pb if of_groups else discovery_pb2
+                module: ModuleType = coordinator_pb2 if of_groups else discovery_pb2
                 channel, path = (groups, GROUPS) if of_groups else (topics, DISCOVERY)
                 request = self.fuzz.message(getattr(module, f"{name}Request"))
                 body = request.SerializeToString()
@@ -283,7 +282,7 @@ class Attack:
             self.sent["frames"] += 1
             if pick.random() < 0.85:
                 kind = pick.choice(list(FRAMES))
-                session.call(kind, [self.fuzz.message(getattr(pb, f"{FRAMES[kind]}Request"))])
+                session.call(kind, [self.fuzz.message(getattr(coordinator_pb2, f"{FRAMES[kind]}Request"))])
             elif pick.random() < 0.7:
                 session.send(session_pb2.ClientFrame(attach=self.fuzz.message(session_pb2.Attach)))
             else:

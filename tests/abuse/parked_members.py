@@ -10,8 +10,7 @@ from abuse.caller import GROUPS, connection, join, raw
 from abuse.lab import Target, begins, stage
 from abuse.session import Session
 from kit.programs import Broken
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 NUMBER = 4
 MEMBERS = 2_500
@@ -30,7 +29,7 @@ async def attack(target: Target) -> str:
                 await park(session, group)
             await asyncio.sleep(1)
             parked = sum(session.asked - session.answered for session in sessions)
-            request = pb.DescribeGroupsRequest(group_ids=groups)
+            request = coordinator_pb2.DescribeGroupsRequest(group_ids=groups)
             status, body, text = await raw(
                 channel, GROUPS + "DescribeGroups", request.SerializeToString(), timeout_s=60
             )

@@ -11,8 +11,7 @@ from typing import Any
 from abuse.caller import connection, groups_stub, join, joined, name_of
 from abuse.lab import Lab, Target, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 GROUPS = 30
 LONG_S = 15.0
@@ -57,8 +56,8 @@ async def poison(stub: Any, group: str, session_ms: int) -> None:
     member_id = (await stub.JoinGroup(join(group, **times), timeout=20)).member_id
     parked = asyncio.ensure_future(stub.JoinGroup(join(group, member_id=member_id, **times), timeout=20))
     await asyncio.sleep(0.1)
-    leaver = pb.LeaveGroupRequest.Member(member_id=member_id)
-    await stub.LeaveGroup(pb.LeaveGroupRequest(group_id=group, members=[leaver]))
+    leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id=member_id)
+    await stub.LeaveGroup(coordinator_pb2.LeaveGroupRequest(group_id=group, members=[leaver]))
     static = join(group, group_instance_id="i", **times)
     static.ClearField("protocols")
     answer = await stub.JoinGroup(static, timeout=20)

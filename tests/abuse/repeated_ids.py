@@ -11,7 +11,7 @@ import grpc
 from abuse.caller import GROUPS, commit, connection, groups_stub, join, raw
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 PARTITIONS = 9_000
 REPEATED = 1_000
@@ -23,7 +23,7 @@ ASSIGNMENT = bytes(900_000)
 async def commit_much(stub: Any, group_id: str) -> None:
     """One group with offsets of some 4 MB."""
     partitions = [
-        pb.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 400)
+        coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 400)
         for number in range(PARTITIONS)
     ]
     await stub.OffsetCommit(commit(group_id, partitions), timeout=30)
@@ -38,7 +38,7 @@ async def assign_much(address: str, group_id: str) -> None:
             request = join(group_id, request_id=f"r{number}", session_timeout_ms=1_800_000)
             request.member_id = (await stub.JoinGroup(request, timeout=30)).member_id
             joined = await stub.JoinGroup(request, timeout=60)
-            synced = pb.SyncGroupRequest(
+            synced = coordinator_pb2.SyncGroupRequest(
                 group_id=group_id, generation=joined.generation, member_id=joined.member_id
             )
             if joined.leader == joined.member_id:
@@ -59,7 +59,7 @@ async def attack(target: Target) -> str:
         await asyncio.gather(*(assign_much(target.owner, group_id) for group_id in assigned[:3]))
         for group_id in assigned[3:]:
             await assign_much(target.owner, group_id)
-        fetch, group = pb.OffsetFetchRequest, pb.OffsetFetchRequest.Group
+        fetch, group = coordinator_pb2.OffsetFetchRequest, coordinator_pb2.OffsetFetchRequest.Group
         requests: dict[str, tuple[str, Any]] = {
             "OffsetFetch, one group 1,000 times": (
                 "OffsetFetch",
@@ -67,7 +67,7 @@ async def attack(target: Target) -> str:
             ),
             "DescribeGroups, one group 1,000 times": (
                 "DescribeGroups",
-                pb.DescribeGroupsRequest(group_ids=[assigned[0]] * REPEATED),
+                coordinator_pb2.DescribeGroupsRequest(group_ids=[assigned[0]] * REPEATED),
             ),
             "OffsetFetch, many large groups": (
                 "OffsetFetch",
@@ -75,7 +75,7 @@ async def attack(target: Target) -> str:
             ),
             "DescribeGroups, many large groups": (
                 "DescribeGroups",
-                pb.DescribeGroupsRequest(group_ids=assigned),
+                coordinator_pb2.DescribeGroupsRequest(group_ids=assigned),
             ),
         }
         begins()

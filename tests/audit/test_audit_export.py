@@ -15,7 +15,7 @@ from kit.waiting import until
 from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.reader import LogUnreadableError
 
@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 
 pytestmark = pytest.mark.spark
 
-GENESIS = log.Genesis(cluster_id=CLUSTER, shard_count=1)
+GENESIS = records_pb2.Genesis(cluster_id=CLUSTER, shard_count=1)
 
 
 def builder() -> LogBuilder:
@@ -142,14 +142,14 @@ def test_a_damaged_export_is_found_out(damage: Damage, tmp_path: Path) -> None:
 def test_another_clusters_export_is_refused(tmp_path: Path) -> None:
     mark(tmp_path, GENESIS)
     with pytest.raises(LogUnreadableError, match="holds the export of cluster cluster-of-the-tests"):
-        mark(tmp_path, log.Genesis(cluster_id="another", shard_count=1))
+        mark(tmp_path, records_pb2.Genesis(cluster_id="another", shard_count=1))
 
 
 class TestDescribe:
     def test_a_group_then(self, tmp_path: Path) -> None:
         built = builder()
         source = exported(tmp_path, built)
-        began = log.Record.FromString(built.entries[0].record).written_at_ms
+        began = records_pb2.Record.FromString(built.entries[0].record).written_at_ms
         assert describe_at(source, "g", began + 50).group is None
         then = describe_at(source, "g", began + 400)  # up to the assignment
         assert then.group is not None
@@ -192,7 +192,7 @@ async def test_metadata_is_told_how_far_and_refuses_what_it_does_not_have(tmp_pa
         writer = Writer(0)
         await writer.claim(cluster[0])
         await writer.append(
-            cluster[0], log.Record(offset_tombstone=log.OffsetTombstone()).SerializeToString()
+            cluster[0], records_pb2.Record(offset_tombstone=records_pb2.OffsetTombstone()).SerializeToString()
         )
         with NodesSource(cluster.nodes.url) as source:
             await until(lambda: source.acknowledged(0) == writer.end.position, "all is acknowledged")

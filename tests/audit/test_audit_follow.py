@@ -13,7 +13,7 @@ from kit.log_nodes import empty, nodes_with, store
 from kit.waiting import until
 from muster_core.log.page import Page
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
@@ -182,7 +182,7 @@ class TestRounds:
 def test_every_damage_is_raised(damage: Damage, tmp_path: Path) -> None:
     built = builder()
     damage.make(built)
-    mark(tmp_path, log.Genesis(cluster_id=CLUSTER, shard_count=1))
+    mark(tmp_path, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=1))
     ShardExport(tmp_path, 0).write([Page.of_entries(built.entries)])
     follower, raised = Follower(Checkpoint(), FollowOptions(page_entries=7)), set()
     for _ in range(200):

@@ -15,8 +15,13 @@ from chaos.load import end
 from chaos.raw import REBALANCING, RawMember, all_joined, assignments_for
 from chaos.scenario import KILLED_MS, NODE_MS, scenario
 from muster._session.frames import call_frame, messages, response_of
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 FENCED_INSTANCE = common_pb2.ERROR_CODE_FENCED_INSTANCE_ID
@@ -122,23 +127,23 @@ class Crowd:
 
         async def leave_some(channel: Any, ids: list[str]) -> None:
             stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
-            members = [pb.LeaveGroupRequest.Member(member_id=member_id) for member_id in ids]
+            members = [coordinator_pb2.LeaveGroupRequest.Member(member_id=member_id) for member_id in ids]
             answer = await stub.LeaveGroup(
-                pb.LeaveGroupRequest(group_id=self._group, members=members), timeout=60
+                coordinator_pb2.LeaveGroupRequest(group_id=self._group, members=members), timeout=60
             )
             assert answer.error_code == 0, answer.error_message
 
         parts = [self.ids[n * per_call : (n + 1) * per_call] for n in range(STREAMS)]
         await asyncio.gather(*map(leave_some, self._channels, parts))
 
-    def _request(self, member_id: str) -> pb.JoinGroupRequest:
-        return pb.JoinGroupRequest(
+    def _request(self, member_id: str) -> coordinator_pb2.JoinGroupRequest:
+        return coordinator_pb2.JoinGroupRequest(
             group_id=self._group,
             member_id=member_id,
             session_timeout_ms=60_000,
             rebalance_timeout_ms=60_000,
             protocol_type="chaos",
-            protocols=[pb.GroupProtocol(name="plain", metadata=b"m")],
+            protocols=[coordinator_pb2.GroupProtocol(name="plain", metadata=b"m")],
         )
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import grpc
 import uvloop
 from chaos.history import Recorder
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 HEARTBEAT_SECONDS, FETCH_SECONDS, COMMIT_SECONDS = 0.2, 0.5, 1.0
@@ -43,12 +42,12 @@ class Probe:
         await asyncio.gather(self._commit_on(), *asking)
 
     async def _join(self) -> None:
-        request = pb.JoinGroupRequest(
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=60_000,
             rebalance_timeout_ms=1_000,
             protocol_type="chaos",
-            protocols=[pb.GroupProtocol(name="plain", metadata=b"m")],
+            protocols=[coordinator_pb2.GroupProtocol(name="plain", metadata=b"m")],
             request_id=f"{self.group}-{random.random()}",
         )
         while True:
@@ -61,7 +60,7 @@ class Probe:
                     if answer.error_code:
                         continue
                     synced = await stub.SyncGroup(
-                        pb.SyncGroupRequest(
+                        coordinator_pb2.SyncGroupRequest(
                             group_id=self.group, generation=answer.generation, member_id=answer.member_id
                         ),
                         timeout=10,
@@ -77,7 +76,7 @@ class Probe:
     async def _heartbeats(self, node: str) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS * random.uniform(0.8, 1.2))
-            request = pb.HeartbeatRequest(
+            request = coordinator_pb2.HeartbeatRequest(
                 group_id=self.group, generation=self._generation, member_id=self._member_id
             )
             operation = self._history.invoke("heartbeat", g=self.group, node=node)
@@ -86,9 +85,9 @@ class Probe:
                 self._end(node, operation, answer.error_code, answer.shard_epoch)
 
     async def _fetches(self, node: str) -> None:
-        request = pb.OffsetFetchRequest(
+        request = coordinator_pb2.OffsetFetchRequest(
             groups=[
-                pb.OffsetFetchRequest.Group(
+                coordinator_pb2.OffsetFetchRequest.Group(
                     group_id=self.group, topics=[common_pb2.TopicPartitions(topic=TOPIC, partitions=[0])]
                 )
             ]
@@ -112,16 +111,18 @@ class Probe:
             await asyncio.sleep(COMMIT_SECONDS * random.uniform(0.8, 1.2))
             value += 1
             self._commits += 1
-            request = pb.OffsetCommitRequest(
+            request = coordinator_pb2.OffsetCommitRequest(
                 group_id=self.group,
                 generation=self._generation,
                 member_id=self._member_id,
                 member_seq=self._commits,
                 topics=[
-                    pb.OffsetCommitRequest.Topic(
+                    coordinator_pb2.OffsetCommitRequest.Topic(
                         name=TOPIC,
                         partitions=[
-                            pb.OffsetCommitRequest.Partition(partition=0, offset=value, leader_epoch=-1)
+                            coordinator_pb2.OffsetCommitRequest.Partition(
+                                partition=0, offset=value, leader_epoch=-1
+                            )
                         ],
                     )
                 ],

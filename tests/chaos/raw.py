@@ -8,8 +8,13 @@ from typing import Any, Self, TypeVar
 
 import grpc
 from chaos.history import Recorder
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    discovery_pb2,
+    discovery_pb2_grpc,
+)
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 
 T = TypeVar("T")
@@ -113,14 +118,14 @@ class RawMember:
 
     async def join(self, timeout: float = WITHIN_SECONDS) -> int:
         """One join, its second step included; gives the error code."""
-        request = pb.JoinGroupRequest(
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=self.group,
             member_id=self.member_id,
             group_instance_id=self.instance,
             session_timeout_ms=self._session_ms,
             rebalance_timeout_ms=self._rebalance_ms,
             protocol_type="chaos",
-            protocols=[pb.GroupProtocol(name="plain", metadata=self._metadata)],
+            protocols=[coordinator_pb2.GroupProtocol(name="plain", metadata=self._metadata)],
             client_id=self.name,
             request_id=self._request_id,
         )
@@ -143,19 +148,19 @@ class RawMember:
 
     async def sync(
         self, assignments: Mapping[str, bytes] | None = None, timeout: float = WITHIN_SECONDS
-    ) -> pb.SyncGroupResponse:
+    ) -> coordinator_pb2.SyncGroupResponse:
         """One SyncGroup of the present generation."""
-        request = pb.SyncGroupRequest(
+        request = coordinator_pb2.SyncGroupRequest(
             group_id=self.group,
             generation=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance,
             assignments=[
-                pb.SyncGroupRequest.Assignment(member_id=member, assignment=data)
+                coordinator_pb2.SyncGroupRequest.Assignment(member_id=member, assignment=data)
                 for member, data in (assignments or {}).items()
             ],
         )
-        answer: pb.SyncGroupResponse = await self._stub.SyncGroup(request, timeout=timeout)
+        answer: coordinator_pb2.SyncGroupResponse = await self._stub.SyncGroup(request, timeout=timeout)
         if answer.error_code == 0:
             self._wire.history.note(
                 "synced", g=self.group, gen=self.generation, m=self.member_id, bytes=answer.assignment.hex()
@@ -164,7 +169,7 @@ class RawMember:
 
     async def heartbeat(self, timeout: float = 2.0) -> int:
         """One heartbeat; gives the error code."""
-        request = pb.HeartbeatRequest(
+        request = coordinator_pb2.HeartbeatRequest(
             group_id=self.group,
             generation=self.generation,
             member_id=self.member_id,
@@ -175,16 +180,20 @@ class RawMember:
     async def commit(self, topic: str, value: int, timeout: float = 5.0) -> int:
         """One commit of partition 0 of a topic; gives the error code."""
         self._commits += 1
-        request = pb.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id=self.group,
             generation=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance,
             member_seq=self._commits,
             topics=[
-                pb.OffsetCommitRequest.Topic(
+                coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,
-                    partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=value, leader_epoch=-1)],
+                    partitions=[
+                        coordinator_pb2.OffsetCommitRequest.Partition(
+                            partition=0, offset=value, leader_epoch=-1
+                        )
+                    ],
                 )
             ],
         )
@@ -193,12 +202,12 @@ class RawMember:
 
     async def leave(self) -> None:
         """Leaves the group, at whoever is the coordinator."""
-        request = pb.LeaveGroupRequest(
-            group_id=self.group, members=[pb.LeaveGroupRequest.Member(member_id=self.member_id)]
+        request = coordinator_pb2.LeaveGroupRequest(
+            group_id=self.group, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=self.member_id)]
         )
 
-        async def call() -> pb.LeaveGroupResponse:
-            answer: pb.LeaveGroupResponse = await self._stub.LeaveGroup(request, timeout=5)
+        async def call() -> coordinator_pb2.LeaveGroupResponse:
+            answer: coordinator_pb2.LeaveGroupResponse = await self._stub.LeaveGroup(request, timeout=5)
             return answer
 
         await self.until_answered(call, lambda answer: int(answer.error_code))
@@ -222,13 +231,15 @@ class RawMember:
         """Joins until there is an outcome."""
         return await self.until_answered(self.join, int)
 
-    async def resync(self, assignments: Mapping[str, bytes] | None = None) -> pb.SyncGroupResponse:
+    async def resync(
+        self, assignments: Mapping[str, bytes] | None = None
+    ) -> coordinator_pb2.SyncGroupResponse:
         """Syncs until there is an outcome.
 
         A coordinator that loads answers a sync as Kafka does: REBALANCE_IN_PROGRESS. That is none.
         """
 
-        def code(answer: pb.SyncGroupResponse) -> int:
+        def code(answer: coordinator_pb2.SyncGroupResponse) -> int:
             loading = answer.error_code == REBALANCING and "loading" in answer.error_message
             return int(common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS if loading else answer.error_code)
 

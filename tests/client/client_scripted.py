@@ -13,13 +13,15 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import coordinator_pb2_grpc as pb_grpc
-from muster_protos.muster.v1 import discovery_pb2 as disco
-from muster_protos.muster.v1 import discovery_pb2_grpc as disco_grpc
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    discovery_pb2,
+    discovery_pb2_grpc,
+)
 
-NONE = common.ERROR_CODE_NONE
+NONE = common_pb2.ERROR_CODE_NONE
 TOKEN = "0000000001-0000000000000007"
 
 
@@ -32,7 +34,7 @@ Step = Any | Callable[[Any], Any]
 
 
 @dataclass
-class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
+class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     """One coordinator process."""
 
     name: str
@@ -55,15 +57,15 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
         await self.server.start()
 
     def serve(self, server: grpc.aio.Server) -> None:
-        pb_grpc.add_GroupCoordinatorServiceServicer_to_server(self, server)
+        coordinator_pb2_grpc.add_GroupCoordinatorServiceServicer_to_server(self, server)
 
     async def stop(self) -> None:
         if self.server is not None:
             await self.server.stop(None)
             self.server = None
 
-    def where(self) -> common.Coordinator:
-        return common.Coordinator(
+    def where(self) -> common_pb2.Coordinator:
+        return common_pb2.Coordinator(
             node_id=self.name, host="127.0.0.1", port=self.port, shard=0, shard_epoch=self.shard_epoch
         )
 
@@ -109,53 +111,59 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
         return await self.answer("OffsetFetch", request, context, self.fetch)
 
     async def OffsetDelete(self, request: Any, context: Any) -> Any:
-        return await self.answer("OffsetDelete", request, context, lambda _: pb.OffsetDeleteResponse())
+        return await self.answer(
+            "OffsetDelete", request, context, lambda _: coordinator_pb2.OffsetDeleteResponse()
+        )
 
     async def DescribeGroups(self, request: Any, context: Any) -> Any:
         return await self.answer("DescribeGroups", request, context, self.describe)
 
     async def ListGroups(self, request: Any, context: Any) -> Any:
-        return await self.answer("ListGroups", request, context, lambda _: pb.ListGroupsResponse())
+        return await self.answer(
+            "ListGroups", request, context, lambda _: coordinator_pb2.ListGroupsResponse()
+        )
 
     async def DeleteGroups(self, request: Any, context: Any) -> Any:
         return await self.answer("DeleteGroups", request, context, self.delete)
 
     async def GroupHistory(self, request: Any, context: Any) -> Any:
-        missing = pb.GroupHistoryResponse(error_code=common.ERROR_CODE_GROUP_ID_NOT_FOUND)
+        missing = coordinator_pb2.GroupHistoryResponse(error_code=common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND)
         return await self.answer("GroupHistory", request, context, lambda _: missing)
 
     async def ReleaseGroup(self, request: Any, context: Any) -> Any:
-        missing = pb.ReleaseGroupResponse(error_code=common.ERROR_CODE_GROUP_ID_NOT_FOUND)
+        missing = coordinator_pb2.ReleaseGroupResponse(error_code=common_pb2.ERROR_CODE_GROUP_ID_NOT_FOUND)
         return await self.answer("ReleaseGroup", request, context, lambda _: missing)
 
     def describe(self, request: Any) -> Any:
-        dead = pb.GROUP_STATE_DEAD
-        groups = [pb.DescribeGroupsResponse.Group(group_id=g, state=dead) for g in request.group_ids]
-        return pb.DescribeGroupsResponse(groups=groups)
+        dead = coordinator_pb2.GROUP_STATE_DEAD
+        groups = [
+            coordinator_pb2.DescribeGroupsResponse.Group(group_id=g, state=dead) for g in request.group_ids
+        ]
+        return coordinator_pb2.DescribeGroupsResponse(groups=groups)
 
     def delete(self, request: Any) -> Any:
-        results = [pb.DeleteGroupsResponse.Result(group_id=g) for g in request.group_ids]
-        return pb.DeleteGroupsResponse(results=results)
+        results = [coordinator_pb2.DeleteGroupsResponse.Result(group_id=g) for g in request.group_ids]
+        return coordinator_pb2.DeleteGroupsResponse(results=results)
 
     def join(self, request: Any) -> Any:
         if not request.member_id and not request.group_instance_id:
             self.members += 1
-            return pb.JoinGroupResponse(
-                error_code=common.ERROR_CODE_MEMBER_ID_REQUIRED,
+            return coordinator_pb2.JoinGroupResponse(
+                error_code=common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED,
                 member_id=f"m-{self.members}",
                 generation=-1,
                 shard_epoch=self.shard_epoch,
             )
         self.generation += 1
         member_id = request.member_id or f"{request.group_instance_id}-1"
-        return pb.JoinGroupResponse(
+        return coordinator_pb2.JoinGroupResponse(
             generation=self.generation,
             protocol_type="consumer",
             protocol_name=request.protocols[0].name,
             leader=member_id,
             member_id=member_id,
             members=[
-                pb.JoinGroupResponse.Member(
+                coordinator_pb2.JoinGroupResponse.Member(
                     member_id=member_id,
                     group_instance_id=request.group_instance_id,
                     metadata=request.protocols[0].metadata,
@@ -167,7 +175,7 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
     def sync(self, request: Any) -> Any:
         for entry in request.assignments:
             self.assignments[entry.member_id] = entry.assignment
-        return pb.SyncGroupResponse(
+        return coordinator_pb2.SyncGroupResponse(
             protocol_type="consumer",
             protocol_name=request.protocol_name,
             assignment=self.assignments.get(request.member_id, b""),
@@ -176,10 +184,10 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
         )
 
     def heartbeat(self, request: Any) -> Any:
-        return pb.HeartbeatResponse(shard_epoch=self.shard_epoch)
+        return coordinator_pb2.HeartbeatResponse(shard_epoch=self.shard_epoch)
 
     def leave(self, request: Any) -> Any:
-        return pb.LeaveGroupResponse(shard_epoch=self.shard_epoch)
+        return coordinator_pb2.LeaveGroupResponse(shard_epoch=self.shard_epoch)
 
     def commit(self, request: Any) -> Any:
         for topic in request.topics:
@@ -189,16 +197,16 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
 
     def fetch(self, request: Any) -> Any:
         group = request.groups[0]
-        return pb.OffsetFetchResponse(
+        return coordinator_pb2.OffsetFetchResponse(
             groups=[
-                pb.OffsetFetchResponse.Group(
+                coordinator_pb2.OffsetFetchResponse.Group(
                     group_id=group.group_id,
                     shard_epoch=self.shard_epoch,
                     topics=[
-                        pb.OffsetFetchResponse.Topic(
+                        coordinator_pb2.OffsetFetchResponse.Topic(
                             name=topic.topic,
                             partitions=[
-                                pb.OffsetFetchResponse.Partition(
+                                coordinator_pb2.OffsetFetchResponse.Partition(
                                     partition=number, offset=self.offsets.get((topic.topic, number), -1)
                                 )
                                 for number in topic.partitions
@@ -212,15 +220,15 @@ class Coordinator(pb_grpc.GroupCoordinatorServiceServicer):
 
 
 def commit_answer(
-    request: Any, code: common.ErrorCode.ValueType, shard_epoch: int = 1
-) -> pb.OffsetCommitResponse:
-    return pb.OffsetCommitResponse(
+    request: Any, code: common_pb2.ErrorCode.ValueType, shard_epoch: int = 1
+) -> coordinator_pb2.OffsetCommitResponse:
+    return coordinator_pb2.OffsetCommitResponse(
         shard_epoch=shard_epoch,
         topics=[
-            pb.OffsetCommitResponse.Topic(
+            coordinator_pb2.OffsetCommitResponse.Topic(
                 name=topic.name,
                 partitions=[
-                    pb.OffsetCommitResponse.Partition(partition=p.partition, error_code=code)
+                    coordinator_pb2.OffsetCommitResponse.Partition(partition=p.partition, error_code=code)
                     for p in topic.partitions
                 ],
             )
@@ -230,13 +238,13 @@ def commit_answer(
 
 
 @dataclass
-class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
+class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     """Discovery in front of some coordinators, one of which owns every group."""
 
     coordinators: list[Coordinator]
     owner: int = 0
     topics: dict[str, int] = field(default_factory=lambda: {"t": 3})
-    asked: list[disco.FindCoordinatorRequest] = field(default_factory=list)
+    asked: list[discovery_pb2.FindCoordinatorRequest] = field(default_factory=list)
     script: dict[str, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
     address: str = ""
     server: grpc.aio.Server | None = None
@@ -245,7 +253,7 @@ class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
         for coordinator in self.coordinators:
             await coordinator.start()
         self.server = grpc.aio.server()
-        disco_grpc.add_CoordinatorDiscoveryServiceServicer_to_server(self, self.server)
+        discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server(self, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         await self.server.start()
 
@@ -261,21 +269,24 @@ class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
         if self.script["FindCoordinator"]:
             return self.script["FindCoordinator"].popleft()
         owner = self.coordinators[self.owner].where()
-        return disco.FindCoordinatorResponse(
+        return discovery_pb2.FindCoordinatorResponse(
             results=[
-                disco.FindCoordinatorResponse.Result(group_id=group_id, coordinator=owner)
+                discovery_pb2.FindCoordinatorResponse.Result(group_id=group_id, coordinator=owner)
                 for group_id in request.group_ids
             ]
         )
 
     async def DescribeCluster(self, request: Any, context: Any) -> Any:
-        return disco.DescribeClusterResponse(
-            cluster=disco.Cluster(
+        return discovery_pb2.DescribeClusterResponse(
+            cluster=discovery_pb2.Cluster(
                 cluster_id="00000000-0000-4000-8000-000000000000",
                 shard_count=1,
                 coordinators=[
-                    disco.CoordinatorNode(
-                        node_id=c.name, host="127.0.0.1", port=c.port, state=disco.COORDINATOR_STATE_LIVE
+                    discovery_pb2.CoordinatorNode(
+                        node_id=c.name,
+                        host="127.0.0.1",
+                        port=c.port,
+                        state=discovery_pb2.COORDINATOR_STATE_LIVE,
                     )
                     for c in self.coordinators
                 ],
@@ -284,30 +295,36 @@ class ScriptedCluster(disco_grpc.CoordinatorDiscoveryServiceServicer):
 
     async def ListTopics(self, request: Any, context: Any) -> Any:
         wanted = request.names or sorted(self.topics)
-        return disco.ListTopicsResponse(
-            topics=[disco.Topic(name=n, partitions=self.topics[n]) for n in wanted if n in self.topics]
+        return discovery_pb2.ListTopicsResponse(
+            topics=[
+                discovery_pb2.Topic(name=n, partitions=self.topics[n]) for n in wanted if n in self.topics
+            ]
         )
 
     async def CreateTopic(self, request: Any, context: Any) -> Any:
         if self.script["CreateTopic"]:
             return self.script["CreateTopic"].popleft()
         name = request.topic.name
-        code = common.ERROR_CODE_TOPIC_ALREADY_EXISTS if name in self.topics else NONE
+        code = common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS if name in self.topics else NONE
         count = self.topics.setdefault(name, request.topic.partitions)
-        return disco.CreateTopicResponse(error_code=code, topic=disco.Topic(name=name, partitions=count))
+        return discovery_pb2.CreateTopicResponse(
+            error_code=code, topic=discovery_pb2.Topic(name=name, partitions=count)
+        )
 
     async def DeleteTopic(self, request: Any, context: Any) -> Any:
-        code = NONE if self.topics.pop(request.name, 0) else common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
-        return disco.DeleteTopicResponse(error_code=code)
+        code = NONE if self.topics.pop(request.name, 0) else common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        return discovery_pb2.DeleteTopicResponse(error_code=code)
 
     async def AlterTopic(self, request: Any, context: Any) -> Any:
         name = request.topic.name
         if name not in self.topics:
-            return disco.AlterTopicResponse(error_code=common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION)
+            return discovery_pb2.AlterTopicResponse(
+                error_code=common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+            )
         if request.topic.partitions < self.topics[name]:
-            return disco.AlterTopicResponse(error_code=common.ERROR_CODE_INVALID_PARTITIONS)
+            return discovery_pb2.AlterTopicResponse(error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS)
         self.topics[name] = request.topic.partitions
-        return disco.AlterTopicResponse(topic=request.topic)
+        return discovery_pb2.AlterTopicResponse(topic=request.topic)
 
     async def WatchCluster(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client does not watch")

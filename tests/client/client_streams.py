@@ -11,10 +11,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from client.client_scripted import Break, Coordinator
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2 as session
-from muster_protos.muster.v1 import session_pb2_grpc as session_grpc
+from client.client_scripted import Coordinator
+from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 
 METHODS = {
     "join_group": "JoinGroup",
@@ -41,7 +39,7 @@ class Stream:
     """One session as the server sees it."""
 
     def __init__(self, context: Any) -> None:
-        self.messages: list[session.SessionRequest] = []
+        self.messages: list[session_pb2.SessionRequest] = []
         self.over: asyncio.Future[grpc.StatusCode | None] = asyncio.get_running_loop().create_future()
         self.half_closed = False
         self._context = context
@@ -53,12 +51,12 @@ class Stream:
 
     async def say(self, **frames: Any) -> None:
         """Each keyword is a frame."""
-        made = [session.ServerFrame(**{kind: frame}) for kind, frame in frames.items()]
+        made = [session_pb2.ServerFrame(**{kind: frame}) for kind, frame in frames.items()]
         async with self._lock:
-            await self._context.write(session.SessionResponse(frames=made))
+            await self._context.write(session_pb2.SessionResponse(frames=made))
 
-    async def part(self, reason: session.GoodbyeReason.ValueType) -> None:
-        await self.say(goodbye=session.Goodbye(reason=reason, message="as the test wants it"))
+    async def part(self, reason: session_pb2.GoodbyeReason.ValueType) -> None:
+        await self.say(goodbye=session_pb2.Goodbye(reason=reason, message="as the test wants it"))
         self.end()
 
     def end(self, status: grpc.StatusCode | None = None) -> None:
@@ -68,15 +66,15 @@ class Stream:
 
 
 @dataclass
-class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer):
+class StreamingCoordinator(Coordinator, session_pb2_grpc.GroupSessionServiceServicer):
     streams: list[Stream] = field(default_factory=list)
     refuses: grpc.StatusCode | None = None
     mute: bool = False
-    unsure: Callable[[], session.BeatAck] | None = None
+    unsure: Callable[[], session_pb2.BeatAck] | None = None
 
     def serve(self, server: grpc.aio.Server) -> None:
         super().serve(server)
-        session_grpc.add_GroupSessionServiceServicer_to_server(self, server)
+        session_pb2_grpc.add_GroupSessionServiceServicer_to_server(self, server)
 
     def note(self, kind: str, value: Any) -> None:
         self.seen.append((kind, value))
@@ -126,17 +124,17 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
         return await result if isinstance(result, Awaitable) else result
 
     async def _attach(self, stream: Stream, attach: Any) -> None:
-        default = session.AttachResult(shard_epoch=self.shard_epoch)
+        default = session_pb2.AttachResult(shard_epoch=self.shard_epoch)
         scripted = await self._scripted("Attach", attach, default)
         if scripted is None:
             return
-        result = session.AttachResult()
+        result = session_pb2.AttachResult()
         result.CopyFrom(scripted)
         result.group_id, result.member_id = attach.group_id, attach.member_id
         await stream.say(attach_result=result)
 
     async def _beat(self, stream: Stream, beat: Any) -> None:
-        default = None if self.mute else self.unsure() if self.unsure is not None else session.BeatAck()
+        default = None if self.mute else self.unsure() if self.unsure is not None else session_pb2.BeatAck()
         ack = await self._scripted("Beat", beat, default)
         if ack is not None:
             ack.number = beat.number
@@ -144,7 +142,7 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
 
     async def _call(self, stream: Stream, call: Any) -> None:
         kind = call.WhichOneof("request")
-        reply = session.Reply(call_id=call.call_id)
+        reply = session_pb2.Reply(call_id=call.call_id)
         try:
             answer = await getattr(self, METHODS[kind])(getattr(call, kind), _CallContext())
         except Aborted as aborted:
@@ -152,6 +150,3 @@ class StreamingCoordinator(Coordinator, session_grpc.GroupSessionServiceServicer
         else:
             getattr(reply, kind).CopyFrom(answer)
         await stream.say(reply=reply)
-
-
-__all__ = ["Break", "Stream", "StreamingCoordinator", "pb", "session"]

@@ -13,8 +13,7 @@ import pytest
 from client.client_scripted import NONE, ScriptedCluster
 from kit.interrupted import interrupted
 from muster.cli import _app
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
 FULL_DISK = Path("/dev/full")
@@ -147,23 +146,23 @@ async def test_nobody_there_is_one_line() -> None:
 
 
 async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
-    assignment = common.Assignment(
-        version=1, partitions=[common.TopicPartitions(topic="t", partitions=[0, 1, 2, 5])]
+    assignment = common_pb2.Assignment(
+        version=1, partitions=[common_pb2.TopicPartitions(topic="t", partitions=[0, 1, 2, 5])]
     )
-    group = pb.DescribeGroupsResponse.Group(
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
         group_id="g",
-        state=pb.GROUP_STATE_STABLE,
+        state=coordinator_pb2.GROUP_STATE_STABLE,
         generation=4,
         protocol_name="range",
         leader="m-1",
-        cause=common.RebalanceCause(sentence="Member m-2 left: it was closed."),
+        cause=common_pb2.RebalanceCause(sentence="Member m-2 left: it was closed."),
         members=[
-            pb.DescribeGroupsResponse.Member(
+            coordinator_pb2.DescribeGroupsResponse.Member(
                 member_id="m-1", host="10.0.0.7", assignment=assignment.SerializeToString(), token="T"
             )
         ],
     )
-    answer = pb.DescribeGroupsResponse(groups=[group])
+    answer = coordinator_pb2.DescribeGroupsResponse(groups=[group])
     a = cluster.coordinators[0]
     a.script["DescribeGroups"].extend([answer, answer])
     code, out, _ = await cli(cluster, "groups", "describe", "g")
@@ -179,10 +178,10 @@ async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
 
 async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -> None:
     for coordinator, name in zip(cluster.coordinators, ("z", "b"), strict=True):
-        entry = pb.ListGroupsResponse.Group(
-            group_id=name, protocol_type="consumer", state=pb.GROUP_STATE_PREPARING_REBALANCE
+        entry = coordinator_pb2.ListGroupsResponse.Group(
+            group_id=name, protocol_type="consumer", state=coordinator_pb2.GROUP_STATE_PREPARING_REBALANCE
         )
-        coordinator.script["ListGroups"].append(pb.ListGroupsResponse(groups=[entry]))
+        coordinator.script["ListGroups"].append(coordinator_pb2.ListGroupsResponse(groups=[entry]))
     code, out, _ = await cli(cluster, "groups", "list")
     assert code == 0
     assert [line.split() for line in out.splitlines()[1:]] == [
@@ -193,11 +192,13 @@ async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -
 
 async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    listed = pb.ListGroupsResponse(groups=[pb.ListGroupsResponse.Group(group_id="g", quarantined=True)])
+    listed = coordinator_pb2.ListGroupsResponse(
+        groups=[coordinator_pb2.ListGroupsResponse.Group(group_id="g", quarantined=True)]
+    )
     a.script["ListGroups"].append(listed)
     code, out, _ = await cli(cluster, "groups", "list")
     assert (code, out.splitlines()[1].split()) == (0, ["g", "Quarantined", "-"])
-    a.script["ReleaseGroup"].append(pb.ReleaseGroupResponse(error_code=NONE))
+    a.script["ReleaseGroup"].append(coordinator_pb2.ReleaseGroupResponse(error_code=NONE))
     code, out, _ = await cli(cluster, "groups", "release", "g")
     assert (code, out) == (0, "group g is out of quarantine\n")
     code, _, errors = await cli(cluster, "groups", "release", "g")
@@ -207,17 +208,21 @@ async def test_a_group_is_released_from_quarantine(cluster: ScriptedCluster) -> 
 
 async def test_offsets_and_history_and_cluster(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    entry = pb.OffsetFetchResponse.Partition(partition=2, offset=17, metadata="[bold]")
-    topic = pb.OffsetFetchResponse.Topic(name="t", partitions=[entry])
-    fetched = pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group(group_id="g", topics=[topic])])
+    entry = coordinator_pb2.OffsetFetchResponse.Partition(partition=2, offset=17, metadata="[bold]")
+    topic = coordinator_pb2.OffsetFetchResponse.Topic(name="t", partitions=[entry])
+    fetched = coordinator_pb2.OffsetFetchResponse(
+        groups=[coordinator_pb2.OffsetFetchResponse.Group(group_id="g", topics=[topic])]
+    )
     a.script["OffsetFetch"].append(fetched)
     code, out, _ = await cli(cluster, "offsets", "g")
     assert (code, out.splitlines()[1].split()) == (0, ["t", "2", "17", "[bold]"])
 
-    generation = pb.GroupHistoryResponse.Generation(
-        generation=3, started_at_ms=86_400_000, cause=common.RebalanceCause(sentence="It was new.")
+    generation = coordinator_pb2.GroupHistoryResponse.Generation(
+        generation=3, started_at_ms=86_400_000, cause=common_pb2.RebalanceCause(sentence="It was new.")
     )
-    a.script["GroupHistory"].append(pb.GroupHistoryResponse(error_code=NONE, generations=[generation]))
+    a.script["GroupHistory"].append(
+        coordinator_pb2.GroupHistoryResponse(error_code=NONE, generations=[generation])
+    )
     code, out, _ = await cli(cluster, "groups", "history", "g")
     assert out.splitlines()[1].split() == ["3", "1970-01-02", "00:00:00", "0", "0", "It", "was", "new."]
 
@@ -271,24 +276,28 @@ def test_an_interrupt_while_it_starts_ends_it_without_a_word(module: str) -> Non
 async def test_what_others_wrote_does_nothing_to_the_terminal(cluster: ScriptedCluster) -> None:
     evil = "\x1b]0;title\x07\x1b[2J\nforged \x9b31m\u202e\u200b"
     shown = "\\x1b]0;title\\x07\\x1b[2J\\nforged \\x9b31m\\u202e\\u200b"
-    member = pb.DescribeGroupsResponse.Member(member_id=evil, host=evil)
-    group = pb.DescribeGroupsResponse.Group(
-        group_id="g", state=pb.GROUP_STATE_STABLE, leader=evil, members=[member]
+    member = coordinator_pb2.DescribeGroupsResponse.Member(member_id=evil, host=evil)
+    group = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=coordinator_pb2.GROUP_STATE_STABLE, leader=evil, members=[member]
     )
     group.cause.sentence = evil
     a = cluster.coordinators[0]
-    a.script["DescribeGroups"].append(pb.DescribeGroupsResponse(groups=[group]))
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[group]))
     code, out, _ = await cli(cluster, "groups", "describe", "g")
     assert (code, out.count(shown)) == (0, 4)
     assert all(line.isprintable() for line in out.splitlines())
-    partition = pb.OffsetFetchResponse.Partition(offset=1, metadata=evil)
-    topic = pb.OffsetFetchResponse.Topic(name=evil, partitions=[partition])
-    fetched = pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group(group_id="g", topics=[topic])])
+    partition = coordinator_pb2.OffsetFetchResponse.Partition(offset=1, metadata=evil)
+    topic = coordinator_pb2.OffsetFetchResponse.Topic(name=evil, partitions=[partition])
+    fetched = coordinator_pb2.OffsetFetchResponse(
+        groups=[coordinator_pb2.OffsetFetchResponse.Group(group_id="g", topics=[topic])]
+    )
     a.script["OffsetFetch"].append(fetched)
     code, out, _ = await cli(cluster, "offsets", "g")
     assert (code, out.count(shown)) == (0, 2)
     a.script["GroupHistory"].append(
-        pb.GroupHistoryResponse(error_code=common.ERROR_CODE_INVALID_REQUEST, error_message=evil)
+        coordinator_pb2.GroupHistoryResponse(
+            error_code=common_pb2.ERROR_CODE_INVALID_REQUEST, error_message=evil
+        )
     )
     code, _, err = await cli(cluster, "groups", "history", "g")
     assert (code, err.count("\n")) == (1, 1)

@@ -14,8 +14,7 @@ from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
 from muster._session.sessions import ExpiringAddresses
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import session_pb2 as session
+from muster_protos.muster.v1 import common_pb2, session_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -145,16 +144,16 @@ async def test_beats_of_a_new_stream_count_when_the_member_is_on_it_and_not_befo
     await world.told_so("assigned", "lost", "assigned")
 
 
-def not_sure(member: muster.Member, shard_epoch: int = 1) -> session.BeatAck:
+def not_sure(member: muster.Member, shard_epoch: int = 1) -> session_pb2.BeatAck:
     """A beat did not count, since the coordinator is not sure of its lease."""
-    missed = session.UnheardMember(
+    missed = session_pb2.UnheardMember(
         group_id="g",
         member_id=member.member_id,
-        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
         unsure=True,
         shard_epoch=shard_epoch,
     )
-    return session.BeatAck(unheard=[missed])
+    return session_pb2.BeatAck(unheard=[missed])
 
 
 async def test_a_member_keeps_its_partitions_while_its_coordinator_is_not_sure(world: World) -> None:
@@ -203,8 +202,8 @@ async def test_it_gives_them_up_when_its_session_ends(world: World) -> None:
 async def test_it_keeps_them_through_connections_that_break_meanwhile(world: World) -> None:
     a = world.a
     member = await world.join(disconnect_grace_ms=400, session_timeout_ms=60_000)
-    refused = session.AttachResult(
-        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE, shard_epoch=1, unsure=True
+    refused = session_pb2.AttachResult(
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE, shard_epoch=1, unsure=True
     )
     a.script["Attach"] += [refused, refused, refused]
     a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
@@ -278,10 +277,10 @@ async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(w
     await a.until("OffsetCommit")
     second = asyncio.create_task(member.commit({ALL[1]: 1}))
     await asyncio.sleep(0)
-    news = session.Fenced(
+    news = session_pb2.Fenced(
         group_id="g",
         member_id=member.member_id,
-        error_code=common.ERROR_CODE_ILLEGAL_GENERATION,
+        error_code=common_pb2.ERROR_CODE_ILLEGAL_GENERATION,
         shard_epoch=1,
     )
     await a.streams[0].say(fenced=news)
@@ -300,15 +299,15 @@ async def test_a_commit_is_not_repeated_once_its_member_has_another_seat(world: 
 
     async def later(request: Any) -> Any:
         await answered.wait()
-        return commit_answer(request, common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)
+        return commit_answer(request, common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)
 
     a.script["OffsetCommit"].append(later)
     commit = asyncio.create_task(member.commit({ALL[0]: 1}))
     await a.until("OffsetCommit")
-    news = session.Fenced(
+    news = session_pb2.Fenced(
         group_id="g",
         member_id=member.member_id,
-        error_code=common.ERROR_CODE_ILLEGAL_GENERATION,
+        error_code=common_pb2.ERROR_CODE_ILLEGAL_GENERATION,
         shard_epoch=1,
     )
     await a.streams[0].say(fenced=news)

@@ -12,9 +12,7 @@ import pytest
 from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, commit_answer
 from kit.waiting import until
 from muster import MemberState, TopicPartition
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2 as disco
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -70,8 +68,8 @@ async def joined(scripted: ScriptedCluster, **settings: Any) -> AsyncIterator[St
         await story.connection.close()
 
 
-def answer(code: common.ErrorCode.ValueType, **fields: Any) -> Callable[[Any], Any]:
-    return lambda _request: pb.HeartbeatResponse(error_code=code, shard_epoch=1, **fields)
+def answer(code: common_pb2.ErrorCode.ValueType, **fields: Any) -> Callable[[Any], Any]:
+    return lambda _request: coordinator_pb2.HeartbeatResponse(error_code=code, shard_epoch=1, **fields)
 
 
 async def test_joins_owns_and_leaves(cluster: ScriptedCluster) -> None:
@@ -114,13 +112,13 @@ async def test_a_static_member_is_not_asked_for_an_id_and_does_not_leave(cluster
 @pytest.mark.parametrize(
     ("code", "words", "keeps_id"),
     [
-        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, ["assigned", "revoked", "assigned"], True),
-        (common.ERROR_CODE_ILLEGAL_GENERATION, ["assigned", "lost", "assigned"], True),
-        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, ["assigned", "lost", "assigned"], False),
+        (common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, ["assigned", "revoked", "assigned"], True),
+        (common_pb2.ERROR_CODE_ILLEGAL_GENERATION, ["assigned", "lost", "assigned"], True),
+        (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, ["assigned", "lost", "assigned"], False),
     ],
 )
 async def test_a_heartbeat_asks_for_a_rejoin(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, words: list[str], keeps_id: bool
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType, words: list[str], keeps_id: bool
 ) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
@@ -137,13 +135,13 @@ async def test_a_heartbeat_asks_for_a_rejoin(
 @pytest.mark.parametrize(
     "code",
     [
-        common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
-        common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
-        common.ERROR_CODE_NOT_COORDINATOR,
+        common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+        common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        common_pb2.ERROR_CODE_NOT_COORDINATOR,
     ],
 )
 async def test_a_heartbeat_that_nobody_answers_changes_nothing(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType
 ) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
@@ -156,13 +154,13 @@ async def test_a_heartbeat_that_nobody_answers_changes_nothing(
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (common.ERROR_CODE_FENCED_INSTANCE_ID, muster.FencedInstance),
-        (common.ERROR_CODE_GROUP_AUTHORIZATION_FAILED, muster.GroupError),
-        (common.ERROR_CODE_UNKNOWN_SERVER_ERROR, muster.GroupError),
+        (common_pb2.ERROR_CODE_FENCED_INSTANCE_ID, muster.FencedInstance),
+        (common_pb2.ERROR_CODE_GROUP_AUTHORIZATION_FAILED, muster.GroupError),
+        (common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, muster.GroupError),
     ],
 )
 async def test_a_fatal_heartbeat_ends_the_member(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, error: type[Exception]
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType, error: type[Exception]
 ) -> None:
     a = cluster.coordinators[0]
     story = Story(cluster)
@@ -179,28 +177,30 @@ async def test_a_fatal_heartbeat_ends_the_member(
 @pytest.mark.parametrize(
     "code",
     [
-        common.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
-        common.ERROR_CODE_INVALID_GROUP_ID,
-        common.ERROR_CODE_INVALID_SESSION_TIMEOUT,
-        common.ERROR_CODE_GROUP_MAX_SIZE_REACHED,
-        common.ERROR_CODE_FENCED_INSTANCE_ID,
+        common_pb2.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
+        common_pb2.ERROR_CODE_INVALID_GROUP_ID,
+        common_pb2.ERROR_CODE_INVALID_SESSION_TIMEOUT,
+        common_pb2.ERROR_CODE_GROUP_MAX_SIZE_REACHED,
+        common_pb2.ERROR_CODE_FENCED_INSTANCE_ID,
     ],
 )
 async def test_a_fatal_join_names_the_code(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType
 ) -> None:
     a = cluster.coordinators[0]
-    a.script["JoinGroup"].append(pb.JoinGroupResponse(error_code=code))
+    a.script["JoinGroup"].append(coordinator_pb2.JoinGroupResponse(error_code=code))
     story = Story(cluster)
     await story.member.start()
-    with pytest.raises(muster.GroupError, match=common.ErrorCode.Name(code)[11:]):
+    with pytest.raises(muster.GroupError, match=common_pb2.ErrorCode.Name(code)[11:]):
         await asyncio.wait_for(story.member.wait(), 60)
     await story.connection.close()
 
 
 async def test_an_unknown_member_id_in_join_starts_over(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    unknown = pb.JoinGroupResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    unknown = coordinator_pb2.JoinGroupResponse(
+        error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1
+    )
     a.script["JoinGroup"] = deque([a.join, unknown])
     async with joined(cluster):
         assert [j.member_id for j in a.requests("JoinGroup")] == ["", "m-1", "", "m-2"]
@@ -209,16 +209,16 @@ async def test_an_unknown_member_id_in_join_starts_over(cluster: ScriptedCluster
 @pytest.mark.parametrize(
     ("code", "member_ids"),
     [
-        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, ["", "m-1", "m-1"]),
-        (common.ERROR_CODE_ILLEGAL_GENERATION, ["", "m-1", "m-1"]),
-        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, ["", "m-1", "", "m-2"]),
+        (common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, ["", "m-1", "m-1"]),
+        (common_pb2.ERROR_CODE_ILLEGAL_GENERATION, ["", "m-1", "m-1"]),
+        (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, ["", "m-1", "", "m-2"]),
     ],
 )
 async def test_a_sync_asks_for_a_rejoin(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, member_ids: list[str]
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType, member_ids: list[str]
 ) -> None:
     a = cluster.coordinators[0]
-    a.script["SyncGroup"].append(pb.SyncGroupResponse(error_code=code, shard_epoch=1))
+    a.script["SyncGroup"].append(coordinator_pb2.SyncGroupResponse(error_code=code, shard_epoch=1))
     async with joined(cluster) as story:
         assert [j.member_id for j in a.requests("JoinGroup")] == member_ids
         assert story.words == ["assigned"]
@@ -246,11 +246,13 @@ async def test_a_hint_is_followed_without_a_lookup(cluster: ScriptedCluster) -> 
     b.shard_epoch = 2
     async with joined(cluster) as story:
         # Who is slow to answer for the first time is asked about, which leads nowhere: b is found without it.
-        unknown = disco.FindCoordinatorResponse.Result(
-            group_id="g", error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+        unknown = discovery_pb2.FindCoordinatorResponse.Result(
+            group_id="g", error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
         )
-        cluster.script["FindCoordinator"].extend([disco.FindCoordinatorResponse(results=[unknown])] * 1_000)
-        a.script["Heartbeat"].append(answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
+        cluster.script["FindCoordinator"].extend(
+            [discovery_pb2.FindCoordinatorResponse(results=[unknown])] * 1_000
+        )
+        a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
         await b.until("Heartbeat", 2)
         assert story.words == ["assigned"]
 
@@ -261,9 +263,11 @@ async def test_answers_of_a_deposed_coordinator_are_dropped(cluster: ScriptedClu
     async with joined(cluster) as story:
         # Discovery has heard of it too: it is asked where b is slow to answer for the first time.
         cluster.owner = 1
-        a.script["Heartbeat"].append(answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
+        a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where()))
         await b.until("Heartbeat")
-        stale = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=4)
+        stale = coordinator_pb2.HeartbeatResponse(
+            error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=4
+        )
         b.script["Heartbeat"].append(stale)
         await b.until("Heartbeat", 4)
         assert story.words == ["assigned"]
@@ -276,7 +280,9 @@ async def test_an_error_of_an_older_generation_is_dropped(cluster: ScriptedClust
 
     async def slow(_request: Any) -> Any:
         await late.wait()
-        return pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+        return coordinator_pb2.HeartbeatResponse(
+            error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1
+        )
 
     async with joined(cluster) as story:
         a.script["Heartbeat"].append(slow)
@@ -304,7 +310,7 @@ async def test_a_killed_coordinator_is_no_event(cluster: ScriptedCluster) -> Non
 
 async def test_at_the_end_of_its_life_partitions_are_lost_and_come_back(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    mute = answer(common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
+    mute = answer(common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
     async with joined(cluster, session_timeout_ms=400) as story:
         a.alive = mute
         await story.until("assigned", "lost")
@@ -339,7 +345,7 @@ async def test_heartbeats_go_on_while_partitions_are_given_up(cluster: ScriptedC
     )
     async with story.member:
         await story.until("assigned")
-        a.alive = answer(common.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        a.alive = answer(common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
         await a.until("Heartbeat", len(a.requests("Heartbeat")) + 5)
         assert len(a.requests("JoinGroup")) == 2
         assert story.member.state is MemberState.REBALANCING
@@ -357,7 +363,7 @@ async def test_a_commit_is_repeated_with_its_number_until_it_is_known(cluster: S
     def broken(_request: Any) -> Any:
         raise Break(grpc.StatusCode.UNKNOWN)
 
-    loading = [lambda r: commit_answer(r, common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)]
+    loading = [lambda r: commit_answer(r, common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS)]
     async with joined(cluster) as story:
         a.script["OffsetCommit"] = deque([broken, *loading])
         await story.member.commit({ALL[1]: 4})
@@ -378,8 +384,8 @@ async def test_what_was_refused_of_a_commit_is_repeated_under_a_number_of_its_ow
     a = cluster.coordinators[0]
 
     def in_part(request: Any) -> Any:
-        answer = commit_answer(request, common.ERROR_CODE_NONE)
-        answer.topics[0].partitions[1].error_code = common.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+        answer = commit_answer(request, common_pb2.ERROR_CODE_NONE)
+        answer.topics[0].partitions[1].error_code = common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
         return answer
 
     async with joined(cluster) as story:
@@ -414,14 +420,18 @@ async def test_commits_that_come_together_travel_together(cluster: ScriptedClust
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [
-        (common.ERROR_CODE_ILLEGAL_GENERATION, muster.CommitFailed, ["assigned", "lost", "assigned"]),
-        (common.ERROR_CODE_UNKNOWN_MEMBER_ID, muster.CommitFailed, ["assigned", "lost", "assigned"]),
-        (common.ERROR_CODE_REBALANCE_IN_PROGRESS, muster.CommitFailed, ["assigned", "revoked", "assigned"]),
-        (common.ERROR_CODE_OFFSET_METADATA_TOO_LARGE, muster.CommitRejected, ["assigned"]),
+        (common_pb2.ERROR_CODE_ILLEGAL_GENERATION, muster.CommitFailed, ["assigned", "lost", "assigned"]),
+        (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, muster.CommitFailed, ["assigned", "lost", "assigned"]),
+        (
+            common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS,
+            muster.CommitFailed,
+            ["assigned", "revoked", "assigned"],
+        ),
+        (common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE, muster.CommitRejected, ["assigned"]),
     ],
 )
 async def test_a_refused_commit_is_raised(
-    cluster: ScriptedCluster, code: common.ErrorCode.ValueType, error: type[Exception], words: list[str]
+    cluster: ScriptedCluster, code: common_pb2.ErrorCode.ValueType, error: type[Exception], words: list[str]
 ) -> None:
     a = cluster.coordinators[0]
     async with joined(cluster) as story:
@@ -443,7 +453,7 @@ async def test_a_parked_join_moves_with_its_coordinator(cluster: ScriptedCluster
         story.member.rejoin("test")
         parked_join = await a.until("JoinGroup", 3)
         cluster.owner = 1
-        a.alive = answer(common.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where())
+        a.alive = answer(common_pb2.ERROR_CODE_NOT_COORDINATOR, coordinator=b.where())
         # Much later the dead call would end by itself.
         moved = await asyncio.wait_for(b.until("JoinGroup"), 10)
         assert moved == parked_join
@@ -538,7 +548,7 @@ async def test_a_failure_that_nobody_foresaw_is_told_and_ends_the_member(
 
 async def test_closing_gives_commits_up_that_the_log_does_not_take(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    full = common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+    full = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
     async with joined(cluster, rebalance_timeout_ms=500) as story:
         a.script["OffsetCommit"] += [lambda request: commit_answer(request, full)] * 1_000
         commit = asyncio.create_task(story.member.commit({ALL[0]: 3}))
@@ -563,7 +573,7 @@ async def test_a_callback_may_close_the_member(cluster: ScriptedCluster, when: s
     if when == "on_partitions_revoked":
         member.rejoin("test")
     if when == "on_partitions_lost":
-        cluster.coordinators[0].script["Heartbeat"].append(answer(common.ERROR_CODE_UNKNOWN_MEMBER_ID))
+        cluster.coordinators[0].script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID))
     await asyncio.wait_for(member.wait(), 20)
     assert story.words == ["closes"]
     await story.connection.close()
@@ -641,7 +651,7 @@ async def test_the_rebalance_time_out_bounds_giving_up(cluster: ScriptedCluster)
 async def test_a_life_that_ends_while_giving_up_loses_the_partitions(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     story, cancelled = await slow_to_give_up(cluster, session_timeout_ms=400, rebalance_timeout_ms=2_000)
-    a.alive = answer(common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
+    a.alive = answer(common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE)
     story.member.rejoin("test")
     await story.until("assigned", "asked", "lost")
     assert cancelled.is_set()
@@ -654,9 +664,9 @@ async def test_a_life_that_ends_while_giving_up_loses_the_partitions(cluster: Sc
 async def test_a_fenced_member_stops_giving_up(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     story, cancelled = await slow_to_give_up(cluster, rebalance_timeout_ms=2_000)
-    a.script["Heartbeat"].append(answer(common.ERROR_CODE_REBALANCE_IN_PROGRESS))
+    a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS))
     await story.until("assigned", "asked")
-    a.script["Heartbeat"].append(answer(common.ERROR_CODE_UNKNOWN_MEMBER_ID))
+    a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID))
     await story.until("assigned", "asked", "lost", "assigned")
     assert cancelled.is_set()
     assert story.member.member_id == "m-2"
@@ -696,12 +706,14 @@ async def test_work_of_an_earlier_ownership_cannot_commit(cluster: ScriptedClust
 async def test_all_positions_of_a_group_are_read_page_by_page(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
 
-    def page(numbers: range, *, more: bool) -> pb.OffsetFetchResponse:
-        topic = pb.OffsetFetchResponse.Topic(name="t")
+    def page(numbers: range, *, more: bool) -> coordinator_pb2.OffsetFetchResponse:
+        topic = coordinator_pb2.OffsetFetchResponse.Topic(name="t")
         for number in numbers:
             topic.partitions.add(partition=number, offset=number)
-        group = pb.OffsetFetchResponse.Group(group_id="g", shard_epoch=1, topics=[topic], more=more)
-        return pb.OffsetFetchResponse(groups=[group])
+        group = coordinator_pb2.OffsetFetchResponse.Group(
+            group_id="g", shard_epoch=1, topics=[topic], more=more
+        )
+        return coordinator_pb2.OffsetFetchResponse(groups=[group])
 
     a.script["OffsetFetch"] = deque([page(range(2), more=True), page(range(2, 3), more=False)])
     async with muster.Cluster(cluster.address) as connection:
@@ -716,9 +728,9 @@ async def test_all_positions_of_a_group_are_read_page_by_page(cluster: ScriptedC
 async def test_groups_are_listed_page_by_page_and_each_once(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
 
-    def page(token: str, *names: str) -> pb.ListGroupsResponse:
-        groups = [pb.ListGroupsResponse.Group(group_id=name) for name in names]
-        return pb.ListGroupsResponse(groups=groups, next_page_token=token)
+    def page(token: str, *names: str) -> coordinator_pb2.ListGroupsResponse:
+        groups = [coordinator_pb2.ListGroupsResponse.Group(group_id=name) for name in names]
+        return coordinator_pb2.ListGroupsResponse(groups=groups, next_page_token=token)
 
     a.script["ListGroups"] = deque([page("3/b", "c", "b"), page("", "a", "c")])
     async with muster.Cluster(cluster.address) as connection:
@@ -728,13 +740,13 @@ async def test_groups_are_listed_page_by_page_and_each_once(cluster: ScriptedClu
 
 
 async def test_a_call_that_waits_for_the_log_says_so_in_the_end(cluster: ScriptedCluster) -> None:
-    away = pb.DescribeGroupsResponse.Group(
+    away = coordinator_pb2.DescribeGroupsResponse.Group(
         group_id="g",
-        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
         error_message="the coordinator cannot reach the log",
     )
     a = cluster.coordinators[0]
-    a.script["DescribeGroups"] = deque([pb.DescribeGroupsResponse(groups=[away])] * 1_000)
+    a.script["DescribeGroups"] = deque([coordinator_pb2.DescribeGroupsResponse(groups=[away])] * 1_000)
     async with muster.Cluster(cluster.address, timeout_ms=300) as connection:
         with pytest.raises(muster.ClusterUnavailable, match="the coordinator cannot reach the log"):
             await connection.describe_group("g")

@@ -8,8 +8,7 @@ import muster
 import pytest
 from client.client_scripted import Coordinator, ScriptedCluster
 from muster._cluster.discovery import OLD_VIEW_MS
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -27,10 +26,10 @@ def nobody() -> discovery_pb2.FindCoordinatorResponse:
     return discovery_pb2.FindCoordinatorResponse(results=[result])
 
 
-def moved(request: pb.OffsetFetchRequest) -> pb.OffsetFetchResponse:
+def moved(request: coordinator_pb2.OffsetFetchRequest) -> coordinator_pb2.OffsetFetchResponse:
     code = common_pb2.ERROR_CODE_NOT_COORDINATOR
-    group = pb.OffsetFetchResponse.Group(group_id=request.groups[0].group_id, error_code=code)
-    return pb.OffsetFetchResponse(groups=[group])
+    group = coordinator_pb2.OffsetFetchResponse.Group(group_id=request.groups[0].group_id, error_code=code)
+    return coordinator_pb2.OffsetFetchResponse(groups=[group])
 
 
 class Frozen(ScriptedCluster):

@@ -14,8 +14,7 @@ import pytest
 from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from kit.waiting import until, until_equal
 from muster import TopicPartition
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -113,7 +112,7 @@ async def test_a_commit_that_came_too_late_is_no_failure_of_the_program(cluster:
             await p.commit(1)
         await asyncio.Event().wait()
 
-    a.script["OffsetCommit"].append(lambda r: commit_answer(r, common.ERROR_CODE_ILLEGAL_GENERATION))
+    a.script["OffsetCommit"].append(lambda r: commit_answer(r, common_pb2.ERROR_CODE_ILLEGAL_GENERATION))
     task = await running(cluster, work, stop)
     await until_equal(lambda: starts.count(2), 3)
     stop.set()
@@ -140,7 +139,9 @@ async def test_one_partition_never_has_two_workers(cluster: ScriptedCluster) -> 
 
     task = await running(cluster, work, stop)
     await until_equal(lambda: len(starts), 3)
-    lost = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    lost = coordinator_pb2.HeartbeatResponse(
+        error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1
+    )
     a.script["Heartbeat"].append(lost)
     await a.until("SyncGroup", 2)
     await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
@@ -177,7 +178,9 @@ async def test_work_that_never_began_does_not_hide_work_that_still_ends(cluster:
         muster.arun(work, group="g", topic="t", partitions=1, servers=cluster.address, stop=stop, **FAST)
     )
     await until_equal(lambda: starts, [1])
-    lost = pb.HeartbeatResponse(error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1)
+    lost = coordinator_pb2.HeartbeatResponse(
+        error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, shard_epoch=1
+    )
     for rejoins in (2, 3):
         a.script["Heartbeat"].append(lost)
         await a.until("SyncGroup", rejoins)

@@ -9,16 +9,14 @@ import grpc
 import muster
 import pytest
 import pytest_asyncio
-from client.client_scripted import ScriptedCluster
-from client.client_streams import Break, StreamingCoordinator
+from client.client_scripted import Break, ScriptedCluster
+from client.client_streams import StreamingCoordinator
 from kit.waiting import until, until_equal
 from muster import MemberState, TopicPartition
 from muster._clock import boot_ms
 from muster._session.calls import PendingCalls
 from muster._session.frames import MOST_BYTES, MOST_FRAMES, call_frame, fits, messages, response_of
-from muster_protos.muster.v1 import common_pb2 as common
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2 as session
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -81,9 +79,11 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-def on(member: muster.Member, generation: int = 1) -> session.RebalanceStarted:
-    cause = common.RebalanceCause(kind=common.REBALANCE_CAUSE_KIND_MEMBER_JOINED, sentence="a member joined")
-    return session.RebalanceStarted(
+def on(member: muster.Member, generation: int = 1) -> session_pb2.RebalanceStarted:
+    cause = common_pb2.RebalanceCause(
+        kind=common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED, sentence="a member joined"
+    )
+    return session_pb2.RebalanceStarted(
         group_id="g", member_id=member.member_id, generation=generation, cause=cause, shard_epoch=1
     )
 
@@ -150,12 +150,16 @@ async def test_what_one_loop_turn_produces_goes_out_together(world: World) -> No
 
 
 async def test_a_message_stays_below_the_limits() -> None:
-    frames = [call_frame(n, pb.HeartbeatRequest(group_id="g")) for n in range(1, MOST_FRAMES + 2)]
+    frames = [
+        call_frame(n, coordinator_pb2.HeartbeatRequest(group_id="g")) for n in range(1, MOST_FRAMES + 2)
+    ]
     assert [len(message.frames) for message in messages(frames)] == [MOST_FRAMES, 1]
-    large = [call_frame(n, pb.LeaveGroupRequest(group_id="g" * (MOST_BYTES // 2))) for n in (1, 2, 3)]
+    large = [
+        call_frame(n, coordinator_pb2.LeaveGroupRequest(group_id="g" * (MOST_BYTES // 2))) for n in (1, 2, 3)
+    ]
     assert [len(message.frames) for message in messages(large)] == [1, 1, 1]
-    assert not fits(pb.SyncGroupRequest(group_id="g" * (MOST_BYTES + 1)))
-    assert not fits(pb.DescribeGroupsRequest(group_ids=["g"]))
+    assert not fits(coordinator_pb2.SyncGroupRequest(group_id="g" * (MOST_BYTES + 1)))
+    assert not fits(coordinator_pb2.DescribeGroupsRequest(group_ids=["g"]))
 
 
 async def test_a_pushed_rebalance_makes_the_member_rejoin_at_once(world: World) -> None:
@@ -180,23 +184,23 @@ async def test_a_rebalance_of_another_generation_is_no_news(world: World) -> Non
 
 @pytest.mark.parametrize(
     ("code", "keeps_id"),
-    [(common.ERROR_CODE_ILLEGAL_GENERATION, True), (common.ERROR_CODE_UNKNOWN_MEMBER_ID, False)],
+    [(common_pb2.ERROR_CODE_ILLEGAL_GENERATION, True), (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, False)],
 )
 @pytest.mark.parametrize("how", ["fenced", "unheard", "attach"])
 async def test_a_membership_that_is_gone_starts_over(
-    world: World, how: str, code: common.ErrorCode.ValueType, keeps_id: bool
+    world: World, how: str, code: common_pb2.ErrorCode.ValueType, keeps_id: bool
 ) -> None:
     a = world.a
     member = await world.join()
     [stream], before = a.streams, member.member_id
     if how == "fenced":
-        news = session.Fenced(group_id="g", member_id=before, error_code=code, shard_epoch=1)
+        news = session_pb2.Fenced(group_id="g", member_id=before, error_code=code, shard_epoch=1)
         await stream.say(fenced=news)
     elif how == "unheard":
-        unheard = session.UnheardMember(group_id="g", member_id=before, error_code=code)
-        a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+        unheard = session_pb2.UnheardMember(group_id="g", member_id=before, error_code=code)
+        a.script["Beat"].append(session_pb2.BeatAck(unheard=[unheard]))
     else:
-        a.script["Attach"].append(session.AttachResult(error_code=code, shard_epoch=1))
+        a.script["Attach"].append(session_pb2.AttachResult(error_code=code, shard_epoch=1))
         stream.end(grpc.StatusCode.UNAVAILABLE)
     await world.told_so("assigned", "lost", "assigned")
     assert (member.member_id == before) is keeps_id
@@ -205,10 +209,10 @@ async def test_a_membership_that_is_gone_starts_over(
 
 async def test_a_fenced_instance_stops(world: World) -> None:
     member = await world.join(group_instance_id="blue")
-    news = session.Fenced(
+    news = session_pb2.Fenced(
         group_id="g",
         member_id=member.member_id,
-        error_code=common.ERROR_CODE_FENCED_INSTANCE_ID,
+        error_code=common_pb2.ERROR_CODE_FENCED_INSTANCE_ID,
         shard_epoch=1,
     )
     await world.a.streams[0].say(fenced=news)
@@ -250,7 +254,7 @@ async def test_a_call_in_flight_is_repeated_on_the_next_stream(world: World) -> 
 
 async def test_a_call_that_ends_while_others_are_written_is_not_sent() -> None:
     calls = PendingCalls("a", lambda: None, lambda: None)
-    request = pb.OffsetFetchRequest()
+    request = coordinator_pb2.OffsetFetchRequest()
     tasks = [asyncio.create_task(calls.call(request, 60_000)) for _ in range(3)]
     await asyncio.sleep(0)
     frames = calls.frames()
@@ -301,7 +305,7 @@ async def test_a_moved_group_is_followed_without_a_lookup(world: World) -> None:
     b.shard_epoch = 2
     member = await world.join()
     lookups = len(world.cluster.asked)
-    moved = session.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
+    moved = session_pb2.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
     await a.streams[0].say(coordinator_moved=moved)
     await b.until("Attach")
     await until(lambda: len(b.streams[0].frames("beat")) >= 3)
@@ -316,7 +320,7 @@ async def test_a_moved_group_whose_owner_is_not_known_is_looked_up(world: World)
     member = await world.join()
     world.cluster.owner = 1
     await a.streams[0].say(
-        coordinator_moved=session.CoordinatorMoved(group_id="g", member_id=member.member_id)
+        coordinator_moved=session_pb2.CoordinatorMoved(group_id="g", member_id=member.member_id)
     )
     await b.until("Attach")
     assert world.told == ["assigned"]
@@ -325,17 +329,17 @@ async def test_a_moved_group_whose_owner_is_not_known_is_looked_up(world: World)
 @pytest.mark.parametrize(
     "code",
     [
-        common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
-        common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
-        common.ERROR_CODE_NOT_COORDINATOR,
+        common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+        common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        common_pb2.ERROR_CODE_NOT_COORDINATOR,
     ],
 )
 async def test_an_attach_is_repeated_until_the_group_is_there(
-    world: World, code: common.ErrorCode.ValueType
+    world: World, code: common_pb2.ErrorCode.ValueType
 ) -> None:
     a = world.a
     await world.join()
-    refused = session.AttachResult(error_code=code, shard_epoch=1)
+    refused = session_pb2.AttachResult(error_code=code, shard_epoch=1)
     a.script["Attach"] += [refused, refused]
     a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
     await a.until("Attach", 4)
@@ -346,12 +350,12 @@ async def test_an_attach_is_repeated_until_the_group_is_there(
 async def test_a_member_that_a_beat_did_not_count_for_attaches_again(world: World) -> None:
     a = world.a
     member = await world.join()
-    unheard = session.UnheardMember(
+    unheard = session_pb2.UnheardMember(
         group_id="g",
         member_id=member.member_id,
-        error_code=common.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     )
-    a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+    a.script["Beat"].append(session_pb2.BeatAck(unheard=[unheard]))
     await a.until("Attach", 2)
     assert len(a.streams) == 1
     assert world.told == ["assigned"]
@@ -385,14 +389,16 @@ async def test_a_beat_does_not_count_for_one_that_it_left_out(world: World) -> N
     a = world.a
     one = await world.join("g", disconnect_grace_ms=400)
     two = await world.join("h", disconnect_grace_ms=400)
-    refused = session.AttachResult(error_code=common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, shard_epoch=1)
-    unheard = session.UnheardMember(
+    refused = session_pb2.AttachResult(
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, shard_epoch=1
+    )
+    unheard = session_pb2.UnheardMember(
         group_id="g",
         member_id=one.member_id,
-        error_code=common.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
+        error_code=common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
     )
     a.script["Attach"] += [refused] * 50
-    a.script["Beat"].append(session.BeatAck(unheard=[unheard]))
+    a.script["Beat"].append(session_pb2.BeatAck(unheard=[unheard]))
     await world.told_so("assigned", "assigned", "lost")
     assert one.partitions == ()
     assert two.partitions == ALL
@@ -434,7 +440,7 @@ async def test_an_old_stream_is_replaced_calmly(world: World) -> None:
     a.script["JoinGroup"].append(parked)
     member.rejoin("the test wants it")
     await a.until("JoinGroup", 3)
-    await a.streams[0].part(session.GOODBYE_REASON_AGE)
+    await a.streams[0].part(session_pb2.GOODBYE_REASON_AGE)
     await world.told_so("assigned", "revoked", "assigned")
     parked_join, repeated = a.requests("JoinGroup")[2:4]
     assert parked_join == repeated
@@ -446,7 +452,7 @@ async def test_a_draining_coordinator_is_left_for_the_next_one(world: World) -> 
     b.shard_epoch, b.generation = 2, 1
     await world.join()
     world.cluster.owner = 1
-    await a.streams[0].part(session.GOODBYE_REASON_DRAINING)
+    await a.streams[0].part(session_pb2.GOODBYE_REASON_DRAINING)
     await b.until("Attach")
     await until(lambda: len(b.streams[0].frames("beat")) >= 2)
     assert len(a.streams) == 1
@@ -468,7 +474,7 @@ async def test_a_server_without_a_stream_gets_unary_calls(world: World, status: 
 
 async def test_a_member_for_whom_a_stream_has_no_room_makes_heartbeats(world: World) -> None:
     a = world.a
-    a.script["Attach"].append(session.AttachResult(error_code=common.ERROR_CODE_INVALID_REQUEST))
+    a.script["Attach"].append(session_pb2.AttachResult(error_code=common_pb2.ERROR_CODE_INVALID_REQUEST))
     await world.join()
     await a.until("Heartbeat", 3)
     assert world.told == ["assigned"]
@@ -478,8 +484,8 @@ async def test_a_member_changes_from_calls_to_a_stream_with_its_coordinator(worl
     a, b = world.a, world.b
     a.refuses, b.shard_epoch = grpc.StatusCode.UNIMPLEMENTED, 2
     await world.join()
-    moved = pb.HeartbeatResponse(
-        error_code=common.ERROR_CODE_NOT_COORDINATOR, shard_epoch=1, coordinator=b.where()
+    moved = coordinator_pb2.HeartbeatResponse(
+        error_code=common_pb2.ERROR_CODE_NOT_COORDINATOR, shard_epoch=1, coordinator=b.where()
     )
     a.script["Heartbeat"].append(moved)
     await b.until("Attach")
@@ -512,7 +518,7 @@ async def test_a_refused_call_is_raised_as_a_unary_one_would_be(world: World) ->
 
 
 def test_a_refused_call_names_its_field_once() -> None:
-    refused = session.Reply(call_id=1)
+    refused = session_pb2.Reply(call_id=1)
     refused.refused.status = grpc.StatusCode.INVALID_ARGUMENT.value[0]
     refused.refused.message = "member_id: must be at most 255 bytes long"
     refused.refused.field = "member_id"
@@ -526,14 +532,14 @@ async def test_news_of_a_deposed_coordinator_are_dropped(world: World) -> None:
     b.shard_epoch = 5
     member = await world.join()
     stale = a.streams[0]
-    moved = session.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
+    moved = session_pb2.CoordinatorMoved(group_id="g", member_id=member.member_id, coordinator=b.where())
     await stale.say(coordinator_moved=moved)
     await b.until("Attach")
     await stale.say(
-        fenced=session.Fenced(
+        fenced=session_pb2.Fenced(
             group_id="g",
             member_id=member.member_id,
-            error_code=common.ERROR_CODE_UNKNOWN_MEMBER_ID,
+            error_code=common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID,
             shard_epoch=1,
         )
     )
@@ -572,7 +578,7 @@ async def test_lookups_of_many_members_travel_together(world: World) -> None:
     for number in range(6):
         await world.join(f"g{number}")
     world.cluster.owner, lookups = 1, len(world.cluster.asked)
-    await a.streams[0].part(session.GOODBYE_REASON_DRAINING)
+    await a.streams[0].part(session_pb2.GOODBYE_REASON_DRAINING)
     await b.until("Attach", 6)
     asked = world.cluster.asked[lookups]
     assert sorted(asked.group_ids) == [f"g{n}" for n in range(6)]
@@ -583,11 +589,11 @@ async def test_a_life_runs_from_when_the_acknowledged_beat_was_sent(world: World
     member = await world.join()
     seen_ms: list[int] = []
 
-    async def slow(_beat: Any) -> session.BeatAck:
+    async def slow(_beat: Any) -> session_pb2.BeatAck:
         a.mute = True
         seen_ms.append(boot_ms())
         await until(lambda: boot_ms() > seen_ms[0] + 200)
-        return session.BeatAck()
+        return session_pb2.BeatAck()
 
     a.script["Beat"].append(slow)
     life = member._standing.life
@@ -600,7 +606,7 @@ async def test_a_life_runs_from_when_the_acknowledged_beat_was_sent(world: World
 async def test_an_attach_that_meets_a_rebalance_asks_for_a_rejoin(world: World) -> None:
     a = world.a
     member = await world.join()
-    busy = session.AttachResult(error_code=common.ERROR_CODE_REBALANCE_IN_PROGRESS, shard_epoch=1)
+    busy = session_pb2.AttachResult(error_code=common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, shard_epoch=1)
     a.script["Attach"].append(busy)
     a.streams[0].end(grpc.StatusCode.UNAVAILABLE)
     await world.told_so("assigned", "revoked", "assigned")
@@ -610,7 +616,7 @@ async def test_an_attach_that_meets_a_rebalance_asks_for_a_rejoin(world: World) 
 async def test_a_server_that_has_had_enough_of_a_young_stream_gets_unary_calls(world: World) -> None:
     a = world.a
     await world.join(heartbeat_interval_ms=9_000)
-    await a.streams[0].part(session.GOODBYE_REASON_REFUSED)
+    await a.streams[0].part(session_pb2.GOODBYE_REASON_REFUSED)
     # At once: until it is answered the grace counts.
     await asyncio.wait_for(a.until("Heartbeat"), 5)
     assert len(a.streams) == 1

@@ -6,9 +6,8 @@ from typing import Any
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.events import GroupRequest, GroupResponse
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 DELAY_MS = 100
 SESSION_MS = 10_000
@@ -84,7 +83,7 @@ def in_state(cluster: VirtualShard, state: str) -> list[VirtualMember]:
     return members
 
 
-def join_of(who: VirtualMember, **changes: Any) -> pb.JoinGroupRequest:
+def join_of(who: VirtualMember, **changes: Any) -> coordinator_pb2.JoinGroupRequest:
     """Its join, changed."""
     request = who.join_request()
     protocols = changes.pop("protocols", None)
@@ -92,18 +91,20 @@ def join_of(who: VirtualMember, **changes: Any) -> pb.JoinGroupRequest:
         setattr(request, field, value)
     if protocols is not None:
         del request.protocols[:]
-        request.protocols.extend(pb.GroupProtocol(name=name, metadata=data) for name, data in protocols)
+        request.protocols.extend(
+            coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in protocols
+        )
     return request
 
 
-def ask_join(who: VirtualMember, **changes: Any) -> pb.JoinGroupResponse:
+def ask_join(who: VirtualMember, **changes: Any) -> coordinator_pb2.JoinGroupResponse:
     """The immediate answer to its join, changed; nothing is remembered."""
     answer = who.cluster.ask(join_of(who, **changes))
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     return answer
 
 
-def sync_of(who: VirtualMember, **changes: Any) -> pb.SyncGroupRequest:
+def sync_of(who: VirtualMember, **changes: Any) -> coordinator_pb2.SyncGroupRequest:
     """Its sync, changed."""
     fields = {
         "group_id": who.group,
@@ -112,13 +113,13 @@ def sync_of(who: VirtualMember, **changes: Any) -> pb.SyncGroupRequest:
         "generation": who.generation,
         **changes,
     }
-    return pb.SyncGroupRequest(**fields)
+    return coordinator_pb2.SyncGroupRequest(**fields)
 
 
-def ask_sync(who: VirtualMember, **changes: Any) -> pb.SyncGroupResponse:
+def ask_sync(who: VirtualMember, **changes: Any) -> coordinator_pb2.SyncGroupResponse:
     """The immediate answer to its sync, changed."""
     answer = who.cluster.ask(sync_of(who, **changes))
-    assert isinstance(answer, pb.SyncGroupResponse)
+    assert isinstance(answer, coordinator_pb2.SyncGroupResponse)
     return answer
 
 
@@ -131,19 +132,23 @@ def ask_heartbeat(who: VirtualMember, **changes: Any) -> int:
         "generation": who.generation,
         **changes,
     }
-    return error_of(who.cluster.ask(pb.HeartbeatRequest(**fields)))
+    return error_of(who.cluster.ask(coordinator_pb2.HeartbeatRequest(**fields)))
 
 
 def leave(cluster: VirtualShard, *leavers: tuple[str, str], group: str = "g") -> list[int]:
     """Errors of a batch of leaving members, each (member id, instance id)."""
-    members = [pb.LeaveGroupRequest.Member(member_id=who, group_instance_id=as_) for who, as_ in leavers]
-    answer = cluster.ask(pb.LeaveGroupRequest(group_id=group, members=members))
-    assert isinstance(answer, pb.LeaveGroupResponse)
+    members = [
+        coordinator_pb2.LeaveGroupRequest.Member(member_id=who, group_instance_id=as_) for who, as_ in leavers
+    ]
+    answer = cluster.ask(coordinator_pb2.LeaveGroupRequest(group_id=group, members=members))
+    assert isinstance(answer, coordinator_pb2.LeaveGroupResponse)
     assert answer.error_code == 0
     return [entry.error_code for entry in answer.members]
 
 
-def commit_of(who: VirtualMember | None = None, offset: int = 1, **changes: Any) -> pb.OffsetCommitRequest:
+def commit_of(
+    who: VirtualMember | None = None, offset: int = 1, **changes: Any
+) -> coordinator_pb2.OffsetCommitRequest:
     """A commit of partition 0 of topic `t`, by a member or by nobody, changed."""
     fields: dict[str, Any] = {"group_id": "g", "generation": -1}
     if who is not None:
@@ -156,7 +161,7 @@ def commit_of(who: VirtualMember | None = None, offset: int = 1, **changes: Any)
     entries = changes.pop("partitions", {0: offset})
     topic = changes.pop("topic", "t")
     metadata = changes.pop("metadata", {})
-    request = pb.OffsetCommitRequest(**{**fields, **changes})
+    request = coordinator_pb2.OffsetCommitRequest(**{**fields, **changes})
     added = request.topics.add(name=topic)
     for number, value in entries.items():
         added.partitions.add(
@@ -173,9 +178,11 @@ def commit(cluster: VirtualShard, who: VirtualMember | None = None, offset: int 
 def fetch(cluster: VirtualShard, group: str = "g", **topics: list[int]) -> dict[tuple[str, int], int]:
     """Offsets by topic and partition; without topics: all that were committed."""
     wanted = [common_pb2.TopicPartitions(topic=name, partitions=parts) for name, parts in topics.items()]
-    request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group, topics=wanted)])
+    request = coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group, topics=wanted)]
+    )
     answer = cluster.ask(request)
-    assert isinstance(answer, pb.OffsetFetchResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetFetchResponse)
     assert answer.groups[0].error_code == 0
     return {
         (topic.name, entry.partition): entry.offset
@@ -186,26 +193,26 @@ def fetch(cluster: VirtualShard, group: str = "g", **topics: list[int]) -> dict[
 
 def delete_groups(cluster: VirtualShard, *group_ids: str) -> list[tuple[str, int]]:
     """Results of DeleteGroups."""
-    answer = cluster.ask(pb.DeleteGroupsRequest(group_ids=group_ids))
-    assert isinstance(answer, pb.DeleteGroupsResponse)
+    answer = cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=group_ids))
+    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     return [(result.group_id, result.error_code) for result in answer.results]
 
 
 def delete_offsets(cluster: VirtualShard, *topics: str, group: str = "g") -> tuple[int, list[int]]:
     """Error of OffsetDelete, and that of partition 0 of each topic."""
     wanted = [common_pb2.TopicPartitions(topic=name, partitions=[0]) for name in topics]
-    answer = cluster.ask(pb.OffsetDeleteRequest(group_id=group, topics=wanted))
-    assert isinstance(answer, pb.OffsetDeleteResponse)
+    answer = cluster.ask(coordinator_pb2.OffsetDeleteRequest(group_id=group, topics=wanted))
+    assert isinstance(answer, coordinator_pb2.OffsetDeleteResponse)
     return answer.error_code, [topic.partitions[0].error_code for topic in answer.topics]
 
 
 def error_of(answer: GroupResponse) -> int:
     """The error of a call about one group."""
-    if isinstance(answer, pb.OffsetCommitResponse):
+    if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
         return answer.topics[0].partitions[0].error_code
-    if isinstance(answer, pb.OffsetFetchResponse | pb.DescribeGroupsResponse):
+    if isinstance(answer, coordinator_pb2.OffsetFetchResponse | coordinator_pb2.DescribeGroupsResponse):
         return answer.groups[0].error_code
-    if isinstance(answer, pb.DeleteGroupsResponse):
+    if isinstance(answer, coordinator_pb2.DeleteGroupsResponse):
         return answer.results[0].error_code
     return answer.error_code
 
@@ -216,17 +223,21 @@ def calls_of(who: VirtualMember) -> dict[str, GroupRequest]:
     return {
         "join": who.join_request(),
         "sync": sync_of(who),
-        "heartbeat": pb.HeartbeatRequest(group_id=group, member_id=who.member_id, generation=who.generation),
-        "leave": pb.LeaveGroupRequest(
-            group_id=group, members=[pb.LeaveGroupRequest.Member(member_id=who.member_id)]
+        "heartbeat": coordinator_pb2.HeartbeatRequest(
+            group_id=group, member_id=who.member_id, generation=who.generation
+        ),
+        "leave": coordinator_pb2.LeaveGroupRequest(
+            group_id=group, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=who.member_id)]
         ),
         "commit": commit_of(who),
-        "fetch": pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group, topics=topics)]),
-        "offset delete": pb.OffsetDeleteRequest(group_id=group, topics=topics),
-        "describe": pb.DescribeGroupsRequest(group_ids=[group]),
-        "list": pb.ListGroupsRequest(),
-        "delete": pb.DeleteGroupsRequest(group_ids=[group]),
-        "history": pb.GroupHistoryRequest(group_id=group),
+        "fetch": coordinator_pb2.OffsetFetchRequest(
+            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group, topics=topics)]
+        ),
+        "offset delete": coordinator_pb2.OffsetDeleteRequest(group_id=group, topics=topics),
+        "describe": coordinator_pb2.DescribeGroupsRequest(group_ids=[group]),
+        "list": coordinator_pb2.ListGroupsRequest(),
+        "delete": coordinator_pb2.DeleteGroupsRequest(group_ids=[group]),
+        "history": coordinator_pb2.GroupHistoryRequest(group_id=group),
     }
 
 
@@ -235,6 +246,6 @@ def subscription(*topics: str) -> bytes:
     return common_pb2.Subscription(version=1, topics=topics).SerializeToString()
 
 
-def last_record(cluster: VirtualShard) -> log.Record:
+def last_record(cluster: VirtualShard) -> records_pb2.Record:
     """The newest acknowledged record."""
     return cluster.log[-1][1]

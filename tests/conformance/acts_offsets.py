@@ -6,9 +6,8 @@ from typing import Any
 from conformance import acts
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 RETENTION_MS = 500
 
@@ -27,11 +26,11 @@ def subscriber(cluster: VirtualShard, name: str, *topics: str, group: str = "g")
 
 
 def commit_codes(
-    cluster: VirtualShard, request: pb.OffsetCommitRequest
+    cluster: VirtualShard, request: coordinator_pb2.OffsetCommitRequest
 ) -> list[tuple[str, list[tuple[int, int]]]]:
     """Topics of the answer in order, with partition and error of each entry."""
     answer = cluster.ask(request)
-    assert isinstance(answer, pb.OffsetCommitResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     return [(topic.name, [(p.partition, p.error_code) for p in topic.partitions]) for topic in answer.topics]
 
 
@@ -40,9 +39,9 @@ def fetch_entries(
 ) -> list[tuple[str, int, dict[tuple[str, int], tuple[int, int, str]]]]:
     """Per group: its id, its error, and (offset, leader epoch, metadata) by topic and partition."""
     wanted = [common_pb2.TopicPartitions(topic=name, partitions=parts) for name, parts in topics.items()]
-    asked = [pb.OffsetFetchRequest.Group(group_id=group, topics=wanted) for group in groups]
-    answer = cluster.ask(pb.OffsetFetchRequest(groups=asked))
-    assert isinstance(answer, pb.OffsetFetchResponse)
+    asked = [coordinator_pb2.OffsetFetchRequest.Group(group_id=group, topics=wanted) for group in groups]
+    answer = cluster.ask(coordinator_pb2.OffsetFetchRequest(groups=asked))
+    assert isinstance(answer, coordinator_pb2.OffsetFetchResponse)
     return [
         (
             group.group_id,
@@ -61,36 +60,38 @@ def listed(
     cluster: VirtualShard, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[tuple[str, str, int, str]]:
     """Id, protocol type, state and type of the groups that pass the filters."""
-    answer = cluster.ask(pb.ListGroupsRequest(states=states, types=types))
-    assert isinstance(answer, pb.ListGroupsResponse)
+    answer = cluster.ask(coordinator_pb2.ListGroupsRequest(states=states, types=types))
+    assert isinstance(answer, coordinator_pb2.ListGroupsResponse)
     assert answer.error_code == 0
     return [(group.group_id, group.protocol_type, group.state, group.type) for group in answer.groups]
 
 
-def from_records(*records: log.Record) -> VirtualShard:
+def from_records(*records: records_pb2.Record) -> VirtualShard:
     """A shard loaded from a log with these records."""
     return VirtualShard(
         acts.shard().config, [(Position(1, 3 + index), record) for index, record in enumerate(records)]
     )
 
 
-def stored_commit(offset: int, *, topic: str = "t", written_at_ms: int = 1, **fields: Any) -> log.Record:
+def stored_commit(
+    offset: int, *, topic: str = "t", written_at_ms: int = 1, **fields: Any
+) -> records_pb2.Record:
     """The record of a commit of partition 0 from outside the group."""
-    commit = log.OffsetCommitted(
+    commit = records_pb2.OffsetCommitted(
         group_id="g",
         generation=-1,
-        offsets=[log.CommittedOffset(topic=topic, offset=offset, leader_epoch=-1)],
+        offsets=[records_pb2.CommittedOffset(topic=topic, offset=offset, leader_epoch=-1)],
         **fields,
     )
-    return log.Record(written_at_ms=written_at_ms, offset_committed=commit)
+    return records_pb2.Record(written_at_ms=written_at_ms, offset_committed=commit)
 
 
 def stored_generation(
-    members: Iterable[log.Member], *, protocol_type: str = "consumer", generation: int = 1
-) -> log.Record:
+    members: Iterable[records_pb2.Member], *, protocol_type: str = "consumer", generation: int = 1
+) -> records_pb2.Record:
     """The record of a generation; its first member leads."""
     entries = list(members)
-    started = log.GenerationStarted(
+    started = records_pb2.GenerationStarted(
         group_id="g",
         generation=generation,
         protocol_type=protocol_type,
@@ -98,15 +99,15 @@ def stored_generation(
         leader=entries[0].member_id if entries else "",
         members=entries,
     )
-    return log.Record(written_at_ms=1, generation_started=started)
+    return records_pb2.Record(written_at_ms=1, generation_started=started)
 
 
-def stored_member(member_id: str, metadata: bytes, *, instance: str = "") -> log.Member:
+def stored_member(member_id: str, metadata: bytes, *, instance: str = "") -> records_pb2.Member:
     """A member as a record knows it."""
-    return log.Member(
+    return records_pb2.Member(
         member_id=member_id,
         group_instance_id=instance,
         session_timeout_ms=acts.SESSION_MS,
         rebalance_timeout_ms=acts.REBALANCE_MS,
-        protocols=[pb.GroupProtocol(name="range", metadata=metadata)],
+        protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=metadata)],
     )

@@ -7,7 +7,7 @@ from conformance import acts, acts_offsets
 from conformance.acts import STATES
 from kit.virtual_shard import WALL_MS, VirtualShard
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 PROTO = {state.value: state.proto for state in GroupState}
 
@@ -23,9 +23,9 @@ def test_a_stable_group_is_described_whole() -> None:
     since_ms = cluster.describe().state_since_ms
     token = cluster.log[-1][0].token
     described = cluster.describe()
-    assert described == pb.DescribeGroupsResponse.Group(
+    assert described == coordinator_pb2.DescribeGroupsResponse.Group(
         group_id="g",
-        state=pb.GROUP_STATE_STABLE,
+        state=coordinator_pb2.GROUP_STATE_STABLE,
         protocol_type="consumer",
         protocol_name="range",
         generation=1,
@@ -34,7 +34,7 @@ def test_a_stable_group_is_described_whole() -> None:
         cause=described.cause,
         shard_epoch=1,
         members=[
-            pb.DescribeGroupsResponse.Member(
+            coordinator_pb2.DescribeGroupsResponse.Member(
                 member_id=who.member_id,
                 group_instance_id=who.instance,
                 client_id=who.name,
@@ -75,9 +75,11 @@ def test_a_rebalancing_group_is_described_without_a_protocol(state: str) -> None
 @pytest.mark.row("LD-05")
 def test_an_unknown_group_is_described_as_dead() -> None:
     cluster = acts_offsets.from_records(acts_offsets.stored_commit(1))
-    answer = cluster.ask(pb.DescribeGroupsRequest(group_ids=["nobody"]))
-    dead = pb.DescribeGroupsResponse.Group(group_id="nobody", state=pb.GROUP_STATE_DEAD, shard_epoch=2)
-    assert answer == pb.DescribeGroupsResponse(groups=[dead])
+    answer = cluster.ask(coordinator_pb2.DescribeGroupsRequest(group_ids=["nobody"]))
+    dead = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="nobody", state=coordinator_pb2.GROUP_STATE_DEAD, shard_epoch=2
+    )
+    assert answer == coordinator_pb2.DescribeGroupsResponse(groups=[dead])
     assert list(cluster.shard.groups) == ["g"]
 
 
@@ -86,12 +88,14 @@ def test_each_group_that_is_asked_for_has_its_entry() -> None:
     cluster = acts.shard()
     acts.stable(cluster, acts.member(cluster, "a", group="busy"))
     acts.commit(cluster, group_id="simple")
-    answer: Any = cluster.ask(pb.DescribeGroupsRequest(group_ids=["simple", "unknown", "busy", "simple"]))
+    answer: Any = cluster.ask(
+        coordinator_pb2.DescribeGroupsRequest(group_ids=["simple", "unknown", "busy", "simple"])
+    )
     assert [(group.group_id, group.state, group.error_code) for group in answer.groups] == [
-        ("simple", pb.GROUP_STATE_EMPTY, 0),
-        ("unknown", pb.GROUP_STATE_DEAD, 0),
-        ("busy", pb.GROUP_STATE_STABLE, 0),
-        ("simple", pb.GROUP_STATE_EMPTY, 0),
+        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, 0),
+        ("unknown", coordinator_pb2.GROUP_STATE_DEAD, 0),
+        ("busy", coordinator_pb2.GROUP_STATE_STABLE, 0),
+        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, 0),
     ]
 
 
@@ -103,14 +107,14 @@ def test_what_is_not_stored_yet_is_not_described() -> None:
     for who in members:
         who.sync({who.member_id: b"new"})
     described = cluster.describe()
-    assert described.state == pb.GROUP_STATE_COMPLETING_REBALANCE
+    assert described.state == coordinator_pb2.GROUP_STATE_COMPLETING_REBALANCE
     assert [entry.assignment for entry in described.members] == [b"", b""]
     cluster.acknowledge()
     assert cluster.state() == "Stable"
     members[0].join()
     members[1].join()
     described = cluster.describe()
-    assert (described.state, described.generation) == (pb.GROUP_STATE_PREPARING_REBALANCE, 1)
+    assert (described.state, described.generation) == (coordinator_pb2.GROUP_STATE_PREPARING_REBALANCE, 1)
     cluster.acknowledge()
     assert cluster.describe().generation == 2
 
@@ -121,7 +125,7 @@ def test_an_empty_group_keeps_its_kind() -> None:
     acts.in_state(cluster, "Empty")
     for each in (cluster, cluster.reloaded()):
         described = each.describe()
-        assert (described.state, described.protocol_type) == (pb.GROUP_STATE_EMPTY, "consumer")
+        assert (described.state, described.protocol_type) == (coordinator_pb2.GROUP_STATE_EMPTY, "consumer")
         assert (described.protocol_name, described.leader, list(described.members)) == ("", "", [])
 
 
@@ -135,14 +139,14 @@ def test_the_history_gives_the_last_generations(limit: int, count: int) -> None:
     for _ in range(24):
         acts.rejoined(who)
         acts.assigned([who])
-    answer: Any = cluster.ask(pb.GroupHistoryRequest(group_id="g", limit=limit))
+    answer: Any = cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g", limit=limit))
     assert [entry.generation for entry in answer.generations] == list(range(26 - count, 26))
     assert (answer.error_code, answer.shard_epoch) == (0, 1)
 
 
 @pytest.mark.parametrize(("group_id", "code"), [("nobody", 69), ("", 24)])
 def test_a_group_that_does_not_exist_has_no_history(group_id: str, code: int) -> None:
-    answer: Any = acts.shard().ask(pb.GroupHistoryRequest(group_id=group_id))
+    answer: Any = acts.shard().ask(coordinator_pb2.GroupHistoryRequest(group_id=group_id))
     assert (answer.error_code, list(answer.generations)) == (code, [])
 
 
@@ -164,7 +168,7 @@ def several(cluster: VirtualShard) -> list[tuple[str, str, int, str]]:
     cluster.advance(acts.DELAY_MS)
     acts.commit(cluster, group_id="simple")
     rows = [(state, "consumer", PROTO[state], "classic") for state in STATES]
-    return sorted([*rows, ("simple", "", pb.GROUP_STATE_EMPTY, "classic")])
+    return sorted([*rows, ("simple", "", coordinator_pb2.GROUP_STATE_EMPTY, "classic")])
 
 
 @pytest.mark.row("LS-01")
@@ -174,7 +178,7 @@ def test_all_groups_are_listed_with_kind_and_state() -> None:
     cluster = acts.shard(min_session_timeout_ms=1_000)
     everything = several(cluster)
     assert acts_offsets.listed(cluster) == everything
-    assert [row[0] for row in everything if row[2] == pb.GROUP_STATE_STABLE] == ["Stable"]
+    assert [row[0] for row in everything if row[2] == coordinator_pb2.GROUP_STATE_STABLE] == ["Stable"]
 
 
 @pytest.mark.row("LS-03")
@@ -201,7 +205,7 @@ def test_the_filter_of_types(types: list[str], all_of_them: bool) -> None:
     cluster = acts.shard()
     everything = several(cluster)
     assert acts_offsets.listed(cluster, types=types) == (everything if all_of_them else [])
-    stable = [row for row in everything if row[2] == pb.GROUP_STATE_STABLE]
+    stable = [row for row in everything if row[2] == coordinator_pb2.GROUP_STATE_STABLE]
     assert acts_offsets.listed(cluster, types=types, states=["stable"]) == (stable if all_of_them else [])
 
 
@@ -262,8 +266,8 @@ def test_a_group_is_there_until_its_tombstone_is_stored() -> None:
     cluster = acts.shard()
     acts.commit(cluster)
     cluster.auto_ack = False
-    first = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
-    second = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    first = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+    second = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     assert (cluster.state(), acts.fetch(cluster)) == ("Empty", {("t", 0): 1})
     assert cluster.reloaded().state() == "Empty"
     cluster.acknowledge()
@@ -295,12 +299,12 @@ def test_a_batch_is_answered_when_all_of_it_is_known() -> None:
     for group in ("x", "y"):
         acts.commit(cluster, group_id=group)
     cluster.auto_ack = False
-    call = cluster.send(pb.DeleteGroupsRequest(group_ids=["x", "unknown", "y"]))
+    call = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["x", "unknown", "y"]))
     cluster.acknowledge()
     assert cluster.is_parked(call)
     cluster.acknowledge()
     answer = cluster.answer(call)
-    assert isinstance(answer, pb.DeleteGroupsResponse)
+    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     assert [result.error_code for result in answer.results] == [0, 69, 0]
 
 
@@ -311,7 +315,7 @@ def test_a_group_that_was_deleted_starts_again_with_a_higher_token() -> None:
     before = cluster.describe().members[0].token
     who.leave()
     cluster.auto_ack = False
-    deleting = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    deleting = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     fresh = acts.member(cluster, "b")
     joining = cluster.send(acts.join_of(fresh, group_instance_id="i"))
     cluster.auto_ack = True
@@ -322,7 +326,7 @@ def test_a_group_that_was_deleted_starts_again_with_a_higher_token() -> None:
     assert (cluster.state(), described.generation) == ("PreparingRebalance", 0)
     cluster.advance(acts.DELAY_MS)
     answer = cluster.answer(joining)
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     assert (answer.error_code, answer.generation) == (0, 1)
     fresh.member_id, fresh.generation, fresh.instance = answer.member_id, 1, "i"
     assert fresh.sync({answer.member_id: b"x"}).synced().token > before

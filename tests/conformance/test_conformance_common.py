@@ -12,8 +12,7 @@ from muster_core.state.group_state import GroupState, IllegalTransition, can_bec
 from muster_core.state.member import Member
 from muster_core.state.protocols import Protocols
 from muster_core.state.terms import Terms
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 KINDS = list(acts.calls_of(settled(VirtualShard(), "a")[0]))
 OF_ONE_GROUP = ["join", "sync", "heartbeat", "leave", "offset delete"]
@@ -123,13 +122,13 @@ def test_a_deleted_group_is_forgotten_in_the_same_step(kind: str, code: int) -> 
     acts.leave(cluster, ("", "i"))
     cluster.advance(acts.REBALANCE_MS)
     cluster.auto_ack = False
-    deleting = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    deleting = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     waiting = cluster.send(acts.calls_of(who)[kind])
     cluster.acknowledge()
     assert acts.error_of(cluster.answer(deleting)) == 0
     answer = cluster.answer(waiting)
     assert acts.error_of(answer) == code, "never a Dead group, but none"
-    if isinstance(answer, pb.LeaveGroupResponse):
+    if isinstance(answer, coordinator_pb2.LeaveGroupResponse):
         assert [entry.error_code for entry in answer.members] == [25]
     assert "g" not in cluster.shard.groups
 
@@ -198,7 +197,7 @@ def test_transitions(before: GroupState, after: GroupState) -> None:
 
 @pytest.mark.parametrize("state", GroupState)
 def test_a_state_is_sent_under_its_name(state: GroupState) -> None:
-    assert pb.GroupState.Name(state.proto) == f"GROUP_STATE_{state.name}"
+    assert coordinator_pb2.GroupState.Name(state.proto) == f"GROUP_STATE_{state.name}"
 
 
 @pytest.mark.row("ST-10")
@@ -233,10 +232,10 @@ def test_states_are_matched_whatever_their_case(state: str) -> None:
     cluster = acts.shard()
     acts.in_state(cluster, state)
     for name in (state, state.lower(), state.upper()):
-        answer: Any = cluster.ask(pb.ListGroupsRequest(states=[name]))
+        answer: Any = cluster.ask(coordinator_pb2.ListGroupsRequest(states=[name]))
         assert [group.group_id for group in answer.groups] == ["g"]
     others = [other for other in STATES if other != state]
-    answer = cluster.ask(pb.ListGroupsRequest(states=[*others, "nonsense"]))
+    answer = cluster.ask(coordinator_pb2.ListGroupsRequest(states=[*others, "nonsense"]))
     assert len(answer.groups) == 0
 
 

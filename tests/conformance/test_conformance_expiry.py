@@ -11,7 +11,7 @@ from muster_core.config import GroupConfig
 from muster_core.features import NO_FEATURES
 from muster_core.protocol.offsets import Offsets
 from muster_core.shard import Shard
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 
 def emptied(cluster: VirtualShard, *, leaves: bool = True) -> None:
@@ -284,7 +284,7 @@ def test_a_join_that_comes_while_its_group_goes_makes_a_new_one() -> None:
     cluster.acknowledge()
     cluster.advance(acts.DELAY_MS)
     answer = cluster.answer(call)
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     assert (answer.error_code, answer.generation) == (0, 1)
 
 

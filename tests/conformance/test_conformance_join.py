@@ -10,8 +10,7 @@ from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_core.state.protocols import Protocols
 from muster_core.state.terms import Terms
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
 
@@ -41,7 +40,9 @@ def test_an_unknown_id_makes_no_group(instance: str) -> None:
     cluster = acts.shard()
     answer = acts.ask_join(acts.member(cluster, f"a={instance}"), member_id="stranger")
     assert (answer.error_code, answer.member_id) == (25, "stranger")
-    refused = pb.JoinGroupResponse(error_code=UNKNOWN, generation=-1, member_id="stranger", shard_epoch=1)
+    refused = coordinator_pb2.JoinGroupResponse(
+        error_code=UNKNOWN, generation=-1, member_id="stranger", shard_epoch=1
+    )
     refused.error_message = answer.error_message
     assert answer == refused, "nothing else is filled in"
     assert cluster.shard.groups == {}

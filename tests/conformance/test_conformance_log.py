@@ -10,7 +10,7 @@ from muster_core.events import TopicsChanged, Unload
 from muster_core.log.application import UnknownCriticalRecord
 from muster_core.log.replay import ChainReader, Entry, LogDamaged
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 
@@ -67,7 +67,7 @@ def test_fields_of_a_later_version_are_skipped() -> None:
     acts.commit(cluster, offset=5)
     position, record = cluster.log[-1]
     raw = record.offset_committed.SerializeToString() + b"\xfa\x3f\x01x"  # field 1023, one byte
-    later = log.Record(written_at_ms=record.written_at_ms)
+    later = records_pb2.Record(written_at_ms=record.written_at_ms)
     later.offset_committed.ParseFromString(raw)
     after = VirtualShard(cluster.config, [(position, later)])
     assert acts.fetch(after) == {("t", 0): 5}
@@ -77,13 +77,13 @@ def test_fields_of_a_later_version_are_skipped() -> None:
 @pytest.mark.row("LD-31")
 def test_a_critical_record_of_an_unknown_kind_stops_the_load() -> None:
     with pytest.raises(UnknownCriticalRecord, match="1-2"):
-        VirtualShard(acts.shard().config, [(Position(1, 2), log.Record(critical=True))])
+        VirtualShard(acts.shard().config, [(Position(1, 2), records_pb2.Record(critical=True))])
 
 
 @pytest.mark.row("RF-15")
 @pytest.mark.row("LD-29")
 def test_other_unknown_records_are_skipped_and_counted() -> None:
-    after = VirtualShard(acts.shard().config, [(Position(1, 2), log.Record(written_at_ms=1))])
+    after = VirtualShard(acts.shard().config, [(Position(1, 2), records_pb2.Record(written_at_ms=1))])
     assert after.shard.skipped_records == 1
     assert acts.commit(after) == 0
 
@@ -102,7 +102,9 @@ def test_bytes_that_are_no_record_stop_the_load() -> None:
 @pytest.mark.row("LD-30")
 @pytest.mark.row("LD-31")
 def test_a_log_that_contradicts_itself_is_not_taken_for_empty() -> None:
-    stray = log.Record(assignment_committed=log.AssignmentCommitted(group_id="g", generation=1))
+    stray = records_pb2.Record(
+        assignment_committed=records_pb2.AssignmentCommitted(group_id="g", generation=1)
+    )
     with pytest.raises(KeyError):
         VirtualShard(acts.shard().config, [(Position(1, 2), stray)])
 

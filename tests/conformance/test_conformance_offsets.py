@@ -8,7 +8,7 @@ from conformance.acts import STATES
 from conformance.acts_offsets import subscriber
 from kit.virtual_shard import WALL_MS
 from muster_core.events import TopicsChanged, Unload
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 # --- who may commit
 
@@ -242,7 +242,7 @@ def test_a_group_may_be_deleted_while_a_commit_is_on_its_way() -> None:
     acts.commit(cluster, offset=1)
     cluster.auto_ack = False
     committing = cluster.send(acts.commit_of(offset=2))
-    deleting = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    deleting = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     late = cluster.send(acts.commit_of(offset=3))
     for call in (committing, deleting):
         cluster.acknowledge()
@@ -318,8 +318,9 @@ def test_a_fetch_is_served_in_every_state(state: str, in_flight: bool) -> None:
     if in_flight:
         cluster.auto_ack = False
         cluster.send(
-            pb.LeaveGroupRequest(
-                group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=members[0].member_id)]
+            coordinator_pb2.LeaveGroupRequest(
+                group_id="g",
+                members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=members[0].member_id)],
             )
         )
         assert len(cluster.waiting) == (state != "Empty")

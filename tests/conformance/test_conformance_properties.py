@@ -30,8 +30,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 CONFIG = GroupConfig(
     min_session_timeout_ms=100,
@@ -91,7 +90,7 @@ class GroupLife(RuleBasedStateMachine):
     def read_answers(self) -> None:
         for call_id, answer in self.cluster.answers.items():
             seat, message = self.sent.pop(call_id)
-            if isinstance(answer, pb.JoinGroupResponse):
+            if isinstance(answer, coordinator_pb2.JoinGroupResponse):
                 if answer.error_code in (0, 79):
                     seat.member_id = answer.member_id
                 if answer.error_code == 0:
@@ -114,7 +113,7 @@ class GroupLife(RuleBasedStateMachine):
             metadata.owned_partitions.add(topic="t", partitions=held)
         self.call(
             seat,
-            pb.JoinGroupRequest(
+            coordinator_pb2.JoinGroupRequest(
                 group_id="g",
                 member_id=seat.member_id,
                 group_instance_id=seat.instance,
@@ -122,7 +121,8 @@ class GroupLife(RuleBasedStateMachine):
                 rebalance_timeout_ms=2_000,
                 protocol_type="consumer",
                 protocols=[
-                    pb.GroupProtocol(name=name, metadata=metadata.SerializeToString()) for name in protocols
+                    coordinator_pb2.GroupProtocol(name=name, metadata=metadata.SerializeToString())
+                    for name in protocols
                 ],
                 client_id=f"c{number}",
                 member_seq=seat.join_seq,
@@ -161,10 +161,12 @@ class GroupLife(RuleBasedStateMachine):
             mine = [p for p in PARTITIONS if (p + first) % len(seat.members) == index]
             entry = common_pb2.TopicPartitions(topic="t", partitions=mine)
             assignment = common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
-            plan.append(pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment))
+            plan.append(
+                coordinator_pb2.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment)
+            )
         self.call(
             seat,
-            pb.SyncGroupRequest(
+            coordinator_pb2.SyncGroupRequest(
                 group_id="g",
                 member_id=seat.member_id,
                 group_instance_id=seat.instance,
@@ -178,7 +180,7 @@ class GroupLife(RuleBasedStateMachine):
         seat = self.seats[number]
         self.call(
             seat,
-            pb.HeartbeatRequest(
+            coordinator_pb2.HeartbeatRequest(
                 group_id="g",
                 member_id=seat.member_id,
                 group_instance_id=seat.instance,
@@ -189,10 +191,10 @@ class GroupLife(RuleBasedStateMachine):
     @rule(number=seats, by_instance=st.booleans())
     def leave(self, number: int, by_instance: bool) -> None:
         seat = self.seats[number]
-        leaver = pb.LeaveGroupRequest.Member(
+        leaver = coordinator_pb2.LeaveGroupRequest.Member(
             member_id="" if by_instance else seat.member_id, group_instance_id=seat.instance
         )
-        self.call(seat, pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+        self.call(seat, coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaver]))
 
     @rule(
         number=seats, offset=st.integers(0, 1_000), late=st.sampled_from([-1, -1, 0, 1]), newest=st.booleans()
@@ -201,7 +203,7 @@ class GroupLife(RuleBasedStateMachine):
         """A new commit, a retry, or one that was overtaken; of the member's generation or of the newest."""
         seat = self.seats[number]
         seat.commit_seq = max(seat.commit_seq, seat.commit_seq - late)
-        request = pb.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id="g",
             member_id=seat.member_id,
             group_instance_id=seat.instance,
@@ -213,7 +215,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 1_000))
     def simple_commit(self, offset: int) -> None:
-        request = pb.OffsetCommitRequest(group_id="g", generation=-1)
+        request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
         request.topics.add(name="u").partitions.add(partition=0, offset=offset)
         self.call(Seat(0), request)
 
@@ -221,12 +223,14 @@ class GroupLife(RuleBasedStateMachine):
     def ask(self, what: str) -> None:
         topics = [common_pb2.TopicPartitions(topic="u", partitions=[0])]
         messages: dict[str, GroupRequest] = {
-            "describe": pb.DescribeGroupsRequest(group_ids=["g"]),
-            "list": pb.ListGroupsRequest(),
-            "fetch": pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g")]),
-            "delete": pb.DeleteGroupsRequest(group_ids=["g", "g"]),
-            "delete offsets": pb.OffsetDeleteRequest(group_id="g", topics=topics),
-            "history": pb.GroupHistoryRequest(group_id="g"),
+            "describe": coordinator_pb2.DescribeGroupsRequest(group_ids=["g"]),
+            "list": coordinator_pb2.ListGroupsRequest(),
+            "fetch": coordinator_pb2.OffsetFetchRequest(
+                groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="g")]
+            ),
+            "delete": coordinator_pb2.DeleteGroupsRequest(group_ids=["g", "g"]),
+            "delete offsets": coordinator_pb2.OffsetDeleteRequest(group_id="g", topics=topics),
+            "history": coordinator_pb2.GroupHistoryRequest(group_id="g"),
         }
         self.call(Seat(0), messages[what])
 

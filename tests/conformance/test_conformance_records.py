@@ -7,9 +7,8 @@ from conformance import acts, acts_offsets
 from conformance.acts_offsets import stored_commit, stored_generation, stored_member
 from kit.virtual_shard import WALL_MS
 from muster_core.events import TopicsChanged
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
 @pytest.mark.row("RF-03")
@@ -19,14 +18,16 @@ def test_a_simple_group_is_its_offsets_and_nothing_else() -> None:
     acts.commit(cluster, offset=5)
     assert cluster.kinds() == ["offset_committed"]
     record = acts.last_record(cluster)
-    assert record == log.Record(
+    assert record == records_pb2.Record(
         written_at_ms=WALL_MS + cluster.now_ms,
-        offset_committed=log.OffsetCommitted(
+        offset_committed=records_pb2.OffsetCommitted(
             group_id="g",
             generation=-1,
             member_id="",
             member_seq=0,
-            offsets=[log.CommittedOffset(topic="t", partition=0, offset=5, leader_epoch=-1, metadata="")],
+            offsets=[
+                records_pb2.CommittedOffset(topic="t", partition=0, offset=5, leader_epoch=-1, metadata="")
+            ],
         ),
     )
     after = acts_offsets.from_records(record)
@@ -57,14 +58,14 @@ def test_what_is_never_written(state: str) -> None:
     acts.ask_join(acts.member(cluster, "refused"), protocol_type="")
     acts.ask_sync(second, member_id="stranger")
     cluster.send(acts.join_of(acts.member(cluster, "parked=i")))
-    assert cluster.describe().state == pb.GROUP_STATE_PREPARING_REBALANCE
+    assert cluster.describe().state == coordinator_pb2.GROUP_STATE_PREPARING_REBALANCE
     assert len(cluster.appends) == before
 
 
 @pytest.mark.row("RF-13")
 @pytest.mark.row("LD-29")
 def test_what_a_later_version_adds_is_passed_over() -> None:
-    unknown_kind = log.Record.FromString(b"\xea\x3f\x02\x08\x01")  # field 1021, a message
+    unknown_kind = records_pb2.Record.FromString(b"\xea\x3f\x02\x08\x01")  # field 1021, a message
     assert unknown_kind.WhichOneof("kind") is None
     cluster = acts_offsets.from_records(stored_commit(1), unknown_kind, stored_commit(2))
     assert (cluster.shard.skipped_records, acts.fetch(cluster)) == (1, {("t", 0): 2})
@@ -74,14 +75,16 @@ def test_what_a_later_version_adds_is_passed_over() -> None:
 @pytest.mark.parametrize("metadata", [b"foreign", b"", b"\xff\xff"])
 def test_a_group_loads_with_metadata_that_cannot_be_read(metadata: bytes) -> None:
     members = [stored_member("a", acts.subscription("t")), stored_member("b", metadata)]
-    plan = log.AssignmentCommitted(
+    plan = records_pb2.AssignmentCommitted(
         group_id="g",
         generation=1,
         leader="a",
-        members=[log.MemberAssignment(member_id=who.member_id) for who in members],
+        members=[records_pb2.MemberAssignment(member_id=who.member_id) for who in members],
     )
     cluster = acts_offsets.from_records(
-        stored_generation(members), log.Record(assignment_committed=plan), stored_commit(5, topic="other")
+        stored_generation(members),
+        records_pb2.Record(assignment_committed=plan),
+        stored_commit(5, topic="other"),
     )
     assert cluster.state() == "Stable"
     assert cluster.shard.groups["g"].subscribed_topics is None
@@ -93,11 +96,11 @@ def test_a_group_loads_with_metadata_that_cannot_be_read(metadata: bytes) -> Non
 @pytest.mark.row("LD-06")
 @pytest.mark.row("LD-08")
 def test_of_the_records_of_one_offset_the_last_one_counts() -> None:
-    gone = log.OffsetTombstone(
+    gone = records_pb2.OffsetTombstone(
         group_id="g", topics=[common_pb2.TopicPartitions(topic="t", partitions=[0, 7])], reason="deleted"
     )
-    tombstone = log.Record(offset_tombstone=gone)
-    cases: list[tuple[list[log.Record], dict[tuple[str, int], int]]] = [
+    tombstone = records_pb2.Record(offset_tombstone=gone)
+    cases: list[tuple[list[records_pb2.Record], dict[tuple[str, int], int]]] = [
         ([stored_commit(1), stored_commit(2)], {("t", 0): 2}),
         ([stored_commit(2), stored_commit(1)], {("t", 0): 1}),
         ([stored_commit(1), stored_commit(3, topic="other"), tombstone], {("other", 0): 3}),
@@ -111,9 +114,9 @@ def test_of_the_records_of_one_offset_the_last_one_counts() -> None:
 @pytest.mark.row("LD-07")
 @pytest.mark.row("LD-33")
 def test_the_tombstone_of_a_group_takes_all_before_it() -> None:
-    tombstone = log.Record(group_tombstone=log.GroupTombstone(group_id="g", reason="deleted"))
+    tombstone = records_pb2.Record(group_tombstone=records_pb2.GroupTombstone(group_id="g", reason="deleted"))
     started = stored_generation([stored_member("a", b"m")])
-    cases: list[tuple[list[log.Record], str, dict[tuple[str, int], int]]] = [
+    cases: list[tuple[list[records_pb2.Record], str, dict[tuple[str, int], int]]] = [
         ([stored_commit(1), stored_generation([], generation=2), tombstone], "Dead", {}),
         ([stored_commit(1), tombstone, stored_commit(2)], "Empty", {("t", 0): 2}),
         ([stored_commit(1), tombstone, started], "CompletingRebalance", {}),
@@ -243,8 +246,8 @@ def test_the_history_says_when_and_what_moved_and_where_it_was_cut() -> None:
     message.partitions.add(topic="t", partitions=[0, 1, 2])
     who.sync({who.member_id: message.SerializeToString()}).synced()
     for each in (cluster, cluster.reloaded()):
-        answer = each.ask(pb.GroupHistoryRequest(group_id="g"))
-        assert isinstance(answer, pb.GroupHistoryResponse)
+        answer = each.ask(coordinator_pb2.GroupHistoryRequest(group_id="g"))
+        assert isinstance(answer, coordinator_pb2.GroupHistoryResponse)
         (entry,) = answer.generations
         assert entry.started_at_ms == WALL_MS + began_ms + acts.DELAY_MS
         assert entry.assigned_at_ms == WALL_MS + cluster.now_ms

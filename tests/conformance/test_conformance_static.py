@@ -8,7 +8,7 @@ from conformance.acts import REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.state.group import Group
 from muster_core.state.member import Member
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 
 def pair(cluster: VirtualShard) -> tuple[VirtualMember, VirtualMember]:
@@ -366,4 +366,4 @@ def test_instance_ids_have_a_shape(instance: str) -> None:
     assert [violation.field for violation in violations(request)] == ["group_instance_id"]
     request.group_instance_id = "x" * 249
     assert list(violations(request)) == []
-    assert isinstance(request, pb.JoinGroupRequest)
+    assert isinstance(request, coordinator_pb2.JoinGroupRequest)

@@ -7,7 +7,7 @@ from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.events import TopicsChanged, Unload
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 # --- SG
 
@@ -136,8 +136,8 @@ def test_a_group_does_not_move_on_while_its_assignment_is_on_the_way() -> None:
     leader.sync({leader.member_id: b"1"})
     first = cluster.send(follower.join_request(member_seq=0))
     leaving = cluster.send(
-        pb.LeaveGroupRequest(
-            group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=follower.member_id)]
+        coordinator_pb2.LeaveGroupRequest(
+            group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=follower.member_id)]
         )
     )
     assert (cluster.state(), cluster.is_parked(first), cluster.is_parked(leaving)) == (
@@ -194,12 +194,18 @@ def test_the_second_sync_of_a_leader_gets_the_first_assignment() -> None:
     cluster.auto_ack = False
     first = cluster.send(
         acts.sync_of(
-            leader, assignments=[pb.SyncGroupRequest.Assignment(member_id=leader.member_id, assignment=b"1")]
+            leader,
+            assignments=[
+                coordinator_pb2.SyncGroupRequest.Assignment(member_id=leader.member_id, assignment=b"1")
+            ],
         )
     )
     second = cluster.send(
         acts.sync_of(
-            leader, assignments=[pb.SyncGroupRequest.Assignment(member_id=leader.member_id, assignment=b"2")]
+            leader,
+            assignments=[
+                coordinator_pb2.SyncGroupRequest.Assignment(member_id=leader.member_id, assignment=b"2")
+            ],
         )
     )
     assert len(cluster.waiting) == 1

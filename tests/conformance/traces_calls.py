@@ -5,8 +5,7 @@ from typing import Any
 from conformance.traces import Answer, Answers, Script, Step, sorted_members
 from kit.virtual_shard import STATE_NAMES
 from muster_core.events import GroupRequest, GroupResponse
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
 class Seat:
@@ -42,7 +41,7 @@ class Cast:
         """Takes answers to calls, by number of the step; returns them with the ids as they are."""
         heard: Answers = {}
         for number, message in sorted(answers.items()):
-            if isinstance(message, pb.JoinGroupResponse):
+            if isinstance(message, coordinator_pb2.JoinGroupResponse):
                 self._note_join(self._script.steps[number].label, message)
             heard[number] = render(message)
         return heard
@@ -56,7 +55,7 @@ class Cast:
         held = [label for label, seat in self._seats.items() if seat.member_id == member_id]
         return held[0] if held else self._names.get(member_id, "").partition("#")[0]
 
-    def _note_join(self, label: str, answer: pb.JoinGroupResponse) -> None:
+    def _note_join(self, label: str, answer: coordinator_pb2.JoinGroupResponse) -> None:
         seat = self._seats[label]
         if answer.member_id not in (*self._names, "", "stranger"):
             count = sum(name.startswith(f"{label}#") for name in self._names.values())
@@ -94,51 +93,53 @@ def request_of(step: Step, seat: Seat, group_id: str) -> GroupRequest:
     match step.operation:
         case "join":
             del who["generation"]
-            return pb.JoinGroupRequest(
+            return coordinator_pb2.JoinGroupRequest(
                 **who,
                 session_timeout_ms=argument["session"],
                 rebalance_timeout_ms=argument["rebalance"],
                 protocol_type=argument.get("type", "consumer"),
                 protocols=[
-                    pb.GroupProtocol(name=name, metadata=data.encode())
+                    coordinator_pb2.GroupProtocol(name=name, metadata=data.encode())
                     for name, data in argument["protocols"]
                 ],
                 client_id="c",
             )
         case "sync":
             plan = [
-                pb.SyncGroupRequest.Assignment(member_id=key, assignment=f"{argument['plan']}-{key}".encode())
+                coordinator_pb2.SyncGroupRequest.Assignment(
+                    member_id=key, assignment=f"{argument['plan']}-{key}".encode()
+                )
                 for key in seat.members
             ]
-            return pb.SyncGroupRequest(**who, assignments=plan)
+            return coordinator_pb2.SyncGroupRequest(**who, assignments=plan)
         case "heartbeat":
-            return pb.HeartbeatRequest(**who)
+            return coordinator_pb2.HeartbeatRequest(**who)
         case "leave":
-            leaver = pb.LeaveGroupRequest.Member(
+            leaver = coordinator_pb2.LeaveGroupRequest.Member(
                 member_id="" if seat.instance else member_id, group_instance_id=seat.instance
             )
-            return pb.LeaveGroupRequest(group_id=group_id, members=[leaver])
+            return coordinator_pb2.LeaveGroupRequest(group_id=group_id, members=[leaver])
         case "commit":
             if argument.get("simple"):
                 who.update(member_id="", generation=-1)
-            commit = pb.OffsetCommitRequest(**who)
+            commit = coordinator_pb2.OffsetCommitRequest(**who)
             commit.topics.add(name="t").partitions.add(
                 offset=argument["offset"], leader_epoch=-1, metadata="m"
             )
             return commit
         case "fetch":
             topics = [common_pb2.TopicPartitions(topic="t", partitions=[0])]
-            return pb.OffsetFetchRequest(
-                groups=[pb.OffsetFetchRequest.Group(group_id=group_id, topics=topics)]
+            return coordinator_pb2.OffsetFetchRequest(
+                groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id, topics=topics)]
             )
         case "describe":
-            return pb.DescribeGroupsRequest(group_ids=[group_id])
+            return coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id])
     raise ValueError(f"unknown operation {step.operation!r}")
 
 
 def render(message: GroupResponse) -> Answer:
     """An answer in the words of the recordings, with the ids as they are."""
-    if isinstance(message, pb.JoinGroupResponse):
+    if isinstance(message, coordinator_pb2.JoinGroupResponse):
         return {
             "error": message.error_code,
             "generation": message.generation,
@@ -151,24 +152,24 @@ def render(message: GroupResponse) -> Answer:
             ],
             **({"skip": True} if message.skip_assignment else {}),
         }
-    if isinstance(message, pb.SyncGroupResponse):
+    if isinstance(message, coordinator_pb2.SyncGroupResponse):
         return {"error": message.error_code, "assignment": message.assignment.decode()}
-    if isinstance(message, pb.HeartbeatResponse):
+    if isinstance(message, coordinator_pb2.HeartbeatResponse):
         return {"error": message.error_code}
-    if isinstance(message, pb.LeaveGroupResponse):
+    if isinstance(message, coordinator_pb2.LeaveGroupResponse):
         members = [
             [entry.member_id, entry.group_instance_id or None, entry.error_code] for entry in message.members
         ]
         return {"error": message.error_code, "members": members}
-    if isinstance(message, pb.OffsetCommitResponse):
+    if isinstance(message, coordinator_pb2.OffsetCommitResponse):
         return {"error": message.topics[0].partitions[0].error_code}
-    if isinstance(message, pb.OffsetFetchResponse):
+    if isinstance(message, coordinator_pb2.OffsetFetchResponse):
         group = message.groups[0]
         if not group.topics:
             return {"error": group.error_code}
         partition = group.topics[0].partitions[0]
         return {"error": group.error_code, "offset": partition.offset, "metadata": partition.metadata}
-    assert isinstance(message, pb.DescribeGroupsResponse)
+    assert isinstance(message, coordinator_pb2.DescribeGroupsResponse)
     described = message.groups[0]
     return {
         "error": described.error_code,

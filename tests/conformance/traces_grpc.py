@@ -23,8 +23,7 @@ from conformance.traces import BROKER, Answers, Script, Step
 from conformance.traces_judge import Circumstances, Verdict, VirtualPlayer
 from kit import server_cluster
 from muster_core.events import GroupRequest, GroupResponse
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
 
 SETTINGS = {
     "MUSTER_GROUP_MIN_SESSION_TIMEOUT_MS": str(BROKER.min_session_timeout_ms),
@@ -45,12 +44,12 @@ _BEAT_S = 1.0
 _TOGETHER = 16
 _STEP_LENGTHS_MS = (0, traces_judge.SETTLE_MS, 1_000)
 _FRAMES: dict[type[Any], str] = {
-    pb.JoinGroupRequest: "join_group",
-    pb.SyncGroupRequest: "sync_group",
-    pb.HeartbeatRequest: "heartbeat",
-    pb.LeaveGroupRequest: "leave_group",
-    pb.OffsetCommitRequest: "offset_commit",
-    pb.OffsetFetchRequest: "offset_fetch",
+    coordinator_pb2.JoinGroupRequest: "join_group",
+    coordinator_pb2.SyncGroupRequest: "sync_group",
+    coordinator_pb2.HeartbeatRequest: "heartbeat",
+    coordinator_pb2.LeaveGroupRequest: "leave_group",
+    coordinator_pb2.OffsetCommitRequest: "offset_commit",
+    coordinator_pb2.OffsetFetchRequest: "offset_fetch",
 }
 
 Caller = Callable[[GroupRequest], Awaitable[GroupResponse]]
@@ -278,8 +277,8 @@ async def _play_one(chosen: Chosen, caller: Unary) -> Verdict:
     script = chosen.script
     group_id = f"recorded {script.name} {caller.name}"
     expected_after = _answered_by(chosen.answers)
-    behind = pb.LeaveGroupRequest(
-        group_id=group_id, members=[pb.LeaveGroupRequest.Member(member_id="nobody")]
+    behind = coordinator_pb2.LeaveGroupRequest(
+        group_id=group_id, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="nobody")]
     )
 
     async def settle(number: int, calls: traces_live.OpenCalls) -> None:
@@ -302,12 +301,12 @@ async def _play_one(chosen: Chosen, caller: Unary) -> Verdict:
     return verdict
 
 
-async def _served(behind: pb.LeaveGroupRequest, caller: Unary) -> None:
+async def _served(behind: coordinator_pb2.LeaveGroupRequest, caller: Unary) -> None:
     """Waits until the coordinator serves the group."""
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             answer = await caller.call(behind)
-            assert isinstance(answer, pb.LeaveGroupResponse)
+            assert isinstance(answer, coordinator_pb2.LeaveGroupResponse)
             if answer.error_code == 0:
                 return
             await asyncio.sleep(0.05)

@@ -18,7 +18,7 @@ from conformance.traces_calls import Cast
 from kit.virtual_shard import VirtualShard
 from muster_core.position import Position
 from muster_core.state.member import Member
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
 SETTLE_MS = 200
 SETTLE_TOLERANCE_MS = 20
@@ -120,11 +120,11 @@ class VirtualPlayer:
         return self._cast.label(member.member_id) if parked is None else self._script.steps[parked].label
 
 
-def _used_group(generation: int) -> list[tuple[Position, log.Record]]:
+def _used_group(generation: int) -> list[tuple[Position, records_pb2.Record]]:
     if not generation:
         return []
-    ended = log.GenerationStarted(group_id=GROUP, generation=generation, protocol_type="consumer")
-    return [(Position(1, 2), log.Record(generation_started=ended))]
+    ended = records_pb2.GenerationStarted(group_id=GROUP, generation=generation, protocol_type="consumer")
+    return [(Position(1, 2), records_pb2.Record(generation_started=ended))]
 
 
 # --- comparing

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 _STATES = {state.value: state.proto for state in GroupState}
 _CREATE_TOPICS, _FIND_COORDINATOR = 19, 10
@@ -73,7 +72,7 @@ def _who(w: _Writer, request: Any) -> _Writer:
     return w.text(request.group_instance_id or None)
 
 
-def _write_join(w: _Writer, request: pb.JoinGroupRequest) -> None:
+def _write_join(w: _Writer, request: coordinator_pb2.JoinGroupRequest) -> None:
     w.text(request.group_id).number("i", request.session_timeout_ms).number("i", request.rebalance_timeout_ms)
     w.text(request.member_id).text(request.group_instance_id or None).text(request.protocol_type)
     w.count(request.protocols)
@@ -81,50 +80,50 @@ def _write_join(w: _Writer, request: pb.JoinGroupRequest) -> None:
         w.text(protocol.name).data(protocol.metadata)
 
 
-def _read_join(r: _Reader) -> pb.JoinGroupResponse:
+def _read_join(r: _Reader) -> coordinator_pb2.JoinGroupResponse:
     r.number("i")
-    answer = pb.JoinGroupResponse(error_code=r.code(), generation=r.number("i"))
+    answer = coordinator_pb2.JoinGroupResponse(error_code=r.code(), generation=r.number("i"))
     answer.protocol_name, answer.leader, answer.member_id = r.text(), r.text(), r.text()
     for _ in r.each():
         answer.members.add(member_id=r.text(), group_instance_id=r.text(), metadata=r.data())
     return answer
 
 
-def _write_sync(w: _Writer, request: pb.SyncGroupRequest) -> None:
+def _write_sync(w: _Writer, request: coordinator_pb2.SyncGroupRequest) -> None:
     _who(w, request).count(request.assignments)
     for entry in request.assignments:
         w.text(entry.member_id).data(entry.assignment)
 
 
-def _read_sync(r: _Reader) -> pb.SyncGroupResponse:
+def _read_sync(r: _Reader) -> coordinator_pb2.SyncGroupResponse:
     r.number("i")
-    return pb.SyncGroupResponse(error_code=r.code(), assignment=r.data())
+    return coordinator_pb2.SyncGroupResponse(error_code=r.code(), assignment=r.data())
 
 
-def _write_heartbeat(w: _Writer, request: pb.HeartbeatRequest) -> None:
+def _write_heartbeat(w: _Writer, request: coordinator_pb2.HeartbeatRequest) -> None:
     _who(w, request)
 
 
-def _read_heartbeat(r: _Reader) -> pb.HeartbeatResponse:
+def _read_heartbeat(r: _Reader) -> coordinator_pb2.HeartbeatResponse:
     r.number("i")
-    return pb.HeartbeatResponse(error_code=r.code())
+    return coordinator_pb2.HeartbeatResponse(error_code=r.code())
 
 
-def _write_leave(w: _Writer, request: pb.LeaveGroupRequest) -> None:
+def _write_leave(w: _Writer, request: coordinator_pb2.LeaveGroupRequest) -> None:
     w.text(request.group_id).count(request.members)
     for member in request.members:
         w.text(member.member_id).text(member.group_instance_id or None)
 
 
-def _read_leave(r: _Reader) -> pb.LeaveGroupResponse:
+def _read_leave(r: _Reader) -> coordinator_pb2.LeaveGroupResponse:
     r.number("i")
-    answer = pb.LeaveGroupResponse(error_code=r.code())
+    answer = coordinator_pb2.LeaveGroupResponse(error_code=r.code())
     for _ in r.each():
         answer.members.add(member_id=r.text(), group_instance_id=r.text(), error_code=r.code())
     return answer
 
 
-def _write_commit(w: _Writer, request: pb.OffsetCommitRequest) -> None:
+def _write_commit(w: _Writer, request: coordinator_pb2.OffsetCommitRequest) -> None:
     _who(w, request).count(request.topics)
     for topic in request.topics:
         w.text(topic.name).count(topic.partitions)
@@ -133,9 +132,9 @@ def _write_commit(w: _Writer, request: pb.OffsetCommitRequest) -> None:
             w.text(entry.metadata)
 
 
-def _read_commit(r: _Reader) -> pb.OffsetCommitResponse:
+def _read_commit(r: _Reader) -> coordinator_pb2.OffsetCommitResponse:
     r.number("i")
-    answer = pb.OffsetCommitResponse()
+    answer = coordinator_pb2.OffsetCommitResponse()
     for _ in r.each():
         topic = answer.topics.add(name=r.text())
         for _ in r.each():
@@ -143,7 +142,7 @@ def _read_commit(r: _Reader) -> pb.OffsetCommitResponse:
     return answer
 
 
-def _write_fetch(w: _Writer, request: pb.OffsetFetchRequest) -> None:
+def _write_fetch(w: _Writer, request: coordinator_pb2.OffsetFetchRequest) -> None:
     (group,) = request.groups
     w.text(group.group_id).count(group.topics)
     for topic in group.topics:
@@ -152,9 +151,9 @@ def _write_fetch(w: _Writer, request: pb.OffsetFetchRequest) -> None:
             w.number("i", partition)
 
 
-def _read_fetch(r: _Reader) -> pb.OffsetFetchResponse:
+def _read_fetch(r: _Reader) -> coordinator_pb2.OffsetFetchResponse:
     r.number("i")
-    answer = pb.OffsetFetchResponse()
+    answer = coordinator_pb2.OffsetFetchResponse()
     group = answer.groups.add()
     for _ in r.each():
         topic = group.topics.add(name=r.text())
@@ -166,19 +165,19 @@ def _read_fetch(r: _Reader) -> pb.OffsetFetchResponse:
     return answer
 
 
-def _write_describe(w: _Writer, request: pb.DescribeGroupsRequest) -> None:
+def _write_describe(w: _Writer, request: coordinator_pb2.DescribeGroupsRequest) -> None:
     w.count(request.group_ids)
     for group_id in request.group_ids:
         w.text(group_id)
     w.number("b", 0)
 
 
-def _read_describe(r: _Reader) -> pb.DescribeGroupsResponse:
+def _read_describe(r: _Reader) -> coordinator_pb2.DescribeGroupsResponse:
     r.number("i")
-    answer = pb.DescribeGroupsResponse()
+    answer = coordinator_pb2.DescribeGroupsResponse()
     for _ in r.each():
         group = answer.groups.add(error_code=r.code(), group_id=r.text())
-        group.state = _STATES.get(r.text(), pb.GROUP_STATE_UNSPECIFIED)  # with an error
+        group.state = _STATES.get(r.text(), coordinator_pb2.GROUP_STATE_UNSPECIFIED)  # with an error
         group.protocol_type, group.protocol_name = r.text(), r.text()
         for _ in r.each():
             member = group.members.add(member_id=r.text(), group_instance_id=r.text())
@@ -205,13 +204,13 @@ class _Api(NamedTuple):
 
 
 _APIS: dict[type[Any], _Api] = {
-    pb.JoinGroupRequest: _Api(11, 5, _write_join, _read_join),
-    pb.SyncGroupRequest: _Api(14, 3, _write_sync, _read_sync),
-    pb.HeartbeatRequest: _Api(12, 3, _write_heartbeat, _read_heartbeat),
-    pb.LeaveGroupRequest: _Api(13, 3, _write_leave, _read_leave),
-    pb.OffsetCommitRequest: _Api(8, 7, _write_commit, _read_commit),
-    pb.OffsetFetchRequest: _Api(9, 5, _write_fetch, _read_fetch),
-    pb.DescribeGroupsRequest: _Api(15, 4, _write_describe, _read_describe),
+    coordinator_pb2.JoinGroupRequest: _Api(11, 5, _write_join, _read_join),
+    coordinator_pb2.SyncGroupRequest: _Api(14, 3, _write_sync, _read_sync),
+    coordinator_pb2.HeartbeatRequest: _Api(12, 3, _write_heartbeat, _read_heartbeat),
+    coordinator_pb2.LeaveGroupRequest: _Api(13, 3, _write_leave, _read_leave),
+    coordinator_pb2.OffsetCommitRequest: _Api(8, 7, _write_commit, _read_commit),
+    coordinator_pb2.OffsetFetchRequest: _Api(9, 5, _write_fetch, _read_fetch),
+    coordinator_pb2.DescribeGroupsRequest: _Api(15, 4, _write_describe, _read_describe),
 }
 
 
@@ -242,8 +241,8 @@ class KafkaBroker:
         await self._ask(_CREATE_TOPICS, 2, topic.count([]).count([]).number("i", 10_000).number("b", 0))
         while True:
             await self._ask(_FIND_COORDINATOR, 1, _Writer().text(group_id).number("b", 0))
-            described = await self.call(pb.DescribeGroupsRequest(group_ids=[group_id]))
-            assert isinstance(described, pb.DescribeGroupsResponse)
+            described = await self.call(coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]))
+            assert isinstance(described, coordinator_pb2.DescribeGroupsResponse)
             if described.groups[0].error_code == 0:
                 return
             await asyncio.sleep(0.2)

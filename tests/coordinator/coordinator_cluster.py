@@ -15,8 +15,7 @@ from muster_coordinator import (
     ShardLogSettings,
 )
 from muster_core.sharding import shard_of
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.addresses import Address, parse_addresses
 
 SHARDS = 4
@@ -41,28 +40,32 @@ class Caller:
         self.channel = grpc.aio.insecure_channel(str(coordinator.address))
         self.stub: Any = coordinator_pb2_grpc.GroupCoordinatorServiceStub(self.channel)
 
-    async def join(self, group_id: str, member_id: str = "", **fields: Any) -> pb.JoinGroupResponse:
+    async def join(
+        self, group_id: str, member_id: str = "", **fields: Any
+    ) -> coordinator_pb2.JoinGroupResponse:
         usual: dict[str, Any] = {
-            "protocols": [pb.GroupProtocol(name="range", metadata=b"m")],
+            "protocols": [coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
             "session_timeout_ms": 10_000,
             "rebalance_timeout_ms": 10_000,
         }
-        request = pb.JoinGroupRequest(
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=group_id, member_id=member_id, protocol_type="consumer", **usual | fields
         )
-        answer: pb.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=60)
+        answer: coordinator_pb2.JoinGroupResponse = await self.stub.JoinGroup(request, timeout=60)
         if answer.error_code == common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED:
             return await self.join(group_id, answer.member_id, **fields)
         return answer
 
-    async def sync(self, group_id: str, joined: pb.JoinGroupResponse) -> pb.SyncGroupResponse:
-        answer: pb.SyncGroupResponse = await self.stub.SyncGroup(
-            pb.SyncGroupRequest(
+    async def sync(
+        self, group_id: str, joined: coordinator_pb2.JoinGroupResponse
+    ) -> coordinator_pb2.SyncGroupResponse:
+        answer: coordinator_pb2.SyncGroupResponse = await self.stub.SyncGroup(
+            coordinator_pb2.SyncGroupRequest(
                 group_id=group_id,
                 member_id=joined.member_id,
                 generation=joined.generation,
                 assignments=[
-                    pb.SyncGroupRequest.Assignment(member_id=member.member_id, assignment=b"a")
+                    coordinator_pb2.SyncGroupRequest.Assignment(member_id=member.member_id, assignment=b"a")
                     for member in joined.members
                 ],
             ),
@@ -70,9 +73,13 @@ class Caller:
         )
         return answer
 
-    async def heartbeat(self, group_id: str, joined: pb.JoinGroupResponse) -> pb.HeartbeatResponse:
-        answer: pb.HeartbeatResponse = await self.stub.Heartbeat(
-            pb.HeartbeatRequest(group_id=group_id, member_id=joined.member_id, generation=joined.generation),
+    async def heartbeat(
+        self, group_id: str, joined: coordinator_pb2.JoinGroupResponse
+    ) -> coordinator_pb2.HeartbeatResponse:
+        answer: coordinator_pb2.HeartbeatResponse = await self.stub.Heartbeat(
+            coordinator_pb2.HeartbeatRequest(
+                group_id=group_id, member_id=joined.member_id, generation=joined.generation
+            ),
             timeout=60,
         )
         return answer
@@ -81,32 +88,32 @@ class Caller:
         self,
         group_id: str,
         offset: int,
-        joined: pb.JoinGroupResponse | None = None,
+        joined: coordinator_pb2.JoinGroupResponse | None = None,
         topic: str = "t",
     ) -> "common_pb2.ErrorCode.ValueType":
-        committed = pb.OffsetCommitRequest.Topic(
-            name=topic, partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=offset)]
+        committed = coordinator_pb2.OffsetCommitRequest.Topic(
+            name=topic, partitions=[coordinator_pb2.OffsetCommitRequest.Partition(partition=0, offset=offset)]
         )
-        request = pb.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id=group_id,
             member_id=joined.member_id if joined else "",
             generation=joined.generation if joined else -1,
             topics=[committed],
         )
-        answer: pb.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=60)
+        answer: coordinator_pb2.OffsetCommitResponse = await self.stub.OffsetCommit(request, timeout=60)
         return answer.topics[0].partitions[0].error_code
 
     async def fetch(self, *group_ids: str, topic: str = "t") -> list[tuple[int, int]]:
         """Error and offset of partition 0 of each group; -2: no partition in the answer."""
-        request = pb.OffsetFetchRequest(
+        request = coordinator_pb2.OffsetFetchRequest(
             groups=[
-                pb.OffsetFetchRequest.Group(
+                coordinator_pb2.OffsetFetchRequest.Group(
                     group_id=group_id, topics=[common_pb2.TopicPartitions(topic=topic, partitions=[0])]
                 )
                 for group_id in group_ids
             ]
         )
-        answer: pb.OffsetFetchResponse = await self.stub.OffsetFetch(request, timeout=60)
+        answer: coordinator_pb2.OffsetFetchResponse = await self.stub.OffsetFetch(request, timeout=60)
         return [
             (group.error_code, group.topics[0].partitions[0].offset if group.topics else -2)
             for group in answer.groups

@@ -14,8 +14,7 @@ from kit.metadata_instances import metadata_cluster
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
@@ -61,7 +60,7 @@ class RealCluster(Coordinators):
             self.servers.append(server)
             self.metadata.append(server.address)
         self._channel = grpc.aio.insecure_channel(self.metadata[0])
-        self.stub = rpc.MetadataServiceStub(self._channel)
+        self.stub = metadata_pb2_grpc.MetadataServiceStub(self._channel)
 
     async def stop(self) -> None:
         await super().stop()
@@ -87,23 +86,28 @@ class RealCluster(Coordinators):
     async def claim(self, shard: int, *then: records_pb2.Record) -> int:
         """Claims a shard for somebody who is no coordinator, and writes; returns the epoch."""
         nonce, call = secrets.token_bytes(16), self.stub.Log()
-        step = pb.ClaimStep(node_id="another", session="s", nonce=nonce)
-        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=shard, claim=step)]))
-        result: pb.LogResult = (await call.read()).results[0]
-        assert result.outcome == pb.LOG_OUTCOME_OK
+        step = metadata_pb2.ClaimStep(node_id="another", session="s", nonce=nonce)
+        await call.write(
+            metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=1, shard=shard, claim=step)])
+        )
+        result: metadata_pb2.LogResult = (await call.read()).results[0]
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_OK
         epoch: int = result.epoch
         if then:
             records = [
-                pb.NewRecord(record=r.SerializeToString(), nonce=secrets.token_bytes(16)) for r in then
+                metadata_pb2.NewRecord(record=r.SerializeToString(), nonce=secrets.token_bytes(16))
+                for r in then
             ]
-            batch = pb.AppendStep(epoch=epoch, claim_nonce=nonce, end=result.end, records=records)
-            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=2, shard=shard, append=batch)]))
+            batch = metadata_pb2.AppendStep(epoch=epoch, claim_nonce=nonce, end=result.end, records=records)
+            await call.write(
+                metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=2, shard=shard, append=batch)])
+            )
             result = (await call.read()).results[0]
-            assert result.outcome == pb.LOG_OUTCOME_OK
+            assert result.outcome == metadata_pb2.LOG_OUTCOME_OK
         call.cancel()
         return epoch
 
     async def change_topic(self, **change: Any) -> None:
         """Changes the catalog."""
-        answer = await self.stub.ChangeTopic(pb.ChangeTopicRequest(**change))
+        answer = await self.stub.ChangeTopic(metadata_pb2.ChangeTopicRequest(**change))
         assert not answer.error_code, answer

@@ -6,8 +6,7 @@ from typing import Any
 
 import grpc
 from coordinator.coordinator_cluster import Caller
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2, session_pb2_grpc
 
 
 class Session:
@@ -85,7 +84,9 @@ class Session:
         )
         return acks[0]
 
-    async def attach(self, group_id: str, joined: pb.JoinGroupResponse) -> session_pb2.AttachResult:
+    async def attach(
+        self, group_id: str, joined: coordinator_pb2.JoinGroupResponse
+    ) -> session_pb2.AttachResult:
         count = len(self.said("attach_result"))
         await self.send(attach(group_id, joined.member_id, joined.generation))
         result: session_pb2.AttachResult = (await self.until(lambda: self.said("attach_result")[count:]))[0]
@@ -128,7 +129,7 @@ def call(call_id: int, **request: Any) -> session_pb2.ClientFrame:
     return session_pb2.ClientFrame(call=session_pb2.Call(call_id=call_id, **request))
 
 
-async def stable(caller: Caller, group_id: str, **fields: Any) -> pb.JoinGroupResponse:
+async def stable(caller: Caller, group_id: str, **fields: Any) -> coordinator_pb2.JoinGroupResponse:
     """A group of one member that has its assignment."""
     joined = await caller.join(group_id, **fields)
     assert joined.error_code == 0

@@ -14,13 +14,12 @@ from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers
 from muster_coordinator.pace import Pace
 from muster_core import error_code
 from muster_core.events import GroupRequest
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
 
 MIB = 1 << 20
-FETCH = pb.OffsetFetchRequest
+FETCH = coordinator_pb2.OffsetFetchRequest
 
 
 @pytest.fixture
@@ -33,19 +32,19 @@ async def caller(cluster: MemoryCluster) -> Caller:
 
 async def commit(caller: Caller, group_id: str, topic: str, numbers: range, metadata: str = "") -> None:
     partitions = [
-        pb.OffsetCommitRequest.Partition(partition=number, offset=number, metadata=metadata)
+        coordinator_pb2.OffsetCommitRequest.Partition(partition=number, offset=number, metadata=metadata)
         for number in numbers
     ]
-    request = pb.OffsetCommitRequest(
+    request = coordinator_pb2.OffsetCommitRequest(
         group_id=group_id,
         generation=-1,
-        topics=[pb.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
+        topics=[coordinator_pb2.OffsetCommitRequest.Topic(name=topic, partitions=partitions)],
     )
     answer = await caller.stub.OffsetCommit(request, timeout=60)
     assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
 
 
-def partitions(group: pb.OffsetFetchResponse.Group) -> list[tuple[str, int]]:
+def partitions(group: coordinator_pb2.OffsetFetchResponse.Group) -> list[tuple[str, int]]:
     return [(topic.name, entry.partition) for topic in group.topics for entry in topic.partitions]
 
 
@@ -103,7 +102,9 @@ async def test_partitions_stored_or_removed_between_pages_do_not_disturb_the_oth
     await commit(caller, group, "t", range(10, 12))
     await commit(caller, group, "a", range(1))
     gone = common_pb2.TopicPartitions(topic="t", partitions=[1, 5])
-    await caller.stub.OffsetDelete(pb.OffsetDeleteRequest(group_id=group, topics=[gone]), timeout=60)
+    await caller.stub.OffsetDelete(
+        coordinator_pb2.OffsetDeleteRequest(group_id=group, topics=[gone]), timeout=60
+    )
     asked.after_topic, asked.after_partition = partitions(first)[-1]
     asked.limit = 100
     [rest] = (await caller.stub.OffsetFetch(FETCH(groups=[asked]), timeout=60)).groups
@@ -159,13 +160,17 @@ async def test_groups_that_are_too_large_together_are_refused_and_come_one_by_on
     names = [group_of(0), group_of(1)]
     for name in names:
         joined = await caller.join(name)
-        request = pb.SyncGroupRequest(group_id=name, member_id=joined.member_id, generation=joined.generation)
+        request = coordinator_pb2.SyncGroupRequest(
+            group_id=name, member_id=joined.member_id, generation=joined.generation
+        )
         request.assignments.add(member_id=joined.member_id, assignment=bytes(600_000))
         assert (await caller.stub.SyncGroup(request, timeout=60)).error_code == error_code.NONE
-        described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[name]), timeout=60)
+        described = await caller.stub.DescribeGroups(
+            coordinator_pb2.DescribeGroupsRequest(group_ids=[name]), timeout=60
+        )
         assert len(described.groups[0].members[0].assignment) == 600_000
     field, text = await refused(
-        caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=names), timeout=60)
+        caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=names), timeout=60)
     )
     assert field == "group_ids"
     assert "1,048,576 bytes" in text
@@ -178,10 +183,10 @@ async def test_pages_of_groups_have_each_group_once(caller: Caller) -> None:
     names = [group_of(shard, number) for shard in range(4) for number in range(5)]
     for name in names:
         await commit(caller, name, "t", range(1))
-    whole = await caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=60)
+    whole = await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest(), timeout=60)
     assert [group.group_id for group in whole.groups] == sorted(names)
     for limit in (1, 3, 5, 1_000):
-        request = pb.ListGroupsRequest(limit=limit)
+        request = coordinator_pb2.ListGroupsRequest(limit=limit)
         found: list[str] = []
         while True:
             page = await caller.stub.ListGroups(request, timeout=60)
@@ -198,10 +203,10 @@ async def test_a_list_that_is_too_long_is_refused_and_comes_in_pages(caller: Cal
     names = [f"{long}{number}" for number in range(4_500)]
     for start in range(0, len(names), 100):
         await asyncio.gather(*(commit(caller, name, "t", range(1)) for name in names[start : start + 100]))
-    field, text = await refused(caller.stub.ListGroups(pb.ListGroupsRequest(), timeout=60))
+    field, text = await refused(caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest(), timeout=60))
     assert field == "limit"
     assert "1,048,576 bytes" in text
-    page = await caller.stub.ListGroups(pb.ListGroupsRequest(limit=2_000), timeout=60)
+    page = await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest(limit=2_000), timeout=60)
     assert len(page.groups) == 2_000
     assert page.next_page_token
 
@@ -231,9 +236,9 @@ def endless(turns: list[int]) -> Answers:
     """Answers where each step of a fetch has a further page; notes each step."""
 
     def at_shard(request: GroupRequest, host: str) -> Any:
-        assert isinstance(request, pb.OffsetFetchRequest)
+        assert isinstance(request, coordinator_pb2.OffsetFetchRequest)
         turns.append(len(turns))
-        answer = pb.OffsetFetchResponse()
+        answer = coordinator_pb2.OffsetFetchResponse()
         group = answer.groups.add(group_id=request.groups[0].group_id, more=True)
         group.topics.add(name="t").partitions.add(partition=len(turns))
         return answer
@@ -246,12 +251,12 @@ def all_of_one(groups: int, host: list[str]) -> Ask:
     names = [f"g{number:05}" for number in range(groups)]
 
     def at_shard(request: GroupRequest, caller: str) -> Any:
-        assert isinstance(request, pb.ListGroupsRequest)
+        assert isinstance(request, coordinator_pb2.ListGroupsRequest)
         host.append(caller)
         later = [name for name in names if name > request.page_token]
         page = later[: request.limit]
-        return pb.ListGroupsResponse(
-            groups=[pb.ListGroupsResponse.Group(group_id=name) for name in page],
+        return coordinator_pb2.ListGroupsResponse(
+            groups=[coordinator_pb2.ListGroupsResponse.Group(group_id=name) for name in page],
             next_page_token=page[-1] if len(later) > len(page) else "",
         )
 
@@ -276,7 +281,7 @@ async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPa
         rests += 1
 
     monkeypatch.setattr(Pace, "rest", rest)
-    answer = await answers.list(pb.ListGroupsRequest(), "")
+    answer = await answers.list(coordinator_pb2.ListGroupsRequest(), "")
     ids = [group.group_id for group in answer.groups]
     assert ids == sorted(ids)
     assert len(ids) == 2 * number
@@ -287,10 +292,10 @@ async def test_a_shard_that_is_stuck_holds_up_no_large_answer_of_others() -> Non
     shards = Scripted(all_of_one(5, []), stuck={1})
     owned: Any = {0: Here(), 1: Here()}
     answers = Answers(shards, owned, MIB)
-    stuck = asyncio.create_task(answers.list(pb.ListGroupsRequest(), ""))
+    stuck = asyncio.create_task(answers.list(coordinator_pb2.ListGroupsRequest(), ""))
     await until(lambda: 1 in shards.reached)
     del owned[1]
-    answer = await asyncio.wait_for(answers.list(pb.ListGroupsRequest(), ""), 60)
+    answer = await asyncio.wait_for(answers.list(coordinator_pb2.ListGroupsRequest(), ""), 60)
     assert len(answer.groups) == 5
     stuck.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -330,10 +335,10 @@ async def test_large_answers_are_built_one_at_a_time() -> None:
 
     def at_shard(request: GroupRequest, host: str) -> Any:
         asked.append(host)
-        return pb.DescribeGroupsResponse(groups=[pb.DescribeGroupsResponse.Group()])
+        return coordinator_pb2.DescribeGroupsResponse(groups=[coordinator_pb2.DescribeGroupsResponse.Group()])
 
     answers = Answers(Scripted(at_shard), {}, MIB)
-    request = pb.DescribeGroupsRequest(group_ids=["a", "b", "last"])
+    request = coordinator_pb2.DescribeGroupsRequest(group_ids=["a", "b", "last"])
     await asyncio.gather(*(answers.describe(request, 1, str(caller)) for caller in range(5)))
     assert asked == sorted(asked), "a second answer was begun before the first was there"
     assert len(asked) == 15
@@ -346,16 +351,19 @@ async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_a
     def at_shard(request: GroupRequest, _: str) -> Any:
         nonlocal built
         built += 1
-        if isinstance(request, pb.GroupHistoryRequest):
-            return pb.GroupHistoryResponse()
-        if isinstance(request, pb.OffsetFetchRequest):
-            return pb.OffsetFetchResponse(groups=[pb.OffsetFetchResponse.Group()])
-        return pb.DescribeGroupsResponse(groups=[pb.DescribeGroupsResponse.Group()])
+        if isinstance(request, coordinator_pb2.GroupHistoryRequest):
+            return coordinator_pb2.GroupHistoryResponse()
+        if isinstance(request, coordinator_pb2.OffsetFetchRequest):
+            return coordinator_pb2.OffsetFetchResponse(groups=[coordinator_pb2.OffsetFetchResponse.Group()])
+        return coordinator_pb2.DescribeGroupsResponse(groups=[coordinator_pb2.DescribeGroupsResponse.Group()])
 
     answers = Answers(Scripted(at_shard), {}, MIB)
     named = common_pb2.TopicPartitions(topic="t", partitions=range(101))
     fetch = FETCH(groups=[FETCH.Group(group_id="g", topics=[named])])
-    describe, history = pb.DescribeGroupsRequest(group_ids=["g"]), pb.GroupHistoryRequest(group_id="g")
+    describe, history = (
+        coordinator_pb2.DescribeGroupsRequest(group_ids=["g"]),
+        coordinator_pb2.GroupHistoryRequest(group_id="g"),
+    )
     tasks = [
         asyncio.create_task(work)
         for _ in range(100)

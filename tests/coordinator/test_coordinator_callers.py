@@ -5,15 +5,15 @@ from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from muster_coordinator import CoordinatorSettings
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.settings import SettingsError, load
 
 pytestmark = pytest.mark.cluster
 
-JOIN = pb.JoinGroupRequest(
+JOIN = coordinator_pb2.JoinGroupRequest(
     group_id=group_of(1, 0, SHARDS),
     protocol_type="consumer",
-    protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+    protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
     session_timeout_ms=10_000,
     rebalance_timeout_ms=10_000,
     group_instance_id="worker",
@@ -25,7 +25,9 @@ async def host_of_member(caller: Caller, forwarded: str) -> str:
     headers = [("x-forwarded-for", forwarded)] if forwarded else []
     joined = await caller.stub.JoinGroup(JOIN, timeout=60, metadata=headers)
     assert joined.error_code == error_code.NONE
-    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[JOIN.group_id]))
+    described = await caller.stub.DescribeGroups(
+        coordinator_pb2.DescribeGroupsRequest(group_ids=[JOIN.group_id])
+    )
     [member] = described.groups[0].members
     return str(member.host)
 

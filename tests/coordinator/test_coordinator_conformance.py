@@ -16,16 +16,15 @@ from muster_coordinator.shard.phase import Phase
 from muster_core import error_code
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.sharding import java_hash, shard_of
-from muster_protos.muster.internal.v1 import metadata_pb2 as internal
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
 LOADING = error_code.COORDINATOR_LOAD_IN_PROGRESS
 UNAVAILABLE = error_code.COORDINATOR_NOT_AVAILABLE
 SLOW = 1
-JOINED = pb.JoinGroupResponse(member_id="m", generation=1)
+JOINED = coordinator_pb2.JoinGroupResponse(member_id="m", generation=1)
 VECTORS = Path(__file__).parents[1] / "conformance/vectors"
 HASHES = json.loads((VECTORS / "shards.json").read_text())["vectors"]
 
@@ -35,7 +34,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on = asyncio.Event()
-        self.outcome = internal.LOG_OUTCOME_OK
+        self.outcome = metadata_pb2.LOG_OUTCOME_OK
         self.fail_first = 0
         self.nothing = False
         original = MemoryMetadata.ReadLog
@@ -46,8 +45,8 @@ class Reads:
                 if self.fail_first:
                     self.fail_first -= 1
                     raise ConnectionError("planted")
-                if self.outcome != internal.LOG_OUTCOME_OK or self.nothing:
-                    yield internal.ReadLogResponse(outcome=self.outcome, message="planted")
+                if self.outcome != metadata_pb2.LOG_OUTCOME_OK or self.nothing:
+                    yield metadata_pb2.ReadLogResponse(outcome=self.outcome, message="planted")
                     return
             async for page in original(metadata, request, context):
                 yield page
@@ -103,14 +102,16 @@ async def test_each_group_of_a_batch_has_its_own_error(halted: Caller) -> None:
     group, other = group_of(SLOW), group_of(2)
     assert await halted.commit(other, 7) == error_code.NONE
     assert await halted.fetch(other, group) == [(error_code.NONE, 7), (LOADING, -2)]
-    described = await halted.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group, other]))
+    described = await halted.stub.DescribeGroups(
+        coordinator_pb2.DescribeGroupsRequest(group_ids=[group, other])
+    )
     assert [(entry.group_id, entry.error_code) for entry in described.groups] == [
         (group, LOADING),
         (other, 0),
     ]
-    listed = await halted.stub.ListGroups(pb.ListGroupsRequest())
+    listed = await halted.stub.ListGroups(coordinator_pb2.ListGroupsRequest())
     assert (listed.error_code, [entry.group_id for entry in listed.groups]) == (LOADING, [other])
-    deleted = await halted.stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=[group, other]))
+    deleted = await halted.stub.DeleteGroups(coordinator_pb2.DeleteGroupsRequest(group_ids=[group, other]))
     assert [(entry.group_id, entry.error_code) for entry in deleted.results] == [(group, LOADING), (other, 0)]
 
 
@@ -142,17 +143,20 @@ async def test_a_process_lists_the_groups_of_its_own_shards(cluster: MemoryClust
     await owns(first, SHARDS)
     second = await cluster.add("b", settle_ms=3_600_000)
     assert await cluster.caller(first).commit(group_of(0), 1) == error_code.NONE
-    listed = await cluster.caller(first).stub.ListGroups(pb.ListGroupsRequest())
+    listed = await cluster.caller(first).stub.ListGroups(coordinator_pb2.ListGroupsRequest())
     assert [group.group_id for group in listed.groups] == [group_of(0)]
-    assert await cluster.caller(second).stub.ListGroups(pb.ListGroupsRequest()) == pb.ListGroupsResponse()
+    assert (
+        await cluster.caller(second).stub.ListGroups(coordinator_pb2.ListGroupsRequest())
+        == coordinator_pb2.ListGroupsResponse()
+    )
 
 
 @pytest.mark.parametrize(
     "planted",
     [
         pytest.param({"nothing": True}, marks=[pytest.mark.row("LD-10"), pytest.mark.row("LD-30")]),
-        pytest.param({"outcome": internal.LOG_OUTCOME_NO_LOG}, marks=pytest.mark.row("LD-27")),
-        pytest.param({"outcome": internal.LOG_OUTCOME_TRUNCATED}, marks=pytest.mark.row("LD-30")),
+        pytest.param({"outcome": metadata_pb2.LOG_OUTCOME_NO_LOG}, marks=pytest.mark.row("LD-27")),
+        pytest.param({"outcome": metadata_pb2.LOG_OUTCOME_TRUNCATED}, marks=pytest.mark.row("LD-30")),
     ],
     ids=["nothing", "no log", "truncated"],
 )

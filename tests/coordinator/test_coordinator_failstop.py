@@ -40,11 +40,10 @@ from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_core.state.offset_store import OffsetStore
-from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
-from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.internal.v1 import fault_pb2
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime import clock
 
 pytestmark = pytest.mark.cluster
@@ -135,7 +134,7 @@ class Scene:
 
     def __init__(self, only: Coordinator, caller: Caller, session: Session) -> None:
         self.only, self.caller, self.session = only, caller, session
-        self.good = self.bad = pb.JoinGroupResponse()
+        self.good = self.bad = coordinator_pb2.JoinGroupResponse()
 
     async def begin(self) -> None:
         self.good = await stable(self.caller, GOOD, session_timeout_ms=60_000)
@@ -143,7 +142,7 @@ class Scene:
         self.bad = await stable(
             self.caller,
             BAD,
-            protocols=[pb.GroupProtocol(name="range", metadata=wanted)],
+            protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=wanted)],
             session_timeout_ms=60_000,
             disconnect_grace_ms=50_000,
             client_id="bad",
@@ -177,11 +176,16 @@ class Scene:
         assert await self.again(lambda: self.caller.commit(GOOD, 6, self.good)) == error_code.NONE
         assert await self.offset_of(GOOD) == 6
         described = await self.described(GOOD)
-        assert (described.state, described.generation) == (pb.GROUP_STATE_STABLE, self.good.generation)
+        assert (described.state, described.generation) == (
+            coordinator_pb2.GROUP_STATE_STABLE,
+            self.good.generation,
+        )
 
-    async def described(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
-        answer = await self.caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group_id]))
-        found: pb.DescribeGroupsResponse.Group = answer.groups[0]
+    async def described(self, group_id: str) -> coordinator_pb2.DescribeGroupsResponse.Group:
+        answer = await self.caller.stub.DescribeGroups(
+            coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id])
+        )
+        found: coordinator_pb2.DescribeGroupsResponse.Group = answer.groups[0]
         return found
 
     async def offset_of(self, group_id: str) -> int:
@@ -204,9 +208,13 @@ class Scene:
         return (await self.caller.heartbeat(BAD, self.bad)).error_code
 
     async def leave(self) -> int:
-        member = pb.LeaveGroupRequest.Member(member_id=self.bad.member_id)
+        member = coordinator_pb2.LeaveGroupRequest.Member(member_id=self.bad.member_id)
         return int(
-            (await self._ask("LeaveGroup", pb.LeaveGroupRequest(group_id=BAD, members=[member]))).error_code
+            (
+                await self._ask(
+                    "LeaveGroup", coordinator_pb2.LeaveGroupRequest(group_id=BAD, members=[member])
+                )
+            ).error_code
         )
 
     async def commit(self) -> int:
@@ -218,21 +226,27 @@ class Scene:
     async def delete_offsets(self) -> int:
         topic = common_pb2.TopicPartitions(topic="t", partitions=[0])
         return int(
-            (await self._ask("OffsetDelete", pb.OffsetDeleteRequest(group_id=BAD, topics=[topic]))).error_code
+            (
+                await self._ask(
+                    "OffsetDelete", coordinator_pb2.OffsetDeleteRequest(group_id=BAD, topics=[topic])
+                )
+            ).error_code
         )
 
     async def describe(self) -> int:
         return (await self.described(BAD)).error_code
 
     async def list(self) -> int:
-        return int((await self._ask("ListGroups", pb.ListGroupsRequest())).error_code)
+        return int((await self._ask("ListGroups", coordinator_pb2.ListGroupsRequest())).error_code)
 
     async def delete(self) -> int:
-        answer = await self._ask("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[BAD]))
+        answer = await self._ask("DeleteGroups", coordinator_pb2.DeleteGroupsRequest(group_ids=[BAD]))
         return int(answer.results[0].error_code)
 
     async def history(self) -> int:
-        return int((await self._ask("GroupHistory", pb.GroupHistoryRequest(group_id=BAD))).error_code)
+        return int(
+            (await self._ask("GroupHistory", coordinator_pb2.GroupHistoryRequest(group_id=BAD))).error_code
+        )
 
     async def _ask(self, name: str, request: Any) -> Any:
         return await getattr(self.caller.stub, name)(request, timeout=60)
@@ -366,7 +380,7 @@ async def begun(cluster: MemoryCluster) -> Scene:
 
 def test_each_kind_of_event_has_a_case() -> None:
     """But for the call that releases a group, which never comes to a core: see its own test."""
-    kinds = {*get_args(Event), *get_args(GroupRequest)} - {Request, pb.ReleaseGroupRequest}
+    kinds = {*get_args(Event), *get_args(GroupRequest)} - {Request, coordinator_pb2.ReleaseGroupRequest}
     assert {kind.__name__ for kind in kinds} | {"loaded"} == {case.kind for case in CASES.values()}
 
 
@@ -519,15 +533,15 @@ async def test_an_operator_releases_a_group(cluster: MemoryCluster, poison: Pois
     case = CASES["heartbeat"]
     poison.plant(case)
     scene = await begun(cluster)
-    release = pb.ReleaseGroupRequest(group_id=BAD)
+    release = coordinator_pb2.ReleaseGroupRequest(group_id=BAD)
     assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.GROUP_ID_NOT_FOUND
     poison.left = 2
     await until(lambda: _raised_twice(scene, case, poison))
     await scene.served()
-    listed = await scene.caller.stub.ListGroups(pb.ListGroupsRequest(states=["Quarantined"]))
+    listed = await scene.caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest(states=["Quarantined"]))
     assert [(group.group_id, group.quarantined) for group in listed.groups] == [(BAD, True)]
-    peer: Any = peer_rpc.CoordinatorPeerServiceStub(scene.caller.channel)
-    (told,) = (await peer.DescribeFaults(peer_pb.DescribeFaultsRequest())).faults
+    peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(scene.caller.channel)
+    (told,) = (await peer.DescribeFaults(peer_pb2.DescribeFaultsRequest())).faults
     assert (told.group_id, told.quarantined) == (BAD, True)
     assert told.file.startswith(str(tmp_path / "faults"))
     assert (await scene.described(BAD)).error_code == error_code.GROUP_QUARANTINED
@@ -547,7 +561,7 @@ async def test_a_released_group_has_nothing_of_a_topic_that_was_deleted_meanwhil
     await until(lambda: _raised_twice(scene, case, poison))
     (await scene.served()).tell(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
     await until(lambda: _has_nothing(scene), "also before its release nothing is shown of it")
-    release = pb.ReleaseGroupRequest(group_id=BAD)
+    release = coordinator_pb2.ReleaseGroupRequest(group_id=BAD)
     assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.NONE
     assert await scene.again(scene.heartbeat) != error_code.GROUP_QUARANTINED
     await until(lambda: _has_nothing(scene), "nothing of it comes back")
@@ -581,7 +595,7 @@ async def test_a_shard_that_fails_again_and_again_is_not_loaded_all_the_time(
     """The other shards are served meanwhile, and this one once its pause is over."""
     heartbeat, raised = Syncs.heartbeat, list[str]()
 
-    def poisoned(syncs: Syncs, call: Request, request: pb.HeartbeatRequest) -> None:
+    def poisoned(syncs: Syncs, call: Request, request: coordinator_pb2.HeartbeatRequest) -> None:
         if request.member_id == "poison":
             raised.append(request.group_id)
             raise RuntimeError("planted")
@@ -597,12 +611,14 @@ async def test_a_shard_that_fails_again_and_again_is_not_loaded_all_the_time(
     async def attacked() -> bool:
         """Whether the shard failed four times, each time by another group."""
         group_id = group_of(SHARD, 10 + len(raised))
-        await stub.Heartbeat(pb.HeartbeatRequest(group_id=group_id, member_id="poison"), timeout=60)
+        await stub.Heartbeat(
+            coordinator_pb2.HeartbeatRequest(group_id=group_id, member_id="poison"), timeout=60
+        )
         return len(raised) == 4
 
     await until(attacked)
     failed_ms = clock.boot_ms()
-    other = pb.HeartbeatRequest(group_id=group_of(SHARD - 1), member_id="nobody")
+    other = coordinator_pb2.HeartbeatRequest(group_id=group_of(SHARD - 1), member_id="nobody")
     while SHARD not in only.serving:
         answer = await stub.Heartbeat(other, timeout=60)
         assert answer.error_code in {error_code.UNKNOWN_MEMBER_ID, *AGAIN}

@@ -17,7 +17,7 @@ from muster_core.clock import Now
 from muster_core.events import Request
 from muster_core.state.quarantine import Quarantine
 from muster_protos.muster.internal.v1 import fault_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from structlog.testing import capture_logs
 
 MAX_BYTES = 20_000
@@ -26,8 +26,8 @@ MAX_BYTES = 20_000
 def failure(group_id: str, at_ms: int = 0, metadata_bytes: int = 0) -> Failure:
     kept = fault_pb2.Fault(format=fault.FORMAT, group_id=group_id, failed_at_ms=at_ms, complete=True)
     for call_id in range(3):
-        protocol = pb.GroupProtocol(name="range", metadata=bytes(metadata_bytes))
-        request = pb.JoinGroupRequest(group_id=group_id, protocols=[protocol])
+        protocol = coordinator_pb2.GroupProtocol(name="range", metadata=bytes(metadata_bytes))
+        request = coordinator_pb2.JoinGroupRequest(group_id=group_id, protocols=[protocol])
         kept.events.append(fault.message_of(Request(call_id, request), Now(0, 0)))
     return Failure(group_id, "JoinGroupRequest", "KeyError('x')", kept)
 

@@ -15,12 +15,14 @@ from muster_coordinator.log.log_image import LogImage
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry, LogDamaged
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.garbage import COLLECTOR
 
 
 def run_of(entry: Entry) -> bytes:
-    run = pb.EntryRun(epoch=entry.position.epoch, first_offset=entry.position.offset, records=[entry.record])
+    run = metadata_pb2.EntryRun(
+        epoch=entry.position.epoch, first_offset=entry.position.offset, records=[entry.record]
+    )
     run.nonces, run.hashes = entry.nonce, entry.hash
     return run.SerializeToString()
 

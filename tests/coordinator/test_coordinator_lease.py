@@ -11,7 +11,7 @@ from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import stand_still, until, until_equal
 from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.ownership.lease_line import LeaseThread
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import boot_ms
 from structlog.testing import capture_logs
@@ -120,7 +120,9 @@ async def test_goes_on_with_the_next_instance_when_one_does_not_answer(bench: Be
 class AtFirstSlow(MemoryMetadata):
     """Takes twice as long for the first renewal of a stream: it asks the nodes before it renews."""
 
-    async def Lease(self, requests: AsyncIterator[pb.LeaseRequest], context: Any) -> AsyncIterator[Any]:
+    async def Lease(
+        self, requests: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
+    ) -> AsyncIterator[Any]:
         left_s = 1.5 * PACE.limit_ms / 1000
         async for answer in super().Lease(requests, context):
             await asyncio.sleep(left_s)
@@ -136,18 +138,20 @@ async def test_nodes_that_are_slow_keep_nobody_from_a_lease(monkeypatch: pytest.
     await bench.stop()
 
 
-def willing(requests: Iterator[pb.LeaseRequest], _context: Any) -> Iterator[pb.LeaseResponse]:
+def willing(
+    requests: Iterator[metadata_pb2.LeaseRequest], _context: Any
+) -> Iterator[metadata_pb2.LeaseResponse]:
     """Renews every lease, on a thread of its own."""
     for request in requests:
-        yield pb.LeaseResponse(number=request.number, renewed=True)
+        yield metadata_pb2.LeaseResponse(number=request.number, renewed=True)
 
 
 async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not() -> None:
     server = grpc.server(ThreadPoolExecutor(4))
     lease = grpc.stream_stream_rpc_method_handler(
-        willing, pb.LeaseRequest.FromString, pb.LeaseResponse.SerializeToString
+        willing, metadata_pb2.LeaseRequest.FromString, metadata_pb2.LeaseResponse.SerializeToString
     )
-    service = pb.DESCRIPTOR.services_by_name["MetadataService"].full_name
+    service = metadata_pb2.DESCRIPTOR.services_by_name["MetadataService"].full_name
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Lease": lease}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

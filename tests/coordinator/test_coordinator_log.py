@@ -16,7 +16,7 @@ from muster_coordinator.log.shard_log import LogStopped, ShardLog, TooLarge
 from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
 
@@ -54,8 +54,10 @@ class Bench:
 
     async def claim(self, shard: int) -> ShardLog:
         nonce = self.nonces.next()
-        result = await self.client.submit(shard, pb.ClaimStep(node_id="a", session="s", nonce=nonce))
-        assert result.outcome == pb.LOG_OUTCOME_OK
+        result = await self.client.submit(
+            shard, metadata_pb2.ClaimStep(node_id="a", session="s", nonce=nonce)
+        )
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_OK
         return ShardLog(
             shard,
             result.epoch,

@@ -16,8 +16,7 @@ from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Append, GroupResponse
 from muster_core.shard import Shard
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.telemetry import TelemetrySettings
 from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
@@ -119,8 +118,8 @@ async def test_expiries_and_leaves_are_counted_by_cause(cluster: MemoryCluster) 
         assert told.value("muster_members") == 0
         joined = await one.caller.join(group_id)
         await one.caller.sync(group_id, joined)
-        leaving = pb.LeaveGroupRequest(
-            group_id=group_id, members=[pb.LeaveGroupRequest.Member(member_id=joined.member_id)]
+        leaving = coordinator_pb2.LeaveGroupRequest(
+            group_id=group_id, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)]
         )
         await one.caller.stub.LeaveGroup(leaving)
         told = await one.tells(lambda told: told.value("muster_members_left_total") == 2)
@@ -131,13 +130,13 @@ async def test_generation_without_an_assignment_is_a_failure(cluster: MemoryClus
     group_id = group_of(0)
     async with counted(cluster) as one:
         joined = await one.caller.join(group_id)
-        changed = pb.JoinGroupRequest(
+        changed = coordinator_pb2.JoinGroupRequest(
             group_id=group_id,
             member_id=joined.member_id,
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
-            protocols=[pb.GroupProtocol(name="range", metadata=b"changed")],
+            protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"changed")],
         )
         again = await one.caller.stub.JoinGroup(changed, timeout=60)
         assert again.generation == joined.generation + 1
@@ -155,14 +154,14 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         joined = await caller.join(group_id)
         await caller.sync(group_id, joined)
         await caller.heartbeat(group_id, joined)
-        await caller.heartbeat(group_id, pb.JoinGroupResponse(member_id="nobody", generation=1))
+        await caller.heartbeat(group_id, coordinator_pb2.JoinGroupResponse(member_id="nobody", generation=1))
         await caller.commit(group_id, 7, joined)
-        await caller.commit(group_id, 7, pb.JoinGroupResponse(member_id="nobody", generation=1))
+        await caller.commit(group_id, 7, coordinator_pb2.JoinGroupResponse(member_id="nobody", generation=1))
         await caller.fetch(group_id)
         session = await Session(caller.channel).hello()
         await session.attach(group_id, joined)
         await session.beat()
-        heartbeat = pb.HeartbeatRequest(
+        heartbeat = coordinator_pb2.HeartbeatRequest(
             group_id=group_id, member_id=joined.member_id, generation=joined.generation
         )
         call = session_pb2.Call(call_id=1, heartbeat=heartbeat)
@@ -220,10 +219,10 @@ async def test_what_groups_hold_and_what_is_refused_for_a_limit_is_told(cluster:
         assert 5_000 < told.value("muster_groups_held_largest_shard_bytes") < held_bytes
         assert told.value("muster_limit_refusals_total") == 0
         assert await caller.commit("another", 1) == error_code.COORDINATOR_NOT_AVAILABLE
-        topic = pb.OffsetCommitRequest.Topic(name="t")
+        topic = coordinator_pb2.OffsetCommitRequest.Topic(name="t")
         for number in range(4_000):
             topic.partitions.add(partition=number, offset=1)
-        request = pb.OffsetCommitRequest(group_id=group_of(2), generation=-1, topics=[topic])
+        request = coordinator_pb2.OffsetCommitRequest(group_id=group_of(2), generation=-1, topics=[topic])
         refused = (await caller.stub.OffsetCommit(request, timeout=20)).topics[0].partitions[0]
         assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
         session = await Session(caller.channel).hello()

@@ -14,15 +14,14 @@ from muster_coordinator import coordinator as parts
 from muster_coordinator.ownership.ownership import OwnershipPace
 from muster_core import error_code
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as internal
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
 
-async def stable(caller: Caller, group: str) -> pb.JoinGroupResponse:
+async def stable(caller: Caller, group: str) -> coordinator_pb2.JoinGroupResponse:
     """A group of one member, stable, with a commit."""
     joined = await caller.join(group)
     assert (await caller.sync(group, joined)).error_code == error_code.NONE
@@ -93,12 +92,12 @@ async def test_a_damaged_log_is_never_served_as_empty(cluster: MemoryCluster) ->
     assert await caller.commit(group_of(2), 1) == error_code.NONE
     mixed = [group_of(2), group_of(1)]
     assert await caller.fetch(*mixed) == [(error_code.NONE, 1), (error_code.COORDINATOR_NOT_AVAILABLE, -2)]
-    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=mixed))
+    described = await caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=mixed))
     assert [(group.group_id, group.error_code) for group in described.groups] == [
         (group_of(2), error_code.NONE),
         (group_of(1), error_code.COORDINATOR_NOT_AVAILABLE),
     ]
-    listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
+    listed = await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest())
     assert listed.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert [group.group_id for group in listed.groups] == [group_of(2)]
 
@@ -109,9 +108,9 @@ async def test_a_shard_whose_log_is_out_of_reach_holds_up_no_others(
     """There is room for one claim at a time, and that of the first shard does not end."""
     step = cluster.store.step
 
-    def unreached(call: internal.LogCall) -> internal.LogResult:
+    def unreached(call: metadata_pb2.LogCall) -> metadata_pb2.LogResult:
         if call.shard == 0:
-            return cluster.store.result(call, internal.LOG_OUTCOME_UNKNOWN)
+            return cluster.store.result(call, metadata_pb2.LOG_OUTCOME_UNKNOWN)
         return step(call)
 
     monkeypatch.setattr(cluster.store, "step", unreached)
@@ -171,13 +170,13 @@ async def test_a_shard_that_loads_says_so(cluster: MemoryCluster, monkeypatch: p
     shards = only.shards
     await until(lambda: 1 in shards and shards[1].phase.value == "loading")
     caller, group = cluster.caller(only), group_of(1)
-    joined = pb.JoinGroupResponse(member_id="m", generation=1)
+    joined = coordinator_pb2.JoinGroupResponse(member_id="m", generation=1)
     assert (await caller.join(group)).error_code == error_code.COORDINATOR_LOAD_IN_PROGRESS
     assert (await caller.sync(group, joined)).error_code == error_code.REBALANCE_IN_PROGRESS
     assert (await caller.heartbeat(group, joined)).error_code == error_code.COORDINATOR_LOAD_IN_PROGRESS
     assert await caller.commit(group, 1) == error_code.COORDINATOR_LOAD_IN_PROGRESS
     assert await caller.fetch(group) == [(error_code.COORDINATOR_LOAD_IN_PROGRESS, -2)]
-    listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
+    listed = await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest())
     assert listed.error_code == error_code.COORDINATOR_LOAD_IN_PROGRESS
     go_on.set()
     await owns(only, SHARDS)

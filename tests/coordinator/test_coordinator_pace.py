@@ -12,8 +12,7 @@ from muster_coordinator.api.calls import LARGE_BYTES, Calls
 from muster_coordinator.pace import Pace
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2, session_pb2_grpc
 
 pytestmark = pytest.mark.cluster
 
@@ -42,11 +41,14 @@ class Turns:
         self._counting.cancel()
 
 
-def large(number: int) -> pb.OffsetCommitRequest:
+def large(number: int) -> coordinator_pb2.OffsetCommitRequest:
     """A commit above the size from which on they wait for each other."""
-    partition = pb.OffsetCommitRequest.Partition(offset=1, metadata="m" * 3_000)
-    topics = [pb.OffsetCommitRequest.Topic(name=f"t{topic}", partitions=[partition]) for topic in range(30)]
-    request = pb.OffsetCommitRequest(group_id=group_of(0, number), generation=-1, topics=topics)
+    partition = coordinator_pb2.OffsetCommitRequest.Partition(offset=1, metadata="m" * 3_000)
+    topics = [
+        coordinator_pb2.OffsetCommitRequest.Topic(name=f"t{topic}", partitions=[partition])
+        for topic in range(30)
+    ]
+    request = coordinator_pb2.OffsetCommitRequest(group_id=group_of(0, number), generation=-1, topics=topics)
     assert request.ByteSize() > LARGE_BYTES
     return request
 

@@ -21,8 +21,7 @@ from muster_core.shard import Shard
 from muster_metadata.nodes.reply import Status
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
@@ -35,7 +34,7 @@ def group(shard: int) -> str:
     return group_of(shard, 0, SHARDS)
 
 
-async def stable(caller: Caller, group_id: str, **fields: Any) -> pb.JoinGroupResponse:
+async def stable(caller: Caller, group_id: str, **fields: Any) -> coordinator_pb2.JoinGroupResponse:
     """A group of one member, stable, with a commit."""
     joined = await caller.join(group_id, **fields)
     assert joined.error_code == error_code.NONE
@@ -44,7 +43,7 @@ async def stable(caller: Caller, group_id: str, **fields: Any) -> pb.JoinGroupRe
     return joined
 
 
-async def committed_again(caller: Caller, group_id: str, joined: pb.JoinGroupResponse) -> None:
+async def committed_again(caller: Caller, group_id: str, joined: coordinator_pb2.JoinGroupResponse) -> None:
     """Commits until it is taken, as a client does."""
     async with asyncio.timeout(60):
         for offset in itertools.count(8):
@@ -54,7 +53,7 @@ async def committed_again(caller: Caller, group_id: str, joined: pb.JoinGroupRes
 
 
 async def generations(caller: Caller, group_id: str) -> int:
-    answer = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=group_id))
+    answer = await caller.stub.GroupHistory(coordinator_pb2.GroupHistoryRequest(group_id=group_id))
     assert answer.error_code == error_code.NONE
     return len(answer.generations)
 
@@ -199,7 +198,7 @@ async def test_a_second_run_of_the_same_name_supersedes(real: RealCluster) -> No
     await owns(first, SHARDS)
     second = await real.add("a")
     await asyncio.wait_for(first.superseded(), 60)
-    answer = await real.caller(first).heartbeat(group(1), pb.JoinGroupResponse(member_id="m"))
+    answer = await real.caller(first).heartbeat(group(1), coordinator_pb2.JoinGroupResponse(member_id="m"))
     assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     await first.abort()
     await owns(second, SHARDS)
@@ -212,7 +211,9 @@ async def test_three_balance_and_one_metadata_instance_may_stop(real: RealCluste
     await real.servers[0].stop(0)
     for shard in range(SHARDS):
         owner = await until(partial(server, shard, coordinators), f"shard {shard} is served")
-        await committed_again(real.caller(owner), group(shard), pb.JoinGroupResponse(generation=-1))
+        await committed_again(
+            real.caller(owner), group(shard), coordinator_pb2.JoinGroupResponse(generation=-1)
+        )
 
 
 @pytest.mark.brief_lease
@@ -263,7 +264,7 @@ async def test_a_shard_is_loaded_again_while_an_append_of_it_is_open(
     handle = Shard.handle
 
     def poisoned(shard: Shard, event: Any, now: Any) -> Any:
-        heartbeat = isinstance(event, Request) and isinstance(event.message, pb.HeartbeatRequest)
+        heartbeat = isinstance(event, Request) and isinstance(event.message, coordinator_pb2.HeartbeatRequest)
         if heartbeat:
             monkeypatch.undo()
             raise RuntimeError("planted")

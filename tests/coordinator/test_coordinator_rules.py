@@ -19,7 +19,7 @@ from muster_coordinator.ownership.lease_line import Heard, Wait
 from muster_coordinator.shard.phase import Phase
 from muster_core.config import GroupConfig
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -35,7 +35,7 @@ class HandLine:
 
     def __init__(self) -> None:
         self.now_ms = 10_000
-        self.sent: list[pb.LeaseRequest] = []
+        self.sent: list[metadata_pb2.LeaseRequest] = []
         self.steps: Iterator[Wait] = iter(())
         self._heard: Heard | None = None
 
@@ -52,7 +52,7 @@ class HandLine:
         self._heard = heard
         return self
 
-    def send(self, request: pb.LeaseRequest) -> None:
+    def send(self, request: metadata_pb2.LeaseRequest) -> None:
         self.sent.append(request)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class HandLine:
     def answer(self) -> None:
         """The last renewal was good."""
         assert self._heard is not None
-        self._heard(pb.LeaseResponse(number=self.sent[-1].number, renewed=True))
+        self._heard(metadata_pb2.LeaseResponse(number=self.sent[-1].number, renewed=True))
 
 
 async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:

@@ -11,8 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.waiting import until, until_equal
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2
+from muster_protos.muster.v1 import coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -80,13 +79,15 @@ async def test_batches_are_split_by_shard_and_answered_in_their_order(real: Real
     for offset, name in enumerate(groups):
         assert await caller.commit(name, offset) == error_code.NONE
     assert await caller.fetch(*groups) == [(error_code.NONE, offset) for offset in range(5)]
-    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=groups))
+    described = await caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=groups))
     assert [entry.group_id for entry in described.groups] == groups
-    listed = await caller.stub.ListGroups(pb.ListGroupsRequest())
+    listed = await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest())
     assert [entry.group_id for entry in listed.groups] == sorted(groups)
-    deleted = await caller.stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=[*groups, groups[0]]))
+    deleted = await caller.stub.DeleteGroups(
+        coordinator_pb2.DeleteGroupsRequest(group_ids=[*groups, groups[0]])
+    )
     assert [(result.group_id, result.error_code) for result in deleted.results] == [(g, 0) for g in groups]
-    assert not (await caller.stub.ListGroups(pb.ListGroupsRequest())).groups
+    assert not (await caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest())).groups
 
 
 async def test_bad_requests_are_refused_and_write_nothing(real: RealCluster) -> None:
@@ -119,10 +120,12 @@ async def test_answers_for_a_shard_that_lives_elsewhere_name_its_owner(real: Rea
     await owns(first, SHARDS)
     second = await real.add("b", settle_ms=3_600_000)
     caller = real.caller(second)
-    answer = pb.HeartbeatResponse()
+    answer = coordinator_pb2.HeartbeatResponse()
     async with asyncio.timeout(60):
         while answer.error_code != error_code.NOT_COORDINATOR:
-            answer = await caller.stub.Heartbeat(pb.HeartbeatRequest(group_id=group(0), member_id="m"))
+            answer = await caller.stub.Heartbeat(
+                coordinator_pb2.HeartbeatRequest(group_id=group(0), member_id="m")
+            )
     assert answer.coordinator.node_id == "a"
     assert (answer.coordinator.host, answer.coordinator.port) == ("127.0.0.1", first.port)
     assert answer.coordinator.shard == 0
@@ -140,11 +143,11 @@ async def test_a_call_that_its_client_cancels_is_unparked(real: RealCluster) -> 
     parked = asyncio.ensure_future(caller.join(name, **for_long))
 
     async def state() -> int:
-        answer = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[name]))
+        answer = await caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=[name]))
         return int(answer.groups[0].state)
 
     async with asyncio.timeout(60):
-        while await state() != pb.GROUP_STATE_PREPARING_REBALANCE:
+        while await state() != coordinator_pb2.GROUP_STATE_PREPARING_REBALANCE:
             pass
     shard = coordinator.shards[1]
     await until_equal(lambda: shard.open_calls, 1)
@@ -161,7 +164,7 @@ async def test_health_serves_once_the_lease_is_held(real: RealCluster) -> None:
     health = health_pb2_grpc.HealthStub(caller.channel)
     answer = await health.Check(health_pb2.HealthCheckRequest())
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
-    refused = await caller.stub.Heartbeat(pb.HeartbeatRequest(group_id="g", member_id="m"))
+    refused = await caller.stub.Heartbeat(coordinator_pb2.HeartbeatRequest(group_id="g", member_id="m"))
     assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     for node in real.nodes:
         node.resume()

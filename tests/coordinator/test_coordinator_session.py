@@ -14,8 +14,7 @@ from coordinator.session_client import Session, attach, call, detach, stable
 from kit.waiting import until, until_equal
 from muster_coordinator import Coordinator, SessionSettings
 from muster_core import error_code
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
@@ -36,8 +35,10 @@ def group(number: int) -> str:
     return group_of(number % SHARDS, number // SHARDS, SHARDS)
 
 
-def fetch_of(group_id: str) -> pb.OffsetFetchRequest:
-    return pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=group_id)])
+def fetch_of(group_id: str) -> coordinator_pb2.OffsetFetchRequest:
+    return coordinator_pb2.OffsetFetchRequest(
+        groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id=group_id)]
+    )
 
 
 async def one(cluster: RealCluster, **session: Any) -> tuple[Coordinator, Caller]:
@@ -47,7 +48,9 @@ async def one(cluster: RealCluster, **session: Any) -> tuple[Coordinator, Caller
     return coordinator, cluster.caller(coordinator)
 
 
-async def on_stream(caller: Caller, group_id: str, **fields: Any) -> tuple[pb.JoinGroupResponse, Session]:
+async def on_stream(
+    caller: Caller, group_id: str, **fields: Any
+) -> tuple[coordinator_pb2.JoinGroupResponse, Session]:
     """A group of one member, on a stream of its own."""
     joined = await stable(caller, group_id, **fields)
     session = await Session(caller.channel).hello()
@@ -56,13 +59,13 @@ async def on_stream(caller: Caller, group_id: str, **fields: Any) -> tuple[pb.Jo
 
 
 async def members(caller: Caller, group_id: str) -> set[str]:
-    answer = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[group_id]))
+    answer = await caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]))
     return {member.member_id for member in answer.groups[0].members}
 
 
 async def causes(caller: Caller, group_id: str) -> list[int]:
     """Why the generations of a group began."""
-    history = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=group_id))
+    history = await caller.stub.GroupHistory(coordinator_pb2.GroupHistoryRequest(group_id=group_id))
     return [generation.cause.kind for generation in history.generations]
 
 
@@ -113,8 +116,14 @@ async def test_strangers_are_not_attached(cluster: RealCluster) -> None:
     joined = await stable(caller, group(0))
     session = await Session(caller.channel).hello()
     session_code = [
-        (await session.attach(group(0), pb.JoinGroupResponse(member_id="nobody", generation=1))).error_code,
-        (await session.attach(group(0), pb.JoinGroupResponse(member_id=joined.member_id))).error_code,
+        (
+            await session.attach(
+                group(0), coordinator_pb2.JoinGroupResponse(member_id="nobody", generation=1)
+            )
+        ).error_code,
+        (
+            await session.attach(group(0), coordinator_pb2.JoinGroupResponse(member_id=joined.member_id))
+        ).error_code,
         (await session.attach("", joined)).error_code,
         (await session.attach("x" * 256, joined)).error_code,
     ]
@@ -144,8 +153,8 @@ async def test_a_rebalance_is_pushed_with_its_cause(cluster: RealCluster) -> Non
 async def test_a_removed_member_is_told(cluster: RealCluster) -> None:
     _, caller = await one(cluster)
     joined, session = await on_stream(caller, group(0))
-    leaving = pb.LeaveGroupRequest.Member(member_id=joined.member_id)
-    await caller.stub.LeaveGroup(pb.LeaveGroupRequest(group_id=group(0), members=[leaving]))
+    leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)
+    await caller.stub.LeaveGroup(coordinator_pb2.LeaveGroupRequest(group_id=group(0), members=[leaving]))
     news = (await session.until(lambda: session.said("fenced")))[0]
     assert (news.group_id, news.member_id, news.error_code) == (group(0), joined.member_id, 25)
     assert not (await session.beat()).unheard
@@ -204,14 +213,14 @@ async def test_a_drain_sends_members_on_says_goodbye_and_suspects_nobody(cluster
     assert await members(other, group(0)) == {joined.member_id}
 
 
-async def joining(caller: Caller, group_id: str) -> pb.JoinGroupRequest:
+async def joining(caller: Caller, group_id: str) -> coordinator_pb2.JoinGroupRequest:
     """The second join of a new member, which brings its id."""
-    request = pb.JoinGroupRequest(
+    request = coordinator_pb2.JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+        protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
     )
     request.member_id = (await caller.stub.JoinGroup(request)).member_id
     return request
@@ -245,22 +254,28 @@ async def test_calls_as_frames_are_answered_as_unary_calls_are(cluster: RealClus
     }
     assert await caller.commit(group(0), 7, joined) == error_code.NONE
     topics = [
-        pb.OffsetCommitRequest.Topic(
-            name="t", partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=8)]
+        coordinator_pb2.OffsetCommitRequest.Topic(
+            name="t", partitions=[coordinator_pb2.OffsetCommitRequest.Partition(partition=0, offset=8)]
         )
     ]
     asked: list[tuple[str, str, Any]] = [
-        ("Heartbeat", "heartbeat", pb.HeartbeatRequest(**identity)),
-        ("Heartbeat", "heartbeat", pb.HeartbeatRequest(**identity | {"member_id": "nobody"})),
-        ("Heartbeat", "heartbeat", pb.HeartbeatRequest()),
-        ("SyncGroup", "sync_group", pb.SyncGroupRequest(**identity)),
-        ("OffsetCommit", "offset_commit", pb.OffsetCommitRequest(**identity, topics=topics)),
+        ("Heartbeat", "heartbeat", coordinator_pb2.HeartbeatRequest(**identity)),
+        ("Heartbeat", "heartbeat", coordinator_pb2.HeartbeatRequest(**identity | {"member_id": "nobody"})),
+        ("Heartbeat", "heartbeat", coordinator_pb2.HeartbeatRequest()),
+        ("SyncGroup", "sync_group", coordinator_pb2.SyncGroupRequest(**identity)),
+        ("OffsetCommit", "offset_commit", coordinator_pb2.OffsetCommitRequest(**identity, topics=topics)),
         ("OffsetFetch", "offset_fetch", fetch_of(group(0))),
-        ("JoinGroup", "join_group", pb.JoinGroupRequest(group_id=group(0), session_timeout_ms=1)),
+        (
+            "JoinGroup",
+            "join_group",
+            coordinator_pb2.JoinGroupRequest(group_id=group(0), session_timeout_ms=1),
+        ),
         (
             "LeaveGroup",
             "leave_group",
-            pb.LeaveGroupRequest(group_id=group(0), members=[pb.LeaveGroupRequest.Member(member_id="x")]),
+            coordinator_pb2.LeaveGroupRequest(
+                group_id=group(0), members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="x")]
+            ),
         ),
     ]
     for method, kind, request in asked:
@@ -275,10 +290,15 @@ async def test_calls_as_frames_are_answered_as_unary_calls_are(cluster: RealClus
 @pytest.mark.parametrize(
     ("request_", "status", "field", "words"),
     [
-        ({"heartbeat": pb.HeartbeatRequest(group_id="x" * 256)}, 3, "group_id", "255"),
-        ({"heartbeat": pb.HeartbeatRequest(group_id="g" * (2 << 20))}, 3, "", "larger than"),
-        ({"offset_fetch": pb.OffsetFetchRequest()}, 3, "groups", "1 to 1,000"),
-        ({"join_group": pb.JoinGroupRequest(group_id="g", server_assignor="range")}, 12, "", "assign"),
+        ({"heartbeat": coordinator_pb2.HeartbeatRequest(group_id="x" * 256)}, 3, "group_id", "255"),
+        ({"heartbeat": coordinator_pb2.HeartbeatRequest(group_id="g" * (2 << 20))}, 3, "", "larger than"),
+        ({"offset_fetch": coordinator_pb2.OffsetFetchRequest()}, 3, "groups", "1 to 1,000"),
+        (
+            {"join_group": coordinator_pb2.JoinGroupRequest(group_id="g", server_assignor="range")},
+            12,
+            "",
+            "assign",
+        ),
         ({}, 12, "", "none is set"),
     ],
 )
@@ -299,7 +319,7 @@ async def test_frames_of_one_message_are_answered_in_one_and_a_parked_join_block
 ) -> None:
     _, caller = await one(cluster)
     joined = await stable(caller, group(0))
-    heartbeat = pb.HeartbeatRequest(group_id=group(0), member_id=joined.member_id, generation=1)
+    heartbeat = coordinator_pb2.HeartbeatRequest(group_id=group(0), member_id=joined.member_id, generation=1)
     join = await joining(caller, group(0))
     session = Session(caller.channel)
     await session.send(
@@ -346,8 +366,10 @@ async def test_a_call_of_a_client_that_is_gone_is_unparked(cluster: RealCluster)
 async def test_what_a_client_asked_before_it_closed_is_answered(cluster: RealCluster) -> None:
     _, caller = await one(cluster)
     joined, session = await on_stream(caller, group(0))
-    leaving = pb.LeaveGroupRequest.Member(member_id=joined.member_id)
-    await session.send(call(1, leave_group=pb.LeaveGroupRequest(group_id=group(0), members=[leaving])))
+    leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)
+    await session.send(
+        call(1, leave_group=coordinator_pb2.LeaveGroupRequest(group_id=group(0), members=[leaving]))
+    )
     await session.call.done_writing()
     assert await session.end() == grpc.StatusCode.OK
     assert session.said("reply")[0].leave_group.members[0].error_code == error_code.NONE
@@ -451,7 +473,7 @@ async def test_there_are_only_so_many_open_calls(cluster: RealCluster) -> None:
     joined, session = await on_stream(caller, group(0))
     await session.send(call(1000, join_group=await joining(caller, group(0))))
     await session.until(lambda: session.said("rebalance_started"))
-    request = pb.HeartbeatRequest(group_id=group(0), member_id=joined.member_id, generation=1)
+    request = coordinator_pb2.HeartbeatRequest(group_id=group(0), member_id=joined.member_id, generation=1)
     reply = await session.ask(heartbeat=request)
     assert reply.refused.status == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert reply.refused.retry_after_ms > 0
@@ -481,7 +503,7 @@ def _parked(number: int) -> session_pb2.ClientFrame:
         ([_hello(), session_pb2.ClientFrame()], "no kind"),
         ([_hello(), _beat(0)], "must grow"),
         ([_hello(), _beat(2), _beat(2)], "must grow"),
-        ([_hello(), call(0, heartbeat=pb.HeartbeatRequest())], "call_id"),
+        ([_hello(), call(0, heartbeat=coordinator_pb2.HeartbeatRequest())], "call_id"),
         ([_hello(), _parked(5), _parked(5)], "call_id"),
         ([_hello(), *(_beat(number) for number in range(1, 11))], "at most 10"),
     ],
@@ -540,15 +562,19 @@ async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
 ) -> None:
     coordinator, caller = await one(cluster, **limits)
     topics = [
-        pb.OffsetCommitRequest.Topic(
+        coordinator_pb2.OffsetCommitRequest.Topic(
             name="t",
             partitions=[
-                pb.OffsetCommitRequest.Partition(partition=number, offset=1, metadata="m" * 4_000)
+                coordinator_pb2.OffsetCommitRequest.Partition(
+                    partition=number, offset=1, metadata="m" * 4_000
+                )
                 for number in range(200)
             ],
         )
     ]
-    await caller.stub.OffsetCommit(pb.OffsetCommitRequest(group_id=group(0), generation=-1, topics=topics))
+    await caller.stub.OffsetCommit(
+        coordinator_pb2.OffsetCommitRequest(group_id=group(0), generation=-1, topics=topics)
+    )
     async with connection(str(coordinator.address)) as channel:
         other = await Session(channel).hello()
         session = await Session(caller.channel, read=False).hello()

@@ -9,8 +9,7 @@ from muster_coordinator.session.stream import SessionStream, StreamDependencies
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 
 class Willing:
@@ -96,5 +95,5 @@ async def test_a_beat_after_the_deadline_prolongs_nobody(event: str) -> None:
     heard = bench.shard.beat(Beat(1)) if event == "beat" else bench.shard.attach(Attach(1, request))
     assert heard == error_code.COORDINATOR_NOT_AVAILABLE
     assert bench.shard.suspended
-    answer: Any = await bench.shard.call(pb.HeartbeatRequest(group_id="g", member_id="m"), "h")
+    answer: Any = await bench.shard.call(coordinator_pb2.HeartbeatRequest(group_id="g", member_id="m"), "h")
     assert answer.error_code == error_code.COORDINATOR_NOT_AVAILABLE

@@ -21,10 +21,9 @@ from muster_core.events import Push, TopicsChanged
 from muster_core.features import ALL_FEATURES
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.protocol.offsets import Offsets
-from muster_protos.muster.internal.v1 import metadata_pb2 as internal
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 GATHERING_MS = 1_000
 
@@ -33,21 +32,21 @@ class HandLog:
     """Steps are answered by hand."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[Step, asyncio.Future[internal.LogResult]]] = []
+        self.open: list[tuple[Step, asyncio.Future[metadata_pb2.LogResult]]] = []
         self.offset = 2
 
-    def submit(self, shard: int, step: Step) -> asyncio.Future[internal.LogResult]:
-        future: asyncio.Future[internal.LogResult] = asyncio.get_running_loop().create_future()
+    def submit(self, shard: int, step: Step) -> asyncio.Future[metadata_pb2.LogResult]:
+        future: asyncio.Future[metadata_pb2.LogResult] = asyncio.get_running_loop().create_future()
         self.open.append((step, future))
         return future
 
-    async def answer(self, outcome: internal.LogOutcome.ValueType = internal.LOG_OUTCOME_OK) -> Step:
+    async def answer(self, outcome: metadata_pb2.LogOutcome.ValueType = metadata_pb2.LOG_OUTCOME_OK) -> Step:
         await until(lambda: bool(self.open))
         step, future = self.open.pop(0)
-        self.offset += len(step.records) if isinstance(step, internal.AppendStep) else 0
+        self.offset += len(step.records) if isinstance(step, metadata_pb2.AppendStep) else 0
         place = common_pb2.Position(epoch=1, offset=self.offset)
-        end = internal.LogEnd(position=place, hash=BEFORE_GENESIS)
-        future.set_result(internal.LogResult(outcome=outcome, end=end, epoch=1))
+        end = metadata_pb2.LogEnd(position=place, hash=BEFORE_GENESIS)
+        future.set_result(metadata_pb2.LogResult(outcome=outcome, end=end, epoch=1))
         return step
 
 
@@ -57,7 +56,7 @@ class EmptyLoader(Loader):
             cast(Callable[[int], Any], None), 1, GroupConfig(initial_rebalance_delay_ms=GATHERING_MS)
         )
 
-    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: internal.LogEnd) -> None:
+    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: metadata_pb2.LogEnd) -> None:
         """Finds nothing."""
 
 
@@ -94,15 +93,17 @@ class Bench(ShardListener):
         await claiming
 
     def commit(self, offset: int) -> "asyncio.Future[Any]":
-        topic = pb.OffsetCommitRequest.Topic(
-            name="t", partitions=[pb.OffsetCommitRequest.Partition(offset=offset)]
+        topic = coordinator_pb2.OffsetCommitRequest.Topic(
+            name="t", partitions=[coordinator_pb2.OffsetCommitRequest.Partition(offset=offset)]
         )
-        request = pb.OffsetCommitRequest(group_id="g", generation=-1, topics=[topic])
+        request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1, topics=[topic])
         return asyncio.ensure_future(self.shard.call(request, "h"))
 
     def fetch(self) -> "asyncio.Future[Any]":
         topic = common_pb2.TopicPartitions(topic="t", partitions=[0])
-        request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g", topics=[topic])])
+        request = coordinator_pb2.OffsetFetchRequest(
+            groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="g", topics=[topic])]
+        )
         return asyncio.ensure_future(self.shard.call(request, "h"))
 
 
@@ -150,7 +151,7 @@ async def test_what_was_in_flight_during_a_suspension_is_there_after_it(bench: B
     await bench.log.answer()
     assert bench.shard.suspended
     step = await bench.log.answer()
-    assert isinstance(step, internal.CheckStep)
+    assert isinstance(step, metadata_pb2.CheckStep)
     await until(lambda: not bench.shard.suspended)
     fetch = bench.fetch()
     await bench.log.answer()
@@ -160,7 +161,7 @@ async def test_what_was_in_flight_during_a_suspension_is_there_after_it(bench: B
 async def test_fenced_while_suspended_drops_the_shard(bench: Bench) -> None:
     bench.shard.suspend()
     bench.shard.resume()
-    await bench.log.answer(internal.LOG_OUTCOME_FENCED)
+    await bench.log.answer(metadata_pb2.LOG_OUTCOME_FENCED)
     await until_equal(lambda: bench.shard.phase, Phase.GONE)
     assert bench.changes == [Phase.SERVING, Phase.GONE]
 
@@ -191,20 +192,20 @@ def raising(*_: object) -> None:
     raise RuntimeError("planted")
 
 
-def first_join(group_id: str) -> pb.JoinGroupRequest:
+def first_join(group_id: str) -> coordinator_pb2.JoinGroupRequest:
     """Of a static member: it is parked at once."""
-    return pb.JoinGroupRequest(
+    return coordinator_pb2.JoinGroupRequest(
         group_id=group_id,
         group_instance_id="one",
         session_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=[pb.GroupProtocol(name="range")],
+        protocols=[coordinator_pb2.GroupProtocol(name="range")],
     )
 
 
-@pytest.mark.parametrize("outcome", [internal.LOG_OUTCOME_TRUNCATED, internal.LOG_OUTCOME_NO_LOG])
+@pytest.mark.parametrize("outcome", [metadata_pb2.LOG_OUTCOME_TRUNCATED, metadata_pb2.LOG_OUTCOME_NO_LOG])
 async def test_a_log_that_lost_records_stops_the_shard(
-    bench: Bench, outcome: internal.LogOutcome.ValueType
+    bench: Bench, outcome: metadata_pb2.LogOutcome.ValueType
 ) -> None:
     commit = bench.commit(1)
     await bench.log.answer(outcome)
@@ -214,8 +215,8 @@ async def test_a_log_that_lost_records_stops_the_shard(
 
 
 @pytest.mark.row("LD-27")
-@pytest.mark.parametrize("outcome", [internal.LOG_OUTCOME_TRUNCATED, internal.LOG_OUTCOME_NO_LOG])
-async def test_a_shard_without_its_log_is_not_served(outcome: internal.LogOutcome.ValueType) -> None:
+@pytest.mark.parametrize("outcome", [metadata_pb2.LOG_OUTCOME_TRUNCATED, metadata_pb2.LOG_OUTCOME_NO_LOG])
+async def test_a_shard_without_its_log_is_not_served(outcome: metadata_pb2.LogOutcome.ValueType) -> None:
     bench = Bench()
     claiming = asyncio.ensure_future(bench.shard.claim(0, bench.image))
     await bench.log.answer(outcome)
@@ -251,7 +252,7 @@ async def test_a_hand_over_finishes_appends_then_stores_the_handoff_then_sends_c
     await bench.log.answer()
     assert code(await commit) == error_code.NONE
     step = await bench.log.answer()
-    assert isinstance(step, internal.AppendStep)
+    assert isinstance(step, metadata_pb2.AppendStep)
     assert len(step.records) == 1
     await moving
     answer = await late
@@ -292,7 +293,7 @@ async def test_nothing_is_written_behind_a_handoff(bench: Bench) -> None:
     await until(lambda: bool(bench.log.open))
     bench.shard.tell(TopicsChanged(frozenset(), frozenset({"t"}), Catalog(6, {}, {"t": 6})))
     step = await bench.log.answer()
-    assert isinstance(step, internal.AppendStep)
+    assert isinstance(step, metadata_pb2.AppendStep)
     assert [kind(new.record) for new in step.records] == ["handoff"]
     await handing
     assert not bench.log.open

@@ -26,10 +26,9 @@ from muster_core.config import GroupConfig
 from muster_core.log.application import Application
 from muster_core.log.snapshot import Covered, Milestone
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as internal
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as internal_rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.logs import ALARMS
 from muster_runtime.rpc.channels import open_channel
@@ -89,13 +88,13 @@ async def oldest(client: "Redis") -> Position:
     return Position.parse(rows[0][0].decode())
 
 
-async def joined_group(caller: Caller) -> pb.JoinGroupResponse:
+async def joined_group(caller: Caller) -> coordinator_pb2.JoinGroupResponse:
     joined = await caller.join(GROUP, group_instance_id="static", member_seq=3)
     assert (await caller.sync(GROUP, joined)).error_code == error_code.NONE
     return joined
 
 
-async def commits(caller: Caller, joined: pb.JoinGroupResponse, count: int, last: int) -> None:
+async def commits(caller: Caller, joined: coordinator_pb2.JoinGroupResponse, count: int, last: int) -> None:
     """So many records; the last of them says `last`."""
     for first in range(0, count - 1, 50):
         size = min(50, count - 1 - first)
@@ -115,8 +114,8 @@ async def taken(coordinator: Coordinator, after: Position = NOWHERE) -> Position
 
 
 async def picture(caller: Caller) -> Any:
-    described = await caller.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]))
-    history = await caller.stub.GroupHistory(pb.GroupHistoryRequest(group_id=GROUP, limit=100))
+    described = await caller.stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=[GROUP]))
+    history = await caller.stub.GroupHistory(coordinator_pb2.GroupHistoryRequest(group_id=GROUP, limit=100))
     group = described.groups[0]
     members = [(m.member_id, m.group_instance_id, m.assignment, m.token) for m in group.members]
     generations = [generation.SerializeToString(deterministic=True) for generation in history.generations]
@@ -194,12 +193,14 @@ async def test_nothing_is_trimmed_before_the_audit_has_it(cluster: RealCluster) 
         rows: Any = await client.xrange(LOG, count=20)
     exported = rows[-1]
     channel = open_channel(parse_addresses(",".join(cluster.metadata))[0])
-    stub: Any = internal_rpc.MetadataServiceStub(channel)
+    stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
     place = Position.parse(exported[0].decode())
-    report = internal.ReportExportedRequest(shard=SHARD, position=place.to_proto(), hash=exported[1][b"h"])
-    wrong = internal.ReportExportedRequest(shard=SHARD, position=place.to_proto(), hash=bytes(32))
-    assert (await stub.ReportExported(wrong)).outcome == internal.LOG_OUTCOME_INVALID
-    assert (await stub.ReportExported(report)).outcome == internal.LOG_OUTCOME_OK
+    report = metadata_pb2.ReportExportedRequest(
+        shard=SHARD, position=place.to_proto(), hash=exported[1][b"h"]
+    )
+    wrong = metadata_pb2.ReportExportedRequest(shard=SHARD, position=place.to_proto(), hash=bytes(32))
+    assert (await stub.ReportExported(wrong)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
+    assert (await stub.ReportExported(report)).outcome == metadata_pb2.LOG_OUTCOME_OK
     await cluster.add("b", settle_ms=NEVER_MS, shard_log=EXPORT)
 
     async def cut() -> bool:
@@ -207,7 +208,7 @@ async def test_nothing_is_trimmed_before_the_audit_has_it(cluster: RealCluster) 
 
     await until(cut, "the log begins where it was exported to")
     # what was reported may be reported again, though it is gone by then
-    assert (await stub.ReportExported(report)).outcome == internal.LOG_OUTCOME_OK
+    assert (await stub.ReportExported(report)).outcome == metadata_pb2.LOG_OUTCOME_OK
     await channel.close()
 
 
@@ -437,22 +438,24 @@ class KeptLog:
 
     def __init__(self, loader: Loader | None = None) -> None:
         self.now = Now(0, WALL_MS)
-        self.steps: list[internal.TrimStep] = []
+        self.steps: list[metadata_pb2.TrimStep] = []
         image = LogImage(0, GroupConfig())
         old, new = Position(1, 500), Position(1, 900)
         image.base = Covered(0, new, bytes(32), (Milestone(old, 5), Milestone(new, 6)), old)
-        log = ShardLog(0, 1, bytes(16), internal.LogEnd(), self, Nonces(), lambda *_: None, lambda _: None)
-        log.end = internal.LogEnd(position=Position(1, 950).to_proto(), hash=bytes(32))
+        log = ShardLog(
+            0, 1, bytes(16), metadata_pb2.LogEnd(), self, Nonces(), lambda *_: None, lambda _: None
+        )
+        log.end = metadata_pb2.LogEnd(position=Position(1, 950).to_proto(), hash=bytes(32))
         self.kept = KeptSnapshots(log, image)
-        self.kept.marker = internal.LogEnd(position=Position(1, 901).to_proto(), hash=bytes(32))
+        self.kept.marker = metadata_pb2.LogEnd(position=Position(1, 901).to_proto(), hash=bytes(32))
         pace = SnapshotPace(retention_ms=1)
         self.taker = SnapshotTaker(dict, cast(Loader, loader), self, lambda: self.now, pace)
 
-    def submit(self, shard: int, step: Step) -> "asyncio.Future[internal.LogResult]":
-        assert isinstance(step, internal.TrimStep)
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[metadata_pb2.LogResult]":
+        assert isinstance(step, metadata_pb2.TrimStep)
         self.steps.append(step)
-        future: asyncio.Future[internal.LogResult] = asyncio.get_running_loop().create_future()
-        future.set_result(internal.LogResult(outcome=internal.LOG_OUTCOME_OK))
+        future: asyncio.Future[metadata_pb2.LogResult] = asyncio.get_running_loop().create_future()
+        future.set_result(metadata_pb2.LogResult(outcome=metadata_pb2.LOG_OUTCOME_OK))
         return future
 
 

@@ -8,7 +8,7 @@ from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
 from muster_coordinator import Coordinator
 from muster_core import error_code
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
 
@@ -24,7 +24,7 @@ class HeldBack:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._apply = view._apply
-        self._messages: list[pb.WatchResponse] = []
+        self._messages: list[metadata_pb2.WatchResponse] = []
         view._apply = self._messages.append  # type: ignore[method-assign, assignment]
 
     def let_go(self) -> None:
@@ -38,19 +38,19 @@ def view_of(coordinator: Coordinator) -> ClusterView:
     return coordinator._parts.view
 
 
-async def create(real: RealCluster, timeout: float = 20, name: str = "t") -> pb.ChangeTopicResponse:
+async def create(real: RealCluster, timeout: float = 20, name: str = "t") -> metadata_pb2.ChangeTopicResponse:
     topic = discovery_pb2.Topic(name=name, partitions=1)
-    answer: pb.ChangeTopicResponse = await real.stub.ChangeTopic(
-        pb.ChangeTopicRequest(create=topic), timeout=timeout
+    answer: metadata_pb2.ChangeTopicResponse = await real.stub.ChangeTopic(
+        metadata_pb2.ChangeTopicRequest(create=topic), timeout=timeout
     )
     return answer
 
 
-async def delete(real: RealCluster, name: str = "t") -> pb.ChangeTopicResponse:
-    request = pb.ChangeTopicRequest(delete=name, change_id=name.encode().ljust(16, b"d"))
+async def delete(real: RealCluster, name: str = "t") -> metadata_pb2.ChangeTopicResponse:
+    request = metadata_pb2.ChangeTopicRequest(delete=name, change_id=name.encode().ljust(16, b"d"))
     while (answer := await real.stub.ChangeTopic(request, timeout=60)).pending:
         pass
-    assert isinstance(answer, pb.ChangeTopicResponse)
+    assert isinstance(answer, metadata_pb2.ChangeTopicResponse)
     return answer
 
 
@@ -95,14 +95,14 @@ async def test_a_coordinator_that_hears_of_both_together_keeps_nothing_of_the_to
     first = view_of(owner).catalog
     assert first is not None
     # What the catalog's log says after both, without the view in between.
-    both = pb.TopicCatalog()
+    both = metadata_pb2.TopicCatalog()
     both.CopyFrom(first)
     both.version.offset += 2
     both.topics[0].incarnation = both.version.offset
     both.deletions.add(name="t", offset=both.version.offset - 1)
     view = view_of(owner)
     assert view.cluster is not None
-    view._apply(pb.WatchResponse(cluster=view.cluster, catalog=both))
+    view._apply(metadata_pb2.WatchResponse(cluster=view.cluster, catalog=both))
     assert await caller.fetch(GROUP) == [(error_code.NONE, -1)]
 
 
@@ -148,10 +148,10 @@ async def test_who_has_a_lease_serves_nothing_before_it_heard_of_what_is_acknowl
 ) -> None:
     await create(real)
     apply = ClusterView._apply
-    held: list[tuple[ClusterView, pb.WatchResponse]] = []
+    held: list[tuple[ClusterView, metadata_pb2.WatchResponse]] = []
 
-    def without_the_catalog(view: ClusterView, message: pb.WatchResponse) -> None:
-        rest = pb.WatchResponse()
+    def without_the_catalog(view: ClusterView, message: metadata_pb2.WatchResponse) -> None:
+        rest = metadata_pb2.WatchResponse()
         rest.CopyFrom(message)
         rest.ClearField("catalog")
         held.append((view, message))

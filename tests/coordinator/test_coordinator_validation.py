@@ -3,22 +3,21 @@ from typing import Any
 import pytest
 from muster_coordinator.api.callers import host_of
 from muster_coordinator.validation import violations
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 LONG = "x" * 256
-TOPIC = pb.OffsetCommitRequest.Topic
-PARTITION = pb.OffsetCommitRequest.Partition
+TOPIC = coordinator_pb2.OffsetCommitRequest.Topic
+PARTITION = coordinator_pb2.OffsetCommitRequest.Partition
 
 
-def join(**fields: Any) -> pb.JoinGroupRequest:
-    fields.setdefault("protocols", [pb.GroupProtocol(name="range")])
-    return pb.JoinGroupRequest(**{"group_id": "g", "protocol_type": "consumer", **fields})
+def join(**fields: Any) -> coordinator_pb2.JoinGroupRequest:
+    fields.setdefault("protocols", [coordinator_pb2.GroupProtocol(name="range")])
+    return coordinator_pb2.JoinGroupRequest(**{"group_id": "g", "protocol_type": "consumer", **fields})
 
 
-def commit(**partition: Any) -> pb.OffsetCommitRequest:
+def commit(**partition: Any) -> coordinator_pb2.OffsetCommitRequest:
     topic = TOPIC(name="t", partitions=[PARTITION(**partition)])
-    return pb.OffsetCommitRequest(group_id="g", topics=[topic])
+    return coordinator_pb2.OffsetCommitRequest(group_id="g", topics=[topic])
 
 
 @pytest.mark.parametrize(
@@ -29,17 +28,19 @@ def commit(**partition: Any) -> pb.OffsetCommitRequest:
         join(protocols=[], protocol_type=""),
         join(group_id=""),
         join(rebalance_timeout_ms=2**31 - 1),
-        pb.SyncGroupRequest(group_id="g"),
-        pb.HeartbeatRequest(group_id="g", generation=-5),
-        pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m")]),
+        coordinator_pb2.SyncGroupRequest(group_id="g"),
+        coordinator_pb2.HeartbeatRequest(group_id="g", generation=-5),
+        coordinator_pb2.LeaveGroupRequest(
+            group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="m")]
+        ),
         commit(offset=0, leader_epoch=-1, metadata="m" * 5_000),
-        pb.OffsetCommitRequest(group_id="g", generation=-5),
-        pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="")]),
-        pb.OffsetDeleteRequest(group_id="g"),
-        pb.DescribeGroupsRequest(group_ids=["g"]),
-        pb.DeleteGroupsRequest(group_ids=["g"]),
-        pb.ListGroupsRequest(states=["Stable"]),
-        pb.GroupHistoryRequest(group_id="g", limit=100),
+        coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-5),
+        coordinator_pb2.OffsetFetchRequest(groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="")]),
+        coordinator_pb2.OffsetDeleteRequest(group_id="g"),
+        coordinator_pb2.DescribeGroupsRequest(group_ids=["g"]),
+        coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]),
+        coordinator_pb2.ListGroupsRequest(states=["Stable"]),
+        coordinator_pb2.GroupHistoryRequest(group_id="g", limit=100),
     ],
 )
 def test_what_keeps_the_limits_passes(request_: Any) -> None:
@@ -50,14 +51,16 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
     ("request_", "field", "limit"),
     [
         (
-            pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g")] * 2),
+            coordinator_pb2.OffsetFetchRequest(
+                groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="g")] * 2
+            ),
             "groups[1].group_id",
             "twice",
         ),
         (
-            pb.OffsetFetchRequest(
+            coordinator_pb2.OffsetFetchRequest(
                 groups=[
-                    pb.OffsetFetchRequest.Group(
+                    coordinator_pb2.OffsetFetchRequest.Group(
                         group_id="g",
                         topics=[common_pb2.TopicPartitions(topic="t", partitions=[0])] * 2,
                     )
@@ -67,14 +70,16 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
             "twice",
         ),
         (
-            pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id="g", limit=10_001)]),
+            coordinator_pb2.OffsetFetchRequest(
+                groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="g", limit=10_001)]
+            ),
             "groups[0].limit",
             "10,000",
         ),
-        (pb.DescribeGroupsRequest(group_ids=["g", "h", "g"]), "group_ids[2]", "twice"),
-        (pb.ListGroupsRequest(limit=10_001), "limit", "10,000"),
-        (pb.ListGroupsRequest(limit=1, page_token="x"), "page_token", "next_page_token"),
-        (pb.ListGroupsRequest(page_token="1/g"), "page_token", "limit"),
+        (coordinator_pb2.DescribeGroupsRequest(group_ids=["g", "h", "g"]), "group_ids[2]", "twice"),
+        (coordinator_pb2.ListGroupsRequest(limit=10_001), "limit", "10,000"),
+        (coordinator_pb2.ListGroupsRequest(limit=1, page_token="x"), "page_token", "next_page_token"),
+        (coordinator_pb2.ListGroupsRequest(page_token="1/g"), "page_token", "limit"),
         (join(group_id=LONG), "group_id", "255"),
         (join(group_id="é" * 128), "group_id", "255"),
         (join(group_id="a\nb"), "group_id", "control"),
@@ -91,8 +96,9 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (join(reason="\x1b[2Jgone"), "reason", "control"),
         (join(reason="a\nb"), "reason", "control"),
         (
-            pb.LeaveGroupRequest(
-                group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m", reason="a\x9b31m")]
+            coordinator_pb2.LeaveGroupRequest(
+                group_id="g",
+                members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="m", reason="a\x9b31m")],
             ),
             "members[0].reason",
             "control",
@@ -103,27 +109,32 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         ),
         (join(client_id=LONG), "client_id", "255"),
         (join(request_id="x" * 65), "request_id", "64"),
-        (join(protocols=[pb.GroupProtocol(name=f"p{n}") for n in range(17)]), "protocols", "16"),
-        (join(protocols=[pb.GroupProtocol(name="")]), "protocols[0].name", "1"),
-        (join(protocols=[pb.GroupProtocol(name="p")] * 2), "protocols[1].name", "twice"),
+        (join(protocols=[coordinator_pb2.GroupProtocol(name=f"p{n}") for n in range(17)]), "protocols", "16"),
+        (join(protocols=[coordinator_pb2.GroupProtocol(name="")]), "protocols[0].name", "1"),
+        (join(protocols=[coordinator_pb2.GroupProtocol(name="p")] * 2), "protocols[1].name", "twice"),
         (
-            join(protocols=[pb.GroupProtocol(name="p", metadata=bytes((1 << 19) + 1))]),
+            join(protocols=[coordinator_pb2.GroupProtocol(name="p", metadata=bytes((1 << 19) + 1))]),
             "protocols[0].metadata",
             "524,288",
         ),
         (
-            pb.SyncGroupRequest(
+            coordinator_pb2.SyncGroupRequest(
                 group_id="g",
-                assignments=[pb.SyncGroupRequest.Assignment(member_id="m", assignment=bytes((1 << 20) + 1))],
+                assignments=[
+                    coordinator_pb2.SyncGroupRequest.Assignment(
+                        member_id="m", assignment=bytes((1 << 20) + 1)
+                    )
+                ],
             ),
             "assignments[0].assignment",
             "1,048,576",
         ),
-        (pb.HeartbeatRequest(group_id=LONG), "group_id", "255"),
-        (pb.LeaveGroupRequest(group_id="g"), "members", "1,000"),
+        (coordinator_pb2.HeartbeatRequest(group_id=LONG), "group_id", "255"),
+        (coordinator_pb2.LeaveGroupRequest(group_id="g"), "members", "1,000"),
         (
-            pb.LeaveGroupRequest(
-                group_id="g", members=[pb.LeaveGroupRequest.Member(member_id="m", reason="x" * 256)]
+            coordinator_pb2.LeaveGroupRequest(
+                group_id="g",
+                members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="m", reason="x" * 256)],
             ),
             "members[0].reason",
             "255",
@@ -131,23 +142,23 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         (commit(offset=-1), "topics[0].partitions[0].offset", "negative"),
         (commit(leader_epoch=-2), "topics[0].partitions[0].leader_epoch", "-1"),
         (
-            pb.OffsetCommitRequest(group_id="g", topics=[TOPIC(name="t"), TOPIC(name="t")]),
+            coordinator_pb2.OffsetCommitRequest(group_id="g", topics=[TOPIC(name="t"), TOPIC(name="t")]),
             "topics[1].name",
             "twice",
         ),
         (
-            pb.OffsetCommitRequest(
+            coordinator_pb2.OffsetCommitRequest(
                 topics=[TOPIC(name="t", partitions=[PARTITION(partition=n) for n in range(10_001)])]
             ),
             "topics",
             "10,000",
         ),
-        (pb.OffsetCommitRequest(group_id="g", retention_ms=-1), "retention_ms", "0"),
-        (pb.OffsetFetchRequest(), "groups", "1,000"),
+        (coordinator_pb2.OffsetCommitRequest(group_id="g", retention_ms=-1), "retention_ms", "0"),
+        (coordinator_pb2.OffsetFetchRequest(), "groups", "1,000"),
         (
-            pb.OffsetFetchRequest(
+            coordinator_pb2.OffsetFetchRequest(
                 groups=[
-                    pb.OffsetFetchRequest.Group(
+                    coordinator_pb2.OffsetFetchRequest.Group(
                         group_id="g", topics=[common_pb2.TopicPartitions(topic="", partitions=[1])]
                     )
                 ]
@@ -155,9 +166,9 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
             "groups[0].topics[0].topic",
             "249",
         ),
-        (pb.DescribeGroupsRequest(), "group_ids", "1,000"),
-        (pb.DeleteGroupsRequest(group_ids=["g"] * 1_001), "group_ids", "1,000"),
-        (pb.GroupHistoryRequest(group_id="g", limit=101), "limit", "100"),
+        (coordinator_pb2.DescribeGroupsRequest(), "group_ids", "1,000"),
+        (coordinator_pb2.DeleteGroupsRequest(group_ids=["g"] * 1_001), "group_ids", "1,000"),
+        (coordinator_pb2.GroupHistoryRequest(group_id="g", limit=101), "limit", "100"),
     ],
 )
 def test_each_broken_limit_names_its_field_and_the_limit(request_: Any, field: str, limit: str) -> None:

@@ -14,16 +14,17 @@ from muster_core.record_bounds import (
     in_appends,
     utf8_bytes,
 )
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 WIDE = "\N{GRINNING FACE}"
 """A character of four bytes."""
 
 
-def commit_from_outside(topics: list[str], partitions: int = 1, metadata: str = "") -> pb.OffsetCommitRequest:
-    request = pb.OffsetCommitRequest(group_id="g", generation=-1)
+def commit_from_outside(
+    topics: list[str], partitions: int = 1, metadata: str = ""
+) -> coordinator_pb2.OffsetCommitRequest:
+    request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
     for name in topics:
         topic = request.topics.add(name=name)
         for number in range(partitions):
@@ -37,17 +38,20 @@ def with_many_offsets(commits: int, config: GroupConfig | None = None) -> Virtua
     for number in range(commits):
         names = [f"{number}-{index}-".ljust(249, "x") for index in range(10_000)]
         answer = cluster.ask(commit_from_outside(names))
-        assert isinstance(answer, pb.OffsetCommitResponse)
+        assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
         assert {topic.partitions[0].error_code for topic in answer.topics} == {error_code.NONE}
     return cluster
 
 
-def tombstones(cluster: VirtualShard) -> list[log.OffsetTombstone]:
+def tombstones(cluster: VirtualShard) -> list[records_pb2.OffsetTombstone]:
     return [record.offset_tombstone for _, record in cluster.log if record.HasField("offset_tombstone")]
 
 
 def test_what_goes_to_the_log_at_a_time_is_bounded_in_bytes_and_records() -> None:
-    small, large = log.Record(written_at_ms=1), log.Record(group_tombstone=log.GroupTombstone())
+    small, large = (
+        records_pb2.Record(written_at_ms=1),
+        records_pb2.Record(group_tombstone=records_pb2.GroupTombstone()),
+    )
     large.group_tombstone.group_id = "g" * (RECORD_MAX_BYTES - 100)
     assert [len(run) for run in in_appends([small] * (2 * APPEND_MAX_RECORDS + 1))] == [10_000, 10_000, 1]
     assert [len(run) for run in in_appends([large, large, large, small])] == [2, 2]
@@ -60,7 +64,7 @@ def test_what_goes_to_the_log_at_a_time_is_bounded_in_bytes_and_records() -> Non
 def test_a_group_with_more_offsets_than_a_record_can_name_is_deleted(commits: int) -> None:
     cluster = with_many_offsets(commits)
     cluster.auto_ack = False
-    call = cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    call = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     assert (len(cluster.waiting) > 1) == (commits == 8)
     while len(cluster.waiting) > 1:
         cluster.acknowledge()
@@ -68,7 +72,7 @@ def test_a_group_with_more_offsets_than_a_record_can_name_is_deleted(commits: in
     assert cluster.shard.groups, "it goes with the last of its offsets"
     cluster.acknowledge()
     answer = cluster.answer(call)
-    assert isinstance(answer, pb.DeleteGroupsResponse)
+    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     assert answer.results[0].error_code == error_code.NONE
     found = tombstones(cluster)
     assert len(found) > 1
@@ -81,14 +85,14 @@ def test_a_group_with_more_offsets_than_a_record_can_name_is_deleted(commits: in
 def test_a_crash_between_two_steps_of_a_deletion_leaves_the_rest_to_be_deleted() -> None:
     cluster = with_many_offsets(8)
     cluster.auto_ack = False
-    cluster.send(pb.DeleteGroupsRequest(group_ids=["g"]))
+    cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
     cluster.acknowledge()
     after = cluster.reloaded()
     left = len(after.shard.groups["g"].offsets)
     assert 0 < left < 80_000
     assert after.log[:-1] == cluster.log
-    answer = after.ask(pb.DeleteGroupsRequest(group_ids=["g"]))
-    assert isinstance(answer, pb.DeleteGroupsResponse)
+    answer = after.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     assert answer.results[0].error_code == error_code.NONE
     assert after.shard.groups == {}
 
@@ -174,7 +178,7 @@ def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() 
     before = len(cluster.log)
     for _ in range(2):  # the second is a retry
         answer = cluster.ask(request)
-        assert isinstance(answer, pb.OffsetCommitResponse)
+        assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
         assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.NONE}
     records = [record.offset_committed for _, record in cluster.log[before:]]
     assert [record.member_seq for record in records] == [0] * (len(records) - 1) + [5]
@@ -189,7 +193,7 @@ def test_a_commit_that_the_log_cannot_take_at_a_time_is_refused() -> None:
     cluster = VirtualShard()
     before = len(cluster.log)
     answer = cluster.ask(commit_from_outside([WIDE * 249], partitions=10_000, metadata="m" * 1_000))
-    assert isinstance(answer, pb.OffsetCommitResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     assert {entry.error_code for entry in answer.topics[0].partitions} == {error_code.INVALID_REQUEST}
     assert len(cluster.log) == before
     assert cluster.shard.groups == {}

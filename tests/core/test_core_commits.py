@@ -3,12 +3,12 @@
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 
 def outcome(cluster: VirtualShard, call: int) -> int:
     response = cluster.answer(call)
-    assert isinstance(response, pb.OffsetCommitResponse)
+    assert isinstance(response, coordinator_pb2.OffsetCommitResponse)
     return response.topics[0].partitions[0].error_code
 
 

@@ -3,8 +3,7 @@
 import pytest
 from kit.story import STORIES, Step, deal, read
 from kit.virtual_shard import STATE_NAMES, VirtualMember, VirtualShard
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
 class Teller:
@@ -62,8 +61,8 @@ class Teller:
         return [f"{STATE_NAMES[group.state]}, generation {group.generation}: {members}".strip()]
 
     def do_history(self) -> list[str]:
-        answer = self.cluster.ask(pb.GroupHistoryRequest(group_id="g"))
-        assert isinstance(answer, pb.GroupHistoryResponse)
+        answer = self.cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g"))
+        assert isinstance(answer, coordinator_pb2.GroupHistoryResponse)
         return [
             f"generation {one.generation}: "
             f"{common_pb2.RebalanceCauseKind.Name(one.cause.kind).removeprefix('REBALANCE_CAUSE_KIND_')}, "

@@ -10,14 +10,15 @@ from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.protocol.room import Limit, Room
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 LIMIT = 1 << 20
 
 
-def commit(group_id: str, partitions: int, first: int = 0, metadata: str = "") -> pb.OffsetCommitRequest:
-    request = pb.OffsetCommitRequest(group_id=group_id, generation=-1)
+def commit(
+    group_id: str, partitions: int, first: int = 0, metadata: str = ""
+) -> coordinator_pb2.OffsetCommitRequest:
+    request = coordinator_pb2.OffsetCommitRequest(group_id=group_id, generation=-1)
     topic = request.topics.add(name="t")
     for number in range(first, first + partitions):
         topic.partitions.add(partition=number, offset=7, metadata=metadata)
@@ -25,9 +26,9 @@ def commit(group_id: str, partitions: int, first: int = 0, metadata: str = "") -
 
 
 def code(answer: object) -> int:
-    if isinstance(answer, pb.OffsetCommitResponse):
+    if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
         return int(answer.topics[0].partitions[0].error_code)
-    assert isinstance(answer, pb.JoinGroupResponse | pb.SyncGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse | coordinator_pb2.SyncGroupResponse)
     return int(answer.error_code)
 
 
@@ -78,8 +79,8 @@ def test_in_a_full_shard_nothing_begins_and_all_that_is_there_goes_on() -> None:
     cluster.advance(100)
     assert one.joined().generation == 2
     assert code(one.sync({one.member_id: b"all"}).synced()) == error_code.NONE
-    deleted = cluster.ask(pb.DeleteGroupsRequest(group_ids=["filler"]))
-    assert isinstance(deleted, pb.DeleteGroupsResponse)
+    deleted = cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["filler"]))
+    assert isinstance(deleted, coordinator_pb2.DeleteGroupsResponse)
     assert deleted.results[0].error_code == error_code.NONE
 
     assert VirtualMember(cluster, "c").join().is_parked, "there is room again"

@@ -7,9 +7,9 @@ from muster_core.audit.invariants import INVARIANTS, Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.log.page import Page
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
-CLUSTER = log.Genesis(cluster_id="c", shard_count=50)
+CLUSTER = records_pb2.Genesis(cluster_id="c", shard_count=50)
 
 
 def check(built: LogBuilder, anchor: tuple[Position, bytes] | None = None) -> Findings:

@@ -10,8 +10,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_coordinator.validation import violations
 from muster_core import error_code
 from muster_core.events import Attach
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 LEADER_REJOINED = common_pb2.REBALANCE_CAUSE_KIND_LEADER_REJOINED
 METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
@@ -462,11 +461,11 @@ def test_refusals_say_what_is_wrong_and_what_to_do() -> None:
         (member.member_id, 7, "another generation"),
     ]:
         for call in (
-            pb.HeartbeatRequest(group_id="g", member_id=who, generation=generation),
-            pb.SyncGroupRequest(group_id="g", member_id=who, generation=generation),
+            coordinator_pb2.HeartbeatRequest(group_id="g", member_id=who, generation=generation),
+            coordinator_pb2.SyncGroupRequest(group_id="g", member_id=who, generation=generation),
         ):
             answer = cluster.ask(call)
-            assert isinstance(answer, pb.HeartbeatResponse | pb.SyncGroupResponse)
+            assert isinstance(answer, coordinator_pb2.HeartbeatResponse | coordinator_pb2.SyncGroupResponse)
             assert text in answer.error_message
             assert "join" in answer.error_message
 
@@ -528,7 +527,11 @@ def test_late_copies_of_a_dynamic_members_joins_do_not_bring_it_back() -> None:
     who = told(cluster, "b", request_id="r")
     first = who.member_id
     who.join(request_id="r")
-    cluster.send(pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=first)]))
+    cluster.send(
+        coordinator_pb2.LeaveGroupRequest(
+            group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=first)]
+        )
+    )
     assert acts.ask_join(who, member_id="", request_id="r").member_id != first
     assert acts.ask_join(who, member_id=first, request_id="r").error_code == error_code.UNKNOWN_MEMBER_ID
 

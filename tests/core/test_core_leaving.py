@@ -6,19 +6,18 @@ import pytest
 from conformance import acts
 from conformance.acts import SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
 ADMIN = common_pb2.REBALANCE_CAUSE_KIND_ADMIN
 
-Leaver = pb.LeaveGroupRequest.Member
+Leaver = coordinator_pb2.LeaveGroupRequest.Member
 
 
-def leave(cluster: VirtualShard, *leavers: pb.LeaveGroupRequest.Member) -> list[int]:
+def leave(cluster: VirtualShard, *leavers: coordinator_pb2.LeaveGroupRequest.Member) -> list[int]:
     """Errors of a batch."""
-    answer = cluster.ask(pb.LeaveGroupRequest(group_id="g", members=leavers))
-    assert isinstance(answer, pb.LeaveGroupResponse)
+    answer = cluster.ask(coordinator_pb2.LeaveGroupRequest(group_id="g", members=leavers))
+    assert isinstance(answer, coordinator_pb2.LeaveGroupResponse)
     return [entry.error_code for entry in answer.members]
 
 
@@ -150,13 +149,15 @@ def test_the_time_of_an_id_that_was_given_back_is_over_with_it(used: bool) -> No
 def test_answers_name_who_was_asked_for() -> None:
     cluster = acts.shard()
     asked = [Leaver(member_id="m", group_instance_id="i"), Leaver(member_id="n")]
-    answer: Any = cluster.ask(pb.LeaveGroupRequest(group_id="g", members=asked))
+    answer: Any = cluster.ask(coordinator_pb2.LeaveGroupRequest(group_id="g", members=asked))
     unknown = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
-    assert answer == pb.LeaveGroupResponse(
+    assert answer == coordinator_pb2.LeaveGroupResponse(
         shard_epoch=1,
         members=[
-            pb.LeaveGroupResponse.Member(member_id="m", group_instance_id="i", error_code=unknown),
-            pb.LeaveGroupResponse.Member(member_id="n", error_code=unknown),
+            coordinator_pb2.LeaveGroupResponse.Member(
+                member_id="m", group_instance_id="i", error_code=unknown
+            ),
+            coordinator_pb2.LeaveGroupResponse.Member(member_id="n", error_code=unknown),
         ],
     )
     assert cluster.shard.groups == {}
@@ -167,7 +168,9 @@ def test_a_slow_log_answers_a_batch_retriably_and_it_still_counts() -> None:
     cluster = acts.shard()
     first, second = acts.stable(cluster, "a", "b")
     cluster.auto_ack = False
-    call = cluster.send(pb.LeaveGroupRequest(group_id="g", members=[Leaver(member_id=second.member_id)]))
+    call = cluster.send(
+        coordinator_pb2.LeaveGroupRequest(group_id="g", members=[Leaver(member_id=second.member_id)])
+    )
     cluster.advance(4_999)
     assert cluster.is_parked(call)
     cluster.advance(1)

@@ -6,33 +6,34 @@ from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
 from muster_core.protocol.room import Room
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 DAY_MS = 86_400_000
 GROUPS = 100_000
 
 
-def join(group_id: str, member_id: str = "", instance_id: str = "") -> pb.JoinGroupRequest:
-    return pb.JoinGroupRequest(
+def join(group_id: str, member_id: str = "", instance_id: str = "") -> coordinator_pb2.JoinGroupRequest:
+    return coordinator_pb2.JoinGroupRequest(
         group_id=group_id,
         member_id=member_id,
         group_instance_id=instance_id,
         session_timeout_ms=10_000,
         protocol_type="consumer",
-        protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+        protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
     )
 
 
-def commit(group_id: str) -> pb.OffsetCommitRequest:
-    topic = pb.OffsetCommitRequest.Topic(name="t", partitions=[pb.OffsetCommitRequest.Partition(offset=1)])
-    return pb.OffsetCommitRequest(group_id=group_id, generation=-1, topics=[topic])
+def commit(group_id: str) -> coordinator_pb2.OffsetCommitRequest:
+    topic = coordinator_pb2.OffsetCommitRequest.Topic(
+        name="t", partitions=[coordinator_pb2.OffsetCommitRequest.Partition(offset=1)]
+    )
+    return coordinator_pb2.OffsetCommitRequest(group_id=group_id, generation=-1, topics=[topic])
 
 
 def code(answer: object) -> int:
-    if isinstance(answer, pb.OffsetCommitResponse):
+    if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
         return int(answer.topics[0].partitions[0].error_code)
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     return int(answer.error_code)
 
 
@@ -56,8 +57,8 @@ def test_for_a_new_group_the_oldest_goes_in_which_nobody_is() -> None:
     ids = {name: shard.ask(join(name)) for name in ("a", "b", "c")}
     assert set(shard.shard.groups) == {"parked", "b", "c"}
     lost, kept = ids["a"], ids["b"]
-    assert isinstance(lost, pb.JoinGroupResponse)
-    assert isinstance(kept, pb.JoinGroupResponse)
+    assert isinstance(lost, coordinator_pb2.JoinGroupResponse)
+    assert isinstance(kept, coordinator_pb2.JoinGroupResponse)
     shard.advance(3_000)
     assert code(shard.answer(parked)) == error_code.NONE
     assert code(shard.ask(join("a", lost.member_id))) == error_code.UNKNOWN_MEMBER_ID
@@ -71,7 +72,7 @@ def test_groups_that_all_have_members_on_their_way_are_not_dropped_for_another()
     parked = [shard.send(join(name, instance_id="i")) for name in ("a", "b")]
     refused = shard.ask(join("c"))
     assert code(refused) == error_code.COORDINATOR_NOT_AVAILABLE
-    assert isinstance(refused, pb.JoinGroupResponse)
+    assert isinstance(refused, coordinator_pb2.JoinGroupResponse)
     assert "MUSTER_GROUP_MAX_NEW_GROUPS_PER_SHARD" in refused.error_message
     shard.advance(3_000)
     assert [code(shard.answer(call)) for call in parked] == [error_code.NONE] * 2
@@ -87,7 +88,7 @@ def test_groups_of_a_shard_and_of_a_process_are_limited(request_of: object) -> N
     refused = shard.ask(request_of("c"))
     assert code(refused) == error_code.COORDINATOR_NOT_AVAILABLE
     assert code(shard.ask(commit("a"))) == error_code.NONE, "those that are there go on"
-    if isinstance(refused, pb.JoinGroupResponse):
+    if isinstance(refused, coordinator_pb2.JoinGroupResponse):
         assert "MUSTER_GROUP_MAX_GROUPS_PER_SHARD" in refused.error_message
 
     shard = VirtualShard()
@@ -102,8 +103,8 @@ def test_groups_of_a_shard_and_of_a_process_are_limited(request_of: object) -> N
 def test_a_group_that_the_log_does_not_know_is_deleted_without_a_record() -> None:
     shard = VirtualShard()
     shard.ask(join("g"))
-    answer = shard.ask(pb.DeleteGroupsRequest(group_ids=["g"]))
-    assert isinstance(answer, pb.DeleteGroupsResponse)
+    answer = shard.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     assert [result.error_code for result in answer.results] == [error_code.NONE]
     assert (dict(shard.shard.groups), shard.kinds()) == ({}, [])
     shard.advance(20_000)
@@ -126,8 +127,8 @@ def test_a_member_that_leaves_streams_behind_for_days_leaves_nothing() -> None:
     joining = shard.send(join("g", instance_id="i"))
     shard.advance(3_000)
     joined = shard.answer(joining)
-    assert isinstance(joined, pb.JoinGroupResponse)
-    plan = pb.SyncGroupRequest(group_id="g", member_id=joined.member_id, generation=1)
+    assert isinstance(joined, coordinator_pb2.JoinGroupResponse)
+    plan = coordinator_pb2.SyncGroupRequest(group_id="g", member_id=joined.member_id, generation=1)
     shard.ask(plan)
     who = session_pb2.Attach(group_id="g", member_id=joined.member_id, group_instance_id="i", generation=1)
     off = session_pb2.Detach(group_id="g", member_id=joined.member_id)

@@ -7,8 +7,7 @@ from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.events import Attach
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
 REBALANCE_TIMEOUT = common_pb2.REBALANCE_CAUSE_KIND_REBALANCE_TIMEOUT
@@ -23,8 +22,8 @@ def timers(cluster: VirtualShard) -> int:
 
 def leaves(cluster: VirtualShard, *who: VirtualMember) -> int:
     """Sends that members leave; returns the call."""
-    members = [pb.LeaveGroupRequest.Member(member_id=each.member_id) for each in who]
-    return cluster.send(pb.LeaveGroupRequest(group_id="g", members=members))
+    members = [coordinator_pb2.LeaveGroupRequest.Member(member_id=each.member_id) for each in who]
+    return cluster.send(coordinator_pb2.LeaveGroupRequest(group_id="g", members=members))
 
 
 def on_stream(member: VirtualMember, stream_id: int) -> None:

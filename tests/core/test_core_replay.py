@@ -6,7 +6,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core.config import GroupConfig
 from muster_core.shard import Shard
 from muster_core.state.group import Group
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=100)
@@ -20,7 +20,7 @@ def subscribed(topic: str) -> bytes:
 def replayed(built: LogBuilder) -> Group:
     shard = Shard(0, CONFIG)
     for entry in built.entries:
-        shard.replay(entry.position, log.Record.FromString(entry.record))
+        shard.replay(entry.position, records_pb2.Record.FromString(entry.record))
     return shard.groups["g"]
 
 

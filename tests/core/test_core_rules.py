@@ -7,8 +7,7 @@ from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, set
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 
 def published(*partitions: int) -> bytes:
@@ -35,7 +34,7 @@ def alone(cluster: VirtualShard, name: str = "a", group: str = "g") -> VirtualMe
     return member
 
 
-def kept(answer: pb.SyncGroupResponse) -> dict[int, str]:
+def kept(answer: coordinator_pb2.SyncGroupResponse) -> dict[int, str]:
     return {entry.partition: entry.token for entry in answer.kept_tokens}
 
 
@@ -43,8 +42,8 @@ def test_calls_wait_for_the_record_in_flight_in_their_order() -> None:
     cluster = VirtualShard()
     first, second = settled(cluster, "a", "b")
     cluster.auto_ack = False
-    leave = pb.LeaveGroupRequest(
-        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=second.member_id)]
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
     )
     cluster.send(leave)
     commit = cluster.send(first.commit_request(7))
@@ -66,8 +65,8 @@ def test_a_session_that_ends_waits_for_the_record_in_flight() -> None:
     cluster.advance(5_000)
     first.heartbeat()
     cluster.auto_ack = False
-    leave = pb.LeaveGroupRequest(
-        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=first.member_id)]
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=first.member_id)]
     )
     cluster.send(leave)
     cluster.advance(5_000)
@@ -143,8 +142,8 @@ def test_a_deleted_group_stays_deleted_and_tokens_of_its_successor_are_higher() 
         tokens.append(member.sync({member.member_id: published(0)}).synced().token)
         assert member.commit(7) == 0
         member.leave()
-        deleted = cluster.ask(pb.DeleteGroupsRequest(group_ids=["g"]))
-        assert isinstance(deleted, pb.DeleteGroupsResponse)
+        deleted = cluster.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+        assert isinstance(deleted, coordinator_pb2.DeleteGroupsResponse)
         assert deleted.results[0].error_code == 0
         cluster = cluster.reloaded()
         assert cluster.shard.groups == {}
@@ -157,10 +156,10 @@ def test_offsets_that_were_removed_stay_removed() -> None:
     (member,) = settled(cluster, "a")
     assert member.commit(7) == 0
     member.leave()
-    request = pb.OffsetDeleteRequest(group_id="g")
+    request = coordinator_pb2.OffsetDeleteRequest(group_id="g")
     request.topics.add(topic="t", partitions=[0])
     answer = cluster.ask(request)
-    assert isinstance(answer, pb.OffsetDeleteResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetDeleteResponse)
     assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
     assert cluster.kinds()[-1] == "offset_tombstone"
     assert fetched(cluster) == -1
@@ -235,21 +234,21 @@ def test_every_answer_carries_the_epoch(suspended: bool) -> None:
     (member,) = settled(cluster, "a")
     cluster = cluster.reloaded()
     member.cluster = cluster
-    leaving = pb.LeaveGroupRequest.Member(member_id=member.member_id)
-    fetch = pb.OffsetFetchRequest()
+    leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=member.member_id)
+    fetch = coordinator_pb2.OffsetFetchRequest()
     fetch.groups.add(group_id="g").topics.add(topic="t", partitions=[0])
     calls: list[GroupRequest] = [
-        pb.HeartbeatRequest(group_id="g", member_id=member.member_id, generation=1),
-        pb.HeartbeatRequest(group_id="nobody's"),
-        pb.SyncGroupRequest(group_id="g", member_id=member.member_id, generation=1),
+        coordinator_pb2.HeartbeatRequest(group_id="g", member_id=member.member_id, generation=1),
+        coordinator_pb2.HeartbeatRequest(group_id="nobody's"),
+        coordinator_pb2.SyncGroupRequest(group_id="g", member_id=member.member_id, generation=1),
         member.commit_request(1),
         fetch,
-        pb.OffsetDeleteRequest(group_id="g"),
-        pb.DescribeGroupsRequest(group_ids=["g", "nobody's"]),
-        pb.GroupHistoryRequest(group_id="g"),
+        coordinator_pb2.OffsetDeleteRequest(group_id="g"),
+        coordinator_pb2.DescribeGroupsRequest(group_ids=["g", "nobody's"]),
+        coordinator_pb2.GroupHistoryRequest(group_id="g"),
         VirtualMember(cluster, "b").join_request(),
-        pb.LeaveGroupRequest(group_id="g", members=[leaving]),
-        pb.DeleteGroupsRequest(group_ids=["g", "nobody's"]),
+        coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaving]),
+        coordinator_pb2.DeleteGroupsRequest(group_ids=["g", "nobody's"]),
     ]
     if suspended:
         cluster.suspend()

@@ -12,7 +12,7 @@ from muster_core.log.record_run import RecordRun
 from muster_core.log.replay import ChainReader, Entry, LogDamaged
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
 
 def read_runs(entries: list[Entry], length: int, chain: ChainReader, shard: Shard) -> None:
@@ -32,7 +32,9 @@ def read_runs(entries: list[Entry], length: int, chain: ChainReader, shard: Shar
 
 def with_marker() -> LogBuilder:
     built = healthy()
-    built.add(log.Record(snapshot=log.Snapshot(upto=built.entries[4].position.to_proto(), groups=7)))
+    built.add(
+        records_pb2.Record(snapshot=records_pb2.Snapshot(upto=built.entries[4].position.to_proto(), groups=7))
+    )
     built.commit(-1, "")
     return built
 
@@ -62,7 +64,7 @@ def test_a_changed_entry_is_named_and_nothing_of_its_run_is_taken(
     built = healthy()
     entry = built.entries[index]
     if field == "record":
-        record = log.Record.FromString(entry.record)
+        record = records_pb2.Record.FromString(entry.record)
         record.written_at_ms += 1
         built.change(index, record=record.SerializeToString())
     elif field == "position":
@@ -143,7 +145,7 @@ def commits(times_ms: Sequence[int], *, whole: bool = True) -> LogBuilder:
             ("g", "b", 2 * turn + 1, [0, 1]),
             ("simple", "", 0, [turn]),
         ):
-            commit = log.OffsetCommitted(group_id=group_id, generation=1 if member_id else -1)
+            commit = records_pb2.OffsetCommitted(group_id=group_id, generation=1 if member_id else -1)
             if whole or member_id:
                 commit.member_id, commit.member_seq = member_id, seq
             commit.expire_at_ms = 77 if turn == 1 else 0
@@ -153,10 +155,14 @@ def commits(times_ms: Sequence[int], *, whole: bool = True) -> LogBuilder:
                     entry.partition = partition
                 if whole:
                     entry.metadata = ""
-            built.add(log.Record(written_at_ms=at_ms, offset_committed=commit).SerializeToString())
+            built.add(records_pb2.Record(written_at_ms=at_ms, offset_committed=commit).SerializeToString())
         if turn == 2:
             built.generation(2, "b")
-            built.add(log.Record(written_at_ms=at_ms, group_tombstone=log.GroupTombstone(group_id="simple")))
+            built.add(
+                records_pb2.Record(
+                    written_at_ms=at_ms, group_tombstone=records_pb2.GroupTombstone(group_id="simple")
+                )
+            )
             built.generation(3, "a", "b")
     return built
 
@@ -191,7 +197,7 @@ def test_a_run_tells_its_commits_and_the_records_between_them() -> None:
     built = commits([1_700_000_000_000 + turn for turn in range(4)])
     entries = built.entries[2:]
     run = RecordRun(entries[0].position, [entry.record for entry in entries])
-    decoded = [log.Record.FromString(entry.record) for entry in entries]
+    decoded = [records_pb2.Record.FromString(entry.record) for entry in entries]
     assert run.kinds == [record.WhichOneof("kind") for record in decoded]
     assert run.times_ms() == [record.written_at_ms for record in decoded]
     rows = [

@@ -20,8 +20,7 @@ from muster_core.log.snapshot import (
 )
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.log.v1 import snapshot_pb2
+from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2
 
 UPTO = Position(1, 9)
@@ -39,16 +38,18 @@ def test_a_golden_story_is_the_same_by_way_of_a_snapshot_at_every_cut(story: str
 def full_group() -> Shard:
     """A group with one of everything."""
     shard = Shard(3, GroupConfig())
-    records = [log.Record.FromString(entry.record) for entry in healthy().entries[:12]]
+    records = [records_pb2.Record.FromString(entry.record) for entry in healthy().entries[:12]]
     for offset, record in enumerate(records, 1):
         shard.replay(Position(1, offset), record)
-    commit = log.OffsetCommitted(group_id="g", generation=1, member_id="a", member_seq=9, expire_at_ms=77)
+    commit = records_pb2.OffsetCommitted(
+        group_id="g", generation=1, member_id="a", member_seq=9, expire_at_ms=77
+    )
     for partition in range(1_200):
         commit.offsets.add(topic="t", partition=partition, offset=partition, leader_epoch=4, metadata="m")
-    shard.replay(Position(2, 99), log.Record(written_at_ms=5, offset_committed=commit))
+    shard.replay(Position(2, 99), records_pb2.Record(written_at_ms=5, offset_committed=commit))
     cause = common_pb2.RebalanceCause(kind=common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT, member_id="c")
-    left = log.MemberLeft(group_id="g", generation=1, member_id="c", cause=cause)
-    shard.replay(Position(2, 100), log.Record(written_at_ms=6, member_left=left))
+    left = records_pb2.MemberLeft(group_id="g", generation=1, member_id="c", cause=cause)
+    shard.replay(Position(2, 100), records_pb2.Record(written_at_ms=6, member_left=left))
     return shard
 
 
@@ -68,13 +69,13 @@ def test_what_the_log_began_is_finished_after_a_snapshot_too() -> None:
 
 def test_a_deleted_group_begins_again_with_its_first_generation_and_higher_tokens() -> None:
     cluster = VirtualShard()
-    records = [log.Record.FromString(entry.record) for entry in healthy().entries[:-1]]
+    records = [records_pb2.Record.FromString(entry.record) for entry in healthy().entries[:-1]]
     shard = Shard(0, cluster.config)
     for offset, record in enumerate(records, 1):
         shard.replay(Position(1, offset), record)
     copy = through_snapshot(shard, Position(1, len(records)), cluster.config)
     assert copy.groups == {}
-    again = log.Record.FromString(healthy().entries[-1].record)
+    again = records_pb2.Record.FromString(healthy().entries[-1].record)
     copy.replay(Position(2, len(records) + 1), again)
     assert copy.groups["g"].generation == 1
     assert copy.groups["g"].history[0].position == Position(2, len(records) + 1)
@@ -99,9 +100,9 @@ def test_a_part_ends_where_it_is_large_enough() -> None:
 def test_no_part_is_too_large_for_metadata_however_long_the_metadata_of_commits_is() -> None:
     shard = Shard(3, GroupConfig())
     for number in range(500):
-        commit = log.OffsetCommitted(group_id="g", generation=-1)
+        commit = records_pb2.OffsetCommitted(group_id="g", generation=-1)
         commit.offsets.add(topic="t", partition=number, offset=number, metadata="é" * 32_768)
-        shard.replay(Position(1, number + 1), log.Record(written_at_ms=5, offset_committed=commit))
+        shard.replay(Position(1, number + 1), records_pb2.Record(written_at_ms=5, offset_committed=commit))
     found = list(parts(shard.groups.values(), Covered(3, UPTO, bytes(32))))
     assert len(found) > 2
     assert max(map(len, found)) < 16 << 20

@@ -8,8 +8,7 @@ from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload
 from muster_core.state.member import Member
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 JOINED = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
 
@@ -74,7 +73,9 @@ def test_events_of_a_group_wait_while_its_record_is_in_flight() -> None:
     first, second = settled(cluster, "a", "b")
     cluster.auto_ack = False
     leaving = cluster.send(
-        pb.LeaveGroupRequest(group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=second.member_id)])
+        coordinator_pb2.LeaveGroupRequest(
+            group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=second.member_id)]
+        )
     )
     committing = cluster.send(first.commit_request(7))
     assert cluster.is_parked(leaving)
@@ -109,7 +110,7 @@ def test_a_slow_log_is_answered_retriably_and_the_record_still_counts() -> None:
     assert cluster.is_parked(call)
     cluster.advance(1)
     response = cluster.answer(call)
-    assert isinstance(response, pb.OffsetCommitResponse)
+    assert isinstance(response, coordinator_pb2.OffsetCommitResponse)
     assert response.topics[0].partitions[0].error_code == 15
     retry = cluster.send(member.commit_request(5, seq=1))
     assert len(cluster.waiting) == 1, "the retry must not be written a second time"
@@ -122,8 +123,8 @@ def test_calls_in_line_do_not_wait_for_ever_for_a_slow_log() -> None:
     cluster = VirtualShard()
     first, second = settled(cluster, "a", "b")
     cluster.auto_ack = False
-    leave = pb.LeaveGroupRequest(
-        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=first.member_id)]
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=first.member_id)]
     )
     calls = [cluster.send(leave)]
     cluster.advance(1_000)
@@ -139,15 +140,15 @@ def test_a_deletion_of_groups_in_line_does_not_wait_for_ever_and_what_was_refuse
     cluster = VirtualShard()
     (member,) = settled(cluster, "a")
     cluster.auto_ack = False
-    leave = pb.LeaveGroupRequest(
-        group_id="g", members=[pb.LeaveGroupRequest.Member(member_id=member.member_id)]
+    leave = coordinator_pb2.LeaveGroupRequest(
+        group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=member.member_id)]
     )
     left = cluster.send(leave)
-    deletion = cluster.send(pb.DeleteGroupsRequest(group_ids=["g", "other"]))
+    deletion = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g", "other"]))
     cluster.advance(5_000)
     assert not cluster.is_parked(left)
     refused = cluster.answer(deletion)
-    assert isinstance(refused, pb.DeleteGroupsResponse)
+    assert isinstance(refused, coordinator_pb2.DeleteGroupsResponse)
     assert {result.error_code for result in refused.results} == {error_code.COORDINATOR_NOT_AVAILABLE}
     cluster.auto_ack = True
     while cluster.waiting:
@@ -174,7 +175,7 @@ def test_a_retried_first_join_meets_its_own_id() -> None:
     cluster = VirtualShard()
     request = VirtualMember(cluster, "a").join_request(request_id="r-1")
     first = cluster.ask(request)
-    assert isinstance(first, pb.JoinGroupResponse)
+    assert isinstance(first, coordinator_pb2.JoinGroupResponse)
     assert first.error_code == 79
     assert cluster.ask(request) == first
     assert list(cluster.shard.groups["g"].pending_members) == [first.member_id]
@@ -198,11 +199,11 @@ def test_a_leaders_retried_join_does_not_start_another_rebalance() -> None:
     member.joined()
     member.sync({member.member_id: b"x"}).synced()
     answer = cluster.ask(member.join_request(member_seq=1))
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     assert (answer.error_code, answer.generation, answer.skip_assignment) == (0, 1, True)
     assert member.join(member_seq=2).joined().generation == 2
     stale = cluster.ask(member.join_request(member_seq=1))
-    assert isinstance(stale, pb.JoinGroupResponse)
+    assert isinstance(stale, coordinator_pb2.JoinGroupResponse)
     assert stale.error_code == 42
 
 
@@ -307,7 +308,7 @@ def test_suspension_ends_parked_calls_and_resumption_gives_full_sessions() -> No
     cluster.suspend()
     assert first.joined().error_code == 15
     refused = cluster.ask(first.join_request())
-    assert isinstance(refused, pb.JoinGroupResponse)
+    assert isinstance(refused, coordinator_pb2.JoinGroupResponse)
     assert refused.error_code == 15
     cluster.advance(60_000)
     cluster.resume()
@@ -406,8 +407,8 @@ def test_history_names_cause_and_moves() -> None:
     member.joined()
     member.sync({member.member_id: published(0, 1)}).synced()
     cluster = cluster.reloaded()
-    response = cluster.ask(pb.GroupHistoryRequest(group_id="g"))
-    assert isinstance(response, pb.GroupHistoryResponse)
+    response = cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g"))
+    assert isinstance(response, coordinator_pb2.GroupHistoryResponse)
     (entry,) = response.generations
     assert entry.generation == 1
     assert entry.cause.kind == JOINED
@@ -424,8 +425,8 @@ def test_history_says_where_it_does_not_know_what_moved(assignment: bytes, unkno
     cluster.advance(3_000)
     member.joined()
     member.sync({member.member_id: assignment}).synced()
-    history = cluster.ask(pb.GroupHistoryRequest(group_id="g"))
-    assert isinstance(history, pb.GroupHistoryResponse)
+    history = cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g"))
+    assert isinstance(history, coordinator_pb2.GroupHistoryResponse)
     assert [generation.moves_unknown for generation in history.generations] == [unknown]
 
 
@@ -455,8 +456,8 @@ def test_a_topic_that_changes_while_the_last_member_leaves_starts_nothing() -> N
     member.joined()
     member.sync({}).synced()
     cluster.auto_ack = False
-    leaver = pb.LeaveGroupRequest.Member(member_id=member.member_id)
-    cluster.send(pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+    leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id=member.member_id)
+    cluster.send(coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaver]))
     cluster.feed(TopicsChanged(frozenset({"t"})))
     cluster.auto_ack = True
     cluster.acknowledge()
@@ -481,7 +482,7 @@ def test_refused_calls_write_nothing_and_make_no_group() -> None:
     }
     for name, (request, code) in refusals.items():
         answer = cluster.ask(request)
-        assert isinstance(answer, pb.JoinGroupResponse)
+        assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
         assert answer.error_code == code, name
     assert cluster.kinds() == []
     assert cluster.shard.groups == {}
@@ -492,12 +493,12 @@ def test_pending_ids_are_bounded() -> None:
     codes = []
     for _ in range(5):
         answer = cluster.ask(VirtualMember(cluster, "a").join_request())
-        assert isinstance(answer, pb.JoinGroupResponse)
+        assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
         codes.append(answer.error_code)
     assert codes == [79, 79, 79, 15, 15]
     cluster.advance(10_000)
     answer = cluster.ask(VirtualMember(cluster, "a").join_request())
-    assert isinstance(answer, pb.JoinGroupResponse)
+    assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
     assert answer.error_code == 79, "ids that were not used are forgotten"
 
 

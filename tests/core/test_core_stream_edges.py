@@ -5,8 +5,7 @@ from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
 from muster_core.waiting.timing_wheel import TimingWheel
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
 NOT_KNOWN_YET = common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
@@ -49,8 +48,8 @@ def remaining_ms(cluster: VirtualShard) -> int:
 
 def leaves(cluster: VirtualShard, member: VirtualMember) -> int:
     """Sends that the member leaves; returns the call."""
-    leaver = pb.LeaveGroupRequest.Member(member_id=member.member_id)
-    return cluster.send(pb.LeaveGroupRequest(group_id="g", members=[leaver]))
+    leaver = coordinator_pb2.LeaveGroupRequest.Member(member_id=member.member_id)
+    return cluster.send(coordinator_pb2.LeaveGroupRequest(group_id="g", members=[leaver]))
 
 
 def test_an_answer_to_attach_names_member_group_and_epoch() -> None:

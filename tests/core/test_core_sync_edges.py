@@ -7,8 +7,7 @@ import pytest
 from conformance import acts
 from conformance.acts import SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
 def owning(*partitions: int, keeps: bool = True, topic: str = "t") -> bytes:
@@ -25,14 +24,14 @@ def given(*partitions: int, topic: str = "t") -> bytes:
     return common_pb2.Assignment(version=1, partitions=[entry]).SerializeToString()
 
 
-def kept(answer: pb.SyncGroupResponse) -> dict[tuple[str, int], str]:
+def kept(answer: coordinator_pb2.SyncGroupResponse) -> dict[tuple[str, int], str]:
     return {(entry.topic, entry.partition): entry.token for entry in answer.kept_tokens}
 
 
-def heartbeat(who: VirtualMember, **changes: Any) -> pb.HeartbeatResponse:
+def heartbeat(who: VirtualMember, **changes: Any) -> coordinator_pb2.HeartbeatResponse:
     fields = {"group_id": "g", "member_id": who.member_id, "generation": who.generation, **changes}
-    answer = who.cluster.ask(pb.HeartbeatRequest(**fields))
-    assert isinstance(answer, pb.HeartbeatResponse)
+    answer = who.cluster.ask(coordinator_pb2.HeartbeatRequest(**fields))
+    assert isinstance(answer, coordinator_pb2.HeartbeatResponse)
     return answer
 
 
@@ -124,10 +123,10 @@ def test_the_record_of_an_assignment_names_leader_and_generation() -> None:
 def test_a_heartbeat_tells_why_the_group_rebalances() -> None:
     cluster = acts.shard()
     first, second = acts.stable(cluster, "a", "b")
-    assert heartbeat(first) == pb.HeartbeatResponse(shard_epoch=1)
+    assert heartbeat(first) == coordinator_pb2.HeartbeatResponse(shard_epoch=1)
     second.leave("moved")
     answer = heartbeat(first)
-    assert answer == pb.HeartbeatResponse(
+    assert answer == coordinator_pb2.HeartbeatResponse(
         error_code=common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS,
         error_message="the group rebalances; join again",
         cause=cluster.describe().cause,

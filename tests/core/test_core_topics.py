@@ -11,7 +11,7 @@ from muster_core.events import TopicsChanged
 from muster_core.features import ALL_FEATURES, NO_FEATURES
 from muster_core.position import Position
 from muster_core.state.quarantine import Quarantine
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 UNKNOWN_TOPIC = error_code.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -32,7 +32,7 @@ def hear(
 
 
 def codes(answer: object) -> list[int]:
-    assert isinstance(answer, pb.OffsetCommitResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     return [entry.error_code for topic in answer.topics for entry in topic.partitions]
 
 

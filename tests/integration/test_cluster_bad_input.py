@@ -8,8 +8,7 @@ import grpc
 import pytest
 from kit.server_cluster import find, running
 from kit.waiting import until_equal
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.verifier import verify
 
@@ -26,29 +25,29 @@ async def cluster(tmp_path: Path) -> AsyncIterator[DevCluster]:
         yield cluster
 
 
-def join(**changes: Any) -> pb.JoinGroupRequest:
+def join(**changes: Any) -> coordinator_pb2.JoinGroupRequest:
     fields: dict[str, Any] = {
         "group_id": GROUP,
         "session_timeout_ms": 10_000,
         "protocol_type": "consumer",
-        "protocols": [pb.GroupProtocol(name="range", metadata=b"m")],
+        "protocols": [coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
         **changes,
     }
-    return pb.JoinGroupRequest(**fields)
+    return coordinator_pb2.JoinGroupRequest(**fields)
 
 
 def code_of(answer: Any) -> str:
-    if isinstance(answer, pb.OffsetCommitResponse):
+    if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
         code = answer.topics[0].partitions[0].error_code
-    elif isinstance(answer, pb.LeaveGroupResponse) and not answer.error_code:
+    elif isinstance(answer, coordinator_pb2.LeaveGroupResponse) and not answer.error_code:
         code = answer.members[0].error_code
     else:
         code = answer.error_code
     return common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
 
 
-COMMIT = pb.OffsetCommitRequest.Topic(
-    name="t", partitions=[pb.OffsetCommitRequest.Partition(partition=0, offset=1)]
+COMMIT = coordinator_pb2.OffsetCommitRequest.Topic(
+    name="t", partitions=[coordinator_pb2.OffsetCommitRequest.Partition(partition=0, offset=1)]
 )
 
 OUTCOMES: list[tuple[str, str, Any]] = [
@@ -57,17 +56,27 @@ OUTCOMES: list[tuple[str, str, Any]] = [
     ("INVALID_SESSION_TIMEOUT", "JoinGroup", join(session_timeout_ms=2_000_000_000)),
     ("UNKNOWN_MEMBER_ID", "JoinGroup", join(member_id="stranger")),
     ("INCONSISTENT_GROUP_PROTOCOL", "JoinGroup", join(protocols=[])),
-    ("UNKNOWN_MEMBER_ID", "SyncGroup", pb.SyncGroupRequest(group_id=GROUP, generation=1, member_id="x")),
-    ("UNKNOWN_MEMBER_ID", "Heartbeat", pb.HeartbeatRequest(group_id=GROUP, generation=1, member_id="x")),
+    (
+        "UNKNOWN_MEMBER_ID",
+        "SyncGroup",
+        coordinator_pb2.SyncGroupRequest(group_id=GROUP, generation=1, member_id="x"),
+    ),
+    (
+        "UNKNOWN_MEMBER_ID",
+        "Heartbeat",
+        coordinator_pb2.HeartbeatRequest(group_id=GROUP, generation=1, member_id="x"),
+    ),
     (
         "UNKNOWN_MEMBER_ID",
         "LeaveGroup",
-        pb.LeaveGroupRequest(group_id=GROUP, members=[pb.LeaveGroupRequest.Member(member_id="x")]),
+        coordinator_pb2.LeaveGroupRequest(
+            group_id=GROUP, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="x")]
+        ),
     ),
     (
         "ILLEGAL_GENERATION",
         "OffsetCommit",
-        pb.OffsetCommitRequest(group_id=GROUP, generation=9, member_id="x", topics=[COMMIT]),
+        coordinator_pb2.OffsetCommitRequest(group_id=GROUP, generation=9, member_id="x", topics=[COMMIT]),
     ),
 ]
 
@@ -75,9 +84,12 @@ REFUSED: list[tuple[str, Any]] = [
     ("JoinGroup", join(group_id="g" * 256)),
     ("JoinGroup", join(group_id="a\x00b")),
     ("JoinGroup", join(rebalance_timeout_ms=-5)),
-    ("JoinGroup", join(protocols=[pb.GroupProtocol(name="range", metadata=bytes((512 << 10) + 1))])),
+    (
+        "JoinGroup",
+        join(protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=bytes((512 << 10) + 1))]),
+    ),
     ("JoinGroup", join(request_id="r" * 65)),
-    ("LeaveGroup", pb.LeaveGroupRequest(group_id=GROUP)),
+    ("LeaveGroup", coordinator_pb2.LeaveGroupRequest(group_id=GROUP)),
 ]
 
 
@@ -102,8 +114,10 @@ async def test_bad_input(cluster: DevCluster) -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
         )
-        described = await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[GROUP]), timeout=SECONDS)
-        assert described.groups[0].state == pb.GROUP_STATE_DEAD
+        described = await stub.DescribeGroups(
+            coordinator_pb2.DescribeGroupsRequest(group_ids=[GROUP]), timeout=SECONDS
+        )
+        assert described.groups[0].state == coordinator_pb2.GROUP_STATE_DEAD
     assert all(process.process.running for process in cluster.roles)
     report = verify(cluster.redis_url)
     assert report.clean
@@ -119,16 +133,18 @@ async def test_a_member_with_a_wrong_generation_or_a_foreign_leader(cluster: Dev
         joined = await stub.JoinGroup(join(member_id=member_id), timeout=SECONDS)
         assert (joined.generation, joined.leader) == (1, member_id)
         for generation in (0, 2, -1):
-            sync = pb.SyncGroupRequest(group_id=GROUP, generation=generation, member_id=member_id)
+            sync = coordinator_pb2.SyncGroupRequest(
+                group_id=GROUP, generation=generation, member_id=member_id
+            )
             assert code_of(await stub.SyncGroup(sync, timeout=SECONDS)) == "ILLEGAL_GENERATION"
-        mixed = pb.SyncGroupRequest(
+        mixed = coordinator_pb2.SyncGroupRequest(
             group_id=GROUP, generation=1, member_id=member_id, protocol_type="connect", protocol_name="range"
         )
         assert code_of(await stub.SyncGroup(mixed, timeout=SECONDS)) == "INCONSISTENT_GROUP_PROTOCOL"
         other = join(protocol_type="connect")
         assert code_of(await stub.JoinGroup(other, timeout=SECONDS)) == "INCONSISTENT_GROUP_PROTOCOL"
         # Assignments for strangers are ignored, those for members count.
-        sync = pb.SyncGroupRequest(group_id=GROUP, generation=1, member_id=member_id)
+        sync = coordinator_pb2.SyncGroupRequest(group_id=GROUP, generation=1, member_id=member_id)
         sync.assignments.add(member_id="stranger", assignment=b"x")
         sync.assignments.add(member_id=member_id, assignment=b"mine")
         assert (await stub.SyncGroup(sync, timeout=SECONDS)).assignment == b"mine"

@@ -9,8 +9,7 @@ import pytest
 from kit.server_cluster import find, running
 from kit.story import STORIES, Step, deal, read
 from kit.waiting import until, until_equal
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 pytestmark = [pytest.mark.cluster, pytest.mark.quick]
 
@@ -36,7 +35,7 @@ class Teller:
         self.ids: dict[str, str] = {}
         self.generation = -1
         self.leader = ""
-        self.joining: dict[str, asyncio.Task[pb.JoinGroupResponse]] = {}
+        self.joining: dict[str, asyncio.Task[coordinator_pb2.JoinGroupResponse]] = {}
 
     def name(self, member_id: str) -> str:
         return next((name for name, known in self.ids.items() if known == member_id), member_id)
@@ -52,12 +51,12 @@ class Teller:
 
     async def do_join(self, *names: str) -> list[str]:
         for name in names:
-            request = pb.JoinGroupRequest(
+            request = coordinator_pb2.JoinGroupRequest(
                 group_id=self.group,
                 session_timeout_ms=30_000,
                 rebalance_timeout_ms=30_000,
                 protocol_type="consumer",
-                protocols=[pb.GroupProtocol(name="range", metadata=b"m")],
+                protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=b"m")],
                 client_id=name,
                 member_id=self.ids.get(name, ""),
             )
@@ -69,7 +68,7 @@ class Teller:
             await self._until_heard(name)
         return [f"{name} waits" for name in names if not self.joining[name].done()]
 
-    async def _join(self, request: pb.JoinGroupRequest) -> pb.JoinGroupResponse:
+    async def _join(self, request: coordinator_pb2.JoinGroupRequest) -> coordinator_pb2.JoinGroupResponse:
         return await self.stub.JoinGroup(request, timeout=TIMEOUT_SECONDS)
 
     async def _until_heard(self, name: str) -> None:
@@ -104,7 +103,7 @@ class Teller:
         parts = {name: " ".join(map(str, given)) for name, given in deal(list(names)).items()}
         calls = {}
         for name in names:
-            request = pb.SyncGroupRequest(
+            request = coordinator_pb2.SyncGroupRequest(
                 group_id=self.group, generation=self.generation, member_id=self.ids[name]
             )
             if name == self.leader:
@@ -118,13 +117,13 @@ class Teller:
             lines.append(f"{name}: {answer.assignment.decode()}")
         return lines
 
-    async def _sync(self, request: pb.SyncGroupRequest) -> pb.SyncGroupResponse:
+    async def _sync(self, request: coordinator_pb2.SyncGroupRequest) -> coordinator_pb2.SyncGroupResponse:
         return await self.stub.SyncGroup(request, timeout=TIMEOUT_SECONDS)
 
     async def do_heartbeat(self, *names: str) -> list[str]:
         lines = []
         for name in names:
-            request = pb.HeartbeatRequest(
+            request = coordinator_pb2.HeartbeatRequest(
                 group_id=self.group, generation=self.generation, member_id=self.ids[name]
             )
             answer = await self.stub.Heartbeat(request, timeout=TIMEOUT_SECONDS)
@@ -132,7 +131,7 @@ class Teller:
         return lines
 
     async def do_leave(self, *names: str) -> list[str]:
-        request = pb.LeaveGroupRequest(group_id=self.group)
+        request = coordinator_pb2.LeaveGroupRequest(group_id=self.group)
         for name in names:
             request.members.add(member_id=self.ids[name])
         answer = await self.stub.LeaveGroup(request, timeout=TIMEOUT_SECONDS)
@@ -142,12 +141,14 @@ class Teller:
 
     async def do_group(self) -> list[str]:
         group = await self._describe()
-        words = pb.GroupState.Name(group.state).removeprefix("GROUP_STATE_").split("_")
+        words = coordinator_pb2.GroupState.Name(group.state).removeprefix("GROUP_STATE_").split("_")
         members = " ".join(sorted(self.name(member.member_id) for member in group.members))
         return [f"{''.join(map(str.capitalize, words))}, generation {group.generation}: {members}".strip()]
 
     async def do_history(self) -> list[str]:
-        answer = await self.stub.GroupHistory(pb.GroupHistoryRequest(group_id=self.group), timeout=5)
+        answer = await self.stub.GroupHistory(
+            coordinator_pb2.GroupHistoryRequest(group_id=self.group), timeout=5
+        )
         return [
             f"generation {one.generation}: "
             f"{common_pb2.RebalanceCauseKind.Name(one.cause.kind).removeprefix('REBALANCE_CAUSE_KIND_')}, "
@@ -155,9 +156,9 @@ class Teller:
             for one in answer.generations
         ]
 
-    async def _describe(self) -> pb.DescribeGroupsResponse.Group:
+    async def _describe(self) -> coordinator_pb2.DescribeGroupsResponse.Group:
         answer = await self.stub.DescribeGroups(
-            pb.DescribeGroupsRequest(group_ids=[self.group]), timeout=TIMEOUT_SECONDS
+            coordinator_pb2.DescribeGroupsRequest(group_ids=[self.group]), timeout=TIMEOUT_SECONDS
         )
         return answer.groups[0]
 

@@ -25,7 +25,7 @@ from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_metadata.nodes.keys import log_keys
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.verifier import verify
 
@@ -115,7 +115,7 @@ def _parts(built: LogBuilder, change: Change) -> list[bytes]:
     state = Shard(built.shard, GroupConfig())
     upto = built.entries[_UPTO]
     for entry in built.entries[: _UPTO + 1]:
-        state.replay(entry.position, log.Record.FromString(entry.record))
+        state.replay(entry.position, records_pb2.Record.FromString(entry.record))
     change(state)
     return list(parts(state.groups.values(), Covered(built.shard, upto.position, upto.hash), part_bytes=100))
 
@@ -140,14 +140,14 @@ def _marked(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
     def make(built: LogBuilder) -> None:
         stored = _parts(built, change)
         upto = built.entries[_UPTO]
-        marker = log.Snapshot(
+        marker = records_pb2.Snapshot(
             upto=upto.position.to_proto(),
             hash=upto.hash,
             parts=len(stored),
             digest=digest_of(part_hash(part) for part in stored),
             groups=1,
         )
-        built.add(log.Record(snapshot=marker))
+        built.add(records_pb2.Record(snapshot=marker))
 
     return make
 
@@ -251,13 +251,13 @@ def cases() -> list[Case]:
 
 
 def _progress_of_another_group(built: LogBuilder) -> None:
-    message = log.OffsetCommitted(group_id="x", generation=-1)
+    message = records_pb2.OffsetCommitted(group_id="x", generation=-1)
     message.offsets.add(topic="t", partition=0, offset=5)
-    built.add(log.Record(offset_committed=message))
+    built.add(records_pb2.Record(offset_committed=message))
 
 
 def _older_epoch(built: LogBuilder) -> None:
-    record = log.Record(offset_committed=log.OffsetCommitted(group_id="x", generation=-1))
+    record = records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id="x", generation=-1))
     built.add(record, epoch=1)
 
 
@@ -312,7 +312,7 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     for evidence in report.evidence:
         verdicts.verify[on_nodes[int(evidence.log.split()[1])].name].add(evidence.violation.invariant)
     export = folder / "export"
-    mark(export, log.Genesis(cluster_id=CLUSTER, shard_count=len(in_export)))
+    mark(export, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=len(in_export)))
     for shard, case in enumerate(in_export):
         built = healthy(empty(shard, len(in_export)))
         case.make(built)

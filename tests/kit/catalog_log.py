@@ -7,7 +7,7 @@ from kit.metadata_instances import Instance, MetadataCluster
 from muster_core.log.topics import Topics
 from muster_core.position import Position
 from muster_metadata.nodes.entries import Entry
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 LOG = "muster:{catalog}:log"
@@ -15,27 +15,30 @@ SNAPSHOTS = "muster:{catalog}:snapshots"
 OFTEN = "often"
 
 
-def creation(name: str, partitions: int = 3, change_id: bytes = b"") -> pb.ChangeTopicRequest:
+def creation(name: str, partitions: int = 3, change_id: bytes = b"") -> metadata_pb2.ChangeTopicRequest:
     """Creates a topic."""
     topic = discovery_pb2.Topic(name=name, partitions=partitions)
-    return pb.ChangeTopicRequest(create=topic, change_id=change_id)
+    return metadata_pb2.ChangeTopicRequest(create=topic, change_id=change_id)
 
 
-def removal(name: str, change_id: bytes = b"") -> pb.ChangeTopicRequest:
+def removal(name: str, change_id: bytes = b"") -> metadata_pb2.ChangeTopicRequest:
     """Removes a topic."""
-    return pb.ChangeTopicRequest(delete=name, change_id=change_id)
+    return metadata_pb2.ChangeTopicRequest(delete=name, change_id=change_id)
 
 
-def growth(counts: Iterable[int]) -> list[pb.ChangeTopicRequest]:
+def growth(counts: Iterable[int]) -> list[metadata_pb2.ChangeTopicRequest]:
     """Changes of one topic, which exists, to these numbers of partitions."""
     return [
-        pb.ChangeTopicRequest(alter=discovery_pb2.Topic(name=OFTEN, partitions=count)) for count in counts
+        metadata_pb2.ChangeTopicRequest(alter=discovery_pb2.Topic(name=OFTEN, partitions=count))
+        for count in counts
     ]
 
 
-async def change(instance: Instance, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
+async def change(
+    instance: Instance, request: metadata_pb2.ChangeTopicRequest
+) -> metadata_pb2.ChangeTopicResponse:
     """Carries out a change, which must succeed."""
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
+    response: metadata_pb2.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
     assert response.error_code == common_pb2.ERROR_CODE_NONE, response
     return response
 

@@ -6,18 +6,23 @@ from muster_core.audit.log_audit import LogAudit
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.log.page import Page
 from muster_core.position import GENESIS, Position
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
-_CLUSTER = log.Genesis(cluster_id="c", shard_count=1, shard=0)
+_CLUSTER = records_pb2.Genesis(cluster_id="c", shard_count=1, shard=0)
 
 
 def broken_promises(cluster: VirtualShard) -> list[Violation]:
     """Every promise that the log of a shard breaks."""
     audit = LogAudit(0, cluster=_CLUSTER, limits=cluster.config)
-    places, datas, nonces, hashes = [GENESIS], [log.Record(genesis=_CLUSTER).SerializeToString()], [], []
+    places, datas, nonces, hashes = (
+        [GENESIS],
+        [records_pb2.Record(genesis=_CLUSTER).SerializeToString()],
+        [],
+        [],
+    )
     for position, record in cluster.log:
         if record.HasField("claim"):  # the shard does not know what stands before it
-            record = log.Record(claim=log.Claim(previous=places[-1].to_proto()))
+            record = records_pb2.Record(claim=records_pb2.Claim(previous=places[-1].to_proto()))
         places.append(position)
         datas.append(record.SerializeToString())
     before = BEFORE_GENESIS

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from kit.virtual_shard import VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, GroupRequest, StreamBroken, TopicsChanged, Unload
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 CONFIG = GroupConfig(
     min_session_timeout_ms=50,
@@ -101,7 +100,7 @@ class Life:
         method: Callable[..., None] = getattr(self, action.name)
         method(*action.arguments)
         for answer in self.cluster.answers.values():
-            if isinstance(answer, pb.JoinGroupResponse) and answer.member_id:
+            if isinstance(answer, coordinator_pb2.JoinGroupResponse) and answer.member_id:
                 self.member_ids = [*dict.fromkeys([*self.member_ids, answer.member_id])][-8:]
         self.cluster.answers.clear()
 
@@ -117,14 +116,16 @@ class Life:
         rest: tuple[Any, ...],
     ) -> None:
         seq, request_id, protocol_type = rest
-        request = pb.JoinGroupRequest(
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=GROUP,
             member_id=self._member_id(who),
             group_instance_id=instance,
             session_timeout_ms=times[0],
             rebalance_timeout_ms=times[1],
             protocol_type=protocol_type,
-            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in protocols.split()],
+            protocols=[
+                coordinator_pb2.GroupProtocol(name=name, metadata=metadata) for name in protocols.split()
+            ],
             member_seq=seq,
             request_id=request_id,
         )
@@ -132,31 +133,36 @@ class Life:
 
     def sync(self, who: int, generation: int, instance: str, assignment: bytes | None) -> None:
         given = [] if assignment is None else self.member_ids
-        request = pb.SyncGroupRequest(
+        request = coordinator_pb2.SyncGroupRequest(
             group_id=GROUP,
             member_id=self._member_id(who),
             group_instance_id=instance,
             generation=self._generation + generation,
             assignments=[
-                pb.SyncGroupRequest.Assignment(member_id=one, assignment=assignment or b"") for one in given
+                coordinator_pb2.SyncGroupRequest.Assignment(member_id=one, assignment=assignment or b"")
+                for one in given
             ],
         )
         self._call(request)
 
     def heartbeat(self, who: int) -> None:
         self._call(
-            pb.HeartbeatRequest(group_id=GROUP, member_id=self._member_id(who), generation=self._generation)
+            coordinator_pb2.HeartbeatRequest(
+                group_id=GROUP, member_id=self._member_id(who), generation=self._generation
+            )
         )
 
     def leave(self, *leavers: tuple[int, str]) -> None:
         members = [
-            pb.LeaveGroupRequest.Member(member_id=self._member_id(who), group_instance_id=instance)
+            coordinator_pb2.LeaveGroupRequest.Member(
+                member_id=self._member_id(who), group_instance_id=instance
+            )
             for who, instance in leavers
         ]
-        self._call(pb.LeaveGroupRequest(group_id=GROUP, members=members))
+        self._call(coordinator_pb2.LeaveGroupRequest(group_id=GROUP, members=members))
 
     def commit(self, who: int, seq: int, topic: str) -> None:
-        request = pb.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id=GROUP,
             member_id=self._member_id(who),
             generation=self._generation if who >= 0 else -1,
@@ -166,11 +172,11 @@ class Life:
         self._call(request)
 
     def delete_group(self) -> None:
-        self._call(pb.DeleteGroupsRequest(group_ids=[GROUP]))
+        self._call(coordinator_pb2.DeleteGroupsRequest(group_ids=[GROUP]))
 
     def delete_offsets(self, topic: str) -> None:
         topics = [common_pb2.TopicPartitions(topic=topic, partitions=[0, 1])]
-        self._call(pb.OffsetDeleteRequest(group_id=GROUP, topics=topics))
+        self._call(coordinator_pb2.OffsetDeleteRequest(group_id=GROUP, topics=topics))
 
     def cancel(self, which: int) -> None:
         if self.calls and self.cluster.is_parked(call := self.calls[which % len(self.calls)]):

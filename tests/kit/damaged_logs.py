@@ -7,7 +7,7 @@ from itertools import pairwise
 from kit.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 Make = Callable[[LogBuilder], None]
@@ -37,8 +37,8 @@ def fits_a_stream(built: LogBuilder) -> bool:
     return all(before < after for before, after in pairwise(places))
 
 
-def _outside() -> log.Record:
-    return log.Record(offset_committed=log.OffsetCommitted(group_id="x", generation=-1))
+def _outside() -> records_pb2.Record:
+    return records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id="x", generation=-1))
 
 
 def _rechain(built: LogBuilder, first: int) -> None:
@@ -98,7 +98,7 @@ def _a_handoff_by_a_stranger(built: LogBuilder) -> None:
 
 
 def _an_edited_byte(built: LogBuilder) -> None:
-    record = log.Record.FromString(built.entries[5].record)
+    record = records_pb2.Record.FromString(built.entries[5].record)
     record.offset_committed.offsets[0].offset = 99
     built.change(5, record=record.SerializeToString())
 
@@ -130,8 +130,8 @@ def _a_trim_beyond_the_snapshot(built: LogBuilder) -> None:
 
 
 def _a_snapshot_of_what_comes_later(built: LogBuilder) -> None:
-    marker = log.Snapshot(upto=built.end.after(5).to_proto())
-    built.add(log.Record(snapshot=marker))
+    marker = records_pb2.Snapshot(upto=built.end.after(5).to_proto())
+    built.add(records_pb2.Record(snapshot=marker))
 
 
 def _bytes_that_are_no_record(built: LogBuilder) -> None:
@@ -139,7 +139,7 @@ def _bytes_that_are_no_record(built: LogBuilder) -> None:
 
 
 def _a_critical_record_of_an_unknown_kind(built: LogBuilder) -> None:
-    built.add(log.Record(critical=True))
+    built.add(records_pb2.Record(critical=True))
 
 
 def _a_skipped_generation(built: LogBuilder) -> None:
@@ -217,8 +217,8 @@ def _too_much_metadata(built: LogBuilder) -> None:
 
 
 def _a_departure_from_a_group_that_never_was(built: LogBuilder) -> None:
-    left = log.MemberLeft(group_id="never", generation=1, member_id="a")
-    built.add(log.Record(member_left=left))
+    left = records_pb2.MemberLeft(group_id="never", generation=1, member_id="a")
+    built.add(records_pb2.Record(member_left=left))
 
 
 def _an_assignment_of_a_removed_group(built: LogBuilder) -> None:
@@ -290,7 +290,7 @@ def _offsets_that_expire_under_a_member(built: LogBuilder) -> None:
 
 
 def _an_edited_record_with_a_new_chain(built: LogBuilder) -> None:
-    record = log.Record.FromString(built.entries[4].record)
+    record = records_pb2.Record.FromString(built.entries[4].record)
     record.assignment_committed.members.add(member_id="stranger")
     built.change(4, record=record.SerializeToString())
     _rechain(built, 4)

@@ -9,7 +9,7 @@ from muster_core.position import NOWHERE, Position
 from muster_core.protocol import causes
 from muster_core.state.member import Member
 from muster_core.state.terms import Terms
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 
@@ -34,7 +34,7 @@ class LogBuilder:
 
     def add(
         self,
-        record: log.Record | bytes,
+        record: records_pb2.Record | bytes,
         *,
         epoch: int | None = None,
         skip: int = 0,
@@ -43,7 +43,7 @@ class LogBuilder:
     ) -> None:
         position = Position(self.epoch if epoch is None else epoch, self.end.offset + 1 + skip)
         self.now_ms += 100
-        if isinstance(record, log.Record):
+        if isinstance(record, records_pb2.Record):
             record.written_at_ms = self.now_ms
         data = record if isinstance(record, bytes) else record.SerializeToString()
         word = (nonce or position.offset + 1000).to_bytes(nonce_bytes, "big")
@@ -51,19 +51,21 @@ class LogBuilder:
         self.entries.append(Entry(position, data, word, chain_hash(before, position, word, data)))
 
     def genesis(self) -> None:
-        genesis = log.Genesis(cluster_id=self.cluster_id, shard_count=self.shard_count, shard=self.shard)
-        self.add(log.Record(genesis=genesis))
+        genesis = records_pb2.Genesis(
+            cluster_id=self.cluster_id, shard_count=self.shard_count, shard=self.shard
+        )
+        self.add(records_pb2.Record(genesis=genesis))
 
     def claim(
         self, node: str = "coordinator-1", previous: Position | None = None, epoch: int | None = None
     ) -> None:
         before = self.end if previous is None else previous
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        claim = log.Claim(node_id=node, session=f"session of {node}", previous=before.to_proto())
-        self.add(log.Record(claim=claim))
+        claim = records_pb2.Claim(node_id=node, session=f"session of {node}", previous=before.to_proto())
+        self.add(records_pb2.Record(claim=claim))
 
     def generation(self, number: int, *members: str, leader: str = "", protocol: str = "range") -> None:
-        record = log.Record()
+        record = records_pb2.Record()
         started = record.generation_started
         started.group_id, started.generation, started.protocol_type = "g", number, "consumer"
         started.leader = leader or (members[0] if members else "")
@@ -79,7 +81,7 @@ class LogBuilder:
         self.add(record)
 
     def assignment(self, number: int, leader: str = "a", **partitions: list[int]) -> None:
-        record = log.Record()
+        record = records_pb2.Record()
         committed = record.assignment_committed
         committed.group_id, committed.generation, committed.leader = "g", number, leader
         for member, owned in partitions.items():
@@ -89,7 +91,7 @@ class LogBuilder:
         self.add(record)
 
     def keep(self, number: int, member: str, partition: int, since: Position, leader: str = "a") -> None:
-        record = log.Record()
+        record = records_pb2.Record()
         committed = record.assignment_committed
         committed.group_id, committed.generation, committed.leader = "g", number, leader
         message = common_pb2.Assignment(version=1)
@@ -104,41 +106,45 @@ class LogBuilder:
         member: str,
         kind: common_pb2.RebalanceCauseKind.ValueType = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT,
     ) -> None:
-        left = log.MemberLeft(group_id="g", generation=number, member_id=member)
+        left = records_pb2.MemberLeft(group_id="g", generation=number, member_id=member)
         known = Member(member)
         known.terms = Terms(session_timeout_ms=6_000)
         cause = causes.by_member(kind, known, self.now_ms)
         left.cause.CopyFrom(cause)
-        self.add(log.Record(member_left=left))
+        self.add(records_pb2.Record(member_left=left))
 
     def replaced(self, number: int, old: str, new: str, static: str, protocol: str = "range") -> None:
-        member = log.Member(member_id=new, group_instance_id=static, session_timeout_ms=6_000)
+        member = records_pb2.Member(member_id=new, group_instance_id=static, session_timeout_ms=6_000)
         if protocol:
             member.protocols.add(name=protocol, metadata=self.metadata)
-        message = log.MemberReplaced(group_id="g", generation=number, old_member_id=old, member=member)
-        self.add(log.Record(member_replaced=message))
+        message = records_pb2.MemberReplaced(
+            group_id="g", generation=number, old_member_id=old, member=member
+        )
+        self.add(records_pb2.Record(member_replaced=message))
 
     def commit(self, number: int, member: str, seq: int = 0, metadata: str = "") -> None:
-        message = log.OffsetCommitted(group_id="g", generation=number, member_id=member, member_seq=seq)
+        message = records_pb2.OffsetCommitted(
+            group_id="g", generation=number, member_id=member, member_seq=seq
+        )
         message.offsets.add(topic="t", partition=0, offset=seq, leader_epoch=-1, metadata=metadata)
-        self.add(log.Record(offset_committed=message))
+        self.add(records_pb2.Record(offset_committed=message))
 
     def tombstone(self, last_generation: int) -> None:
-        gone = log.GroupTombstone(group_id="g", reason="deleted", last_generation=last_generation)
-        self.add(log.Record(group_tombstone=gone))
+        gone = records_pb2.GroupTombstone(group_id="g", reason="deleted", last_generation=last_generation)
+        self.add(records_pb2.Record(group_tombstone=gone))
 
     def expire(self, topic: str = "t") -> None:
-        gone = log.OffsetTombstone(group_id="g", reason="expired")
+        gone = records_pb2.OffsetTombstone(group_id="g", reason="expired")
         gone.topics.add(topic=topic, partitions=[0])
-        self.add(log.Record(offset_tombstone=gone))
+        self.add(records_pb2.Record(offset_tombstone=gone))
 
     def snapshot(self, upto: Position) -> None:
         entry = next(entry for entry in self.entries if entry.position == upto)
-        marker = log.Snapshot(upto=upto.to_proto(), hash=entry.hash)
-        self.add(log.Record(snapshot=marker))
+        marker = records_pb2.Snapshot(upto=upto.to_proto(), hash=entry.hash)
+        self.add(records_pb2.Record(snapshot=marker))
 
     def handoff(self, node: str = "coordinator-1") -> None:
-        self.add(log.Record(handoff=log.Handoff(node_id=node)))
+        self.add(records_pb2.Record(handoff=records_pb2.Handoff(node_id=node)))
 
     def change(self, index: int, **values: Any) -> None:
         self.entries[index] = self.entries[index]._replace(**values)

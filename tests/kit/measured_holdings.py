@@ -9,8 +9,7 @@ from pathlib import Path
 
 from kit.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 _LONG_MS = 1_000_000
 _PAGE_BYTES = 4_096
@@ -18,7 +17,7 @@ _PAGE_BYTES = 4_096
 
 def _offsets(shard: VirtualShard) -> None:
     for topic in range(50):
-        request = pb.OffsetCommitRequest(group_id="g", generation=-1)
+        request = coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-1)
         entry = request.topics.add(name=f"topic-{topic}")
         for number in range(1_000):
             entry.partitions.add(partition=number, offset=1_000_000_000 + number, metadata=f"{number}" * 5)
@@ -36,7 +35,7 @@ def _members(shard: VirtualShard) -> None:
         member.protocols = [("range", b"%05d" % number * 40)]
         member.session_timeout_ms = member.rebalance_timeout_ms = _LONG_MS
         answer = shard.ask(member.join_request())
-        assert isinstance(answer, pb.JoinGroupResponse)
+        assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
         member.member_id = answer.member_id
     for member in members:
         shard.send(member.join_request())
@@ -80,7 +79,9 @@ def _plan(partitions: range) -> bytes:
 
 def _assign(shard: VirtualShard, group_id: str, assignment: bytes) -> None:
     group = shard.shard.groups[group_id]
-    request = pb.SyncGroupRequest(group_id=group_id, member_id=group.leader, generation=group.generation)
+    request = coordinator_pb2.SyncGroupRequest(
+        group_id=group_id, member_id=group.leader, generation=group.generation
+    )
     if group.members[group.leader].is_static:
         request.group_instance_id = group.members[group.leader].group_instance_id
     for member_id in group.members:

@@ -16,8 +16,7 @@ import grpc
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import GENESIS, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
@@ -25,12 +24,12 @@ LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
 DEAD = discovery_pb2.COORDINATOR_STATE_DEAD
 
 
-def packed(entries: list[pb.LogEntry]) -> list[bytes]:
+def packed(entries: list[metadata_pb2.LogEntry]) -> list[bytes]:
     """Entries as metadata packs them: one run per epoch."""
     runs = []
     for epoch, group in groupby(entries, key=lambda entry: entry.position.epoch):
         row = list(group)
-        run = pb.EntryRun(epoch=epoch, first_offset=row[0].position.offset)
+        run = metadata_pb2.EntryRun(epoch=epoch, first_offset=row[0].position.offset)
         run.records.extend(entry.record for entry in row)
         run.nonces = b"".join(entry.nonce for entry in row)
         run.hashes = b"".join(entry.hash for entry in row)
@@ -57,12 +56,12 @@ class MemoryStore:
         self.steps: Counter[str] = Counter()
         self.batches: list[int] = []
         self.requests: list[int] = []
-        self.logs: list[list[pb.LogEntry]] = [[] for _ in range(shard_count)]
+        self.logs: list[list[metadata_pb2.LogEntry]] = [[] for _ in range(shard_count)]
         self.promises: list[tuple[int, bytes]] = [(0, b"")] * shard_count
         self.nodes: dict[str, discovery_pb2.CoordinatorNode] = {}
         self.sessions: dict[str, str] = {}
         self.owners: dict[int, discovery_pb2.ShardOwner] = {}
-        self.catalog = pb.TopicCatalog(features=FEATURE_NAMES)
+        self.catalog = metadata_pb2.TopicCatalog(features=FEATURE_NAMES)
         self.version = 0
         self.news = asyncio.Event()
         for shard, log in enumerate(self.logs):
@@ -71,10 +70,12 @@ class MemoryStore:
             )
             self.write(log, GENESIS, genesis.SerializeToString(), os.urandom(16))
 
-    def write(self, log: list[pb.LogEntry], position: Position, record: bytes, nonce: bytes) -> None:
+    def write(
+        self, log: list[metadata_pb2.LogEntry], position: Position, record: bytes, nonce: bytes
+    ) -> None:
         before = log[-1].hash if log else BEFORE_GENESIS
         log.append(
-            pb.LogEntry(
+            metadata_pb2.LogEntry(
                 position=position.to_proto(),
                 record=record,
                 nonce=nonce,
@@ -82,9 +83,9 @@ class MemoryStore:
             )
         )
 
-    def end(self, shard: int) -> pb.LogEnd:
+    def end(self, shard: int) -> metadata_pb2.LogEnd:
         last = self.logs[shard][-1]
-        return pb.LogEnd(position=last.position, hash=last.hash)
+        return metadata_pb2.LogEnd(position=last.position, hash=last.hash)
 
     def records(self, shard: int, kind: str) -> list[Any]:
         """The records of a kind in a shard's log."""
@@ -95,11 +96,11 @@ class MemoryStore:
                 found.append(getattr(record, kind))
         return found
 
-    def step(self, call: pb.LogCall) -> pb.LogResult:
+    def step(self, call: metadata_pb2.LogCall) -> metadata_pb2.LogResult:
         kind = str(call.WhichOneof("step"))
         self.steps[kind] += 1
         if self.stopped:
-            return self.result(call, pb.LOG_OUTCOME_UNKNOWN)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_UNKNOWN)
         if kind == "claim":
             return self.claim(call)
         held = self.promises[call.shard] == (
@@ -108,15 +109,15 @@ class MemoryStore:
             else (call.check.epoch, call.check.claim_nonce)
         )
         if not held:
-            return self.result(call, pb.LOG_OUTCOME_FENCED, self.promises[call.shard][0])
+            return self.result(call, metadata_pb2.LOG_OUTCOME_FENCED, self.promises[call.shard][0])
         if kind == "check":
-            return self.result(call, pb.LOG_OUTCOME_OK)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_OK)
         return self.append(call)
 
-    def claim(self, call: pb.LogCall) -> pb.LogResult:
+    def claim(self, call: metadata_pb2.LogCall) -> metadata_pb2.LogResult:
         epoch, nonce = self.promises[call.shard]
         if nonce == call.claim.nonce:
-            return self.result(call, pb.LOG_OUTCOME_OK, epoch)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_OK, epoch)
         epoch = max(epoch, call.claim.above_epoch) + 1
         self.promises[call.shard] = (epoch, call.claim.nonce)
         log = self.logs[call.shard]
@@ -129,31 +130,35 @@ class MemoryStore:
             shard=call.shard, shard_epoch=epoch, node_id=call.claim.node_id
         )
         self.changed()
-        return self.result(call, pb.LOG_OUTCOME_OK, epoch)
+        return self.result(call, metadata_pb2.LOG_OUTCOME_OK, epoch)
 
-    def append(self, call: pb.LogCall) -> pb.LogResult:
+    def append(self, call: metadata_pb2.LogCall) -> metadata_pb2.LogResult:
         step, log = call.append, self.logs[call.shard]
         if self.refuse:
             self.refuse -= 1
-            return self.result(call, pb.LOG_OUTCOME_REFUSED)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_REFUSED)
         if self.end(call.shard) != step.end:
             tail = [entry.nonce for entry in log[-len(step.records) :]]
             if tail != [record.nonce for record in step.records]:
-                return self.result(call, pb.LOG_OUTCOME_INVALID)
-            return self.result(call, pb.LOG_OUTCOME_OK)
+                return self.result(call, metadata_pb2.LOG_OUTCOME_INVALID)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_OK)
         for record in step.records:
             place = Position(step.epoch, log[-1].position.offset + 1)
             self.write(log, place, record.record, record.nonce)
         self.batches.append(len(step.records))
         if self.lose_answers:
             self.lose_answers -= 1
-            return self.result(call, pb.LOG_OUTCOME_UNKNOWN)
-        return self.result(call, pb.LOG_OUTCOME_OK)
+            return self.result(call, metadata_pb2.LOG_OUTCOME_UNKNOWN)
+        return self.result(call, metadata_pb2.LOG_OUTCOME_OK)
 
-    def result(self, call: pb.LogCall, outcome: pb.LogOutcome.ValueType, epoch: int = 0) -> pb.LogResult:
-        end = self.end(call.shard) if outcome == pb.LOG_OUTCOME_OK else None
-        message = "" if outcome == pb.LOG_OUTCOME_OK else "told to"
-        return pb.LogResult(call_id=call.call_id, outcome=outcome, end=end, epoch=epoch, message=message)
+    def result(
+        self, call: metadata_pb2.LogCall, outcome: metadata_pb2.LogOutcome.ValueType, epoch: int = 0
+    ) -> metadata_pb2.LogResult:
+        end = self.end(call.shard) if outcome == metadata_pb2.LOG_OUTCOME_OK else None
+        message = "" if outcome == metadata_pb2.LOG_OUTCOME_OK else "told to"
+        return metadata_pb2.LogResult(
+            call_id=call.call_id, outcome=outcome, end=end, epoch=epoch, message=message
+        )
 
     def fence(self, shard: int) -> None:
         """A foreign claimant takes the promise."""
@@ -181,7 +186,7 @@ class MemoryStore:
         self.changed()
 
 
-class MemoryMetadata(rpc.MetadataServiceServicer):
+class MemoryMetadata(metadata_pb2_grpc.MetadataServiceServicer):
     """One instance.
 
     Attributes:
@@ -208,7 +213,7 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         # once, ends their connections.
         options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)]
         self._server = grpc.aio.server(options=options)
-        rpc.add_MetadataServiceServicer_to_server(self, self._server)
+        metadata_pb2_grpc.add_MetadataServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
         return self
@@ -221,23 +226,25 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         await asyncio.gather(*self._checks, return_exceptions=True)
 
     async def Log(
-        self, requests: AsyncIterator[pb.LogRequest], context: Any
-    ) -> AsyncIterator[pb.LogResponse]:
+        self, requests: AsyncIterator[metadata_pb2.LogRequest], context: Any
+    ) -> AsyncIterator[metadata_pb2.LogResponse]:
         self.log_streams += 1
         async for request in requests:
             if self.silent:
                 continue
             self.store.requests.append(len(request.calls))
             if self.cut_off:
-                unknown = pb.LOG_OUTCOME_UNKNOWN
-                yield pb.LogResponse(results=[self.store.result(call, unknown) for call in request.calls])
+                unknown = metadata_pb2.LOG_OUTCOME_UNKNOWN
+                yield metadata_pb2.LogResponse(
+                    results=[self.store.result(call, unknown) for call in request.calls]
+                )
                 continue
-            yield pb.LogResponse(results=[self.store.step(call) for call in request.calls])
+            yield metadata_pb2.LogResponse(results=[self.store.step(call) for call in request.calls])
 
     async def Lease(
-        self, requests: AsyncIterator[pb.LeaseRequest], context: Any
-    ) -> AsyncIterator[pb.LeaseResponse]:
-        last: pb.LeaseRequest | None = None
+        self, requests: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
+    ) -> AsyncIterator[metadata_pb2.LeaseResponse]:
+        last: metadata_pb2.LeaseRequest | None = None
         try:
             async for request in requests:
                 last = request
@@ -249,17 +256,17 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
                 self._checks.add(task)
                 task.add_done_callback(self._checks.discard)
 
-    def _renew(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
+    def _renew(self, request: metadata_pb2.LeaseRequest) -> metadata_pb2.LeaseResponse:
         store = self.store
         if store.stopped:
-            return pb.LeaseResponse(number=request.number, message="no majority")
+            return metadata_pb2.LeaseResponse(number=request.number, message="no majority")
         if request.release:
             store.dead(request.node_id)
             store.nodes.pop(request.node_id, None)
             store.changed()
-            return pb.LeaseResponse(number=request.number, renewed=True)
+            return metadata_pb2.LeaseResponse(number=request.number, renewed=True)
         if store.sessions.get(request.node_id, request.session) != request.session:
-            return pb.LeaseResponse(number=request.number, superseded=True)
+            return metadata_pb2.LeaseResponse(number=request.number, superseded=True)
         store.sessions[request.node_id] = request.session
         node = discovery_pb2.CoordinatorNode(
             node_id=request.node_id, host=request.host, port=request.port, state=request.state
@@ -272,9 +279,11 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
         store.nodes[request.node_id] = node
         if before != (node, [owner.serving for owner in store.owners.values()]):
             store.changed()
-        return pb.LeaseResponse(number=request.number, renewed=True, features=store.catalog.features)
+        return metadata_pb2.LeaseResponse(
+            number=request.number, renewed=True, features=store.catalog.features
+        )
 
-    async def _look_after(self, last: pb.LeaseRequest) -> None:
+    async def _look_after(self, last: metadata_pb2.LeaseRequest) -> None:
         """The stream broke: the process is dead if its address refuses."""
         try:
             _, writer = await asyncio.open_connection(last.host, last.port)
@@ -283,27 +292,39 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
             if self.store.sessions.get(last.node_id) == last.session and not self.store.stopped:
                 self.store.dead(last.node_id)
 
-    async def ReadLog(self, request: pb.ReadLogRequest, context: Any) -> AsyncIterator[pb.ReadLogResponse]:
+    async def ReadLog(
+        self, request: metadata_pb2.ReadLogRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.ReadLogResponse]:
         if self.store.stopped or self.cut_off:
-            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_UNKNOWN, message="no majority")
+            yield metadata_pb2.ReadLogResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN, message="no majority"
+            )
             return
         if request.shard == len(self.store.logs):  # the catalog, which has no log here
-            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, acknowledged=self.store.catalog.version)
+            yield metadata_pb2.ReadLogResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_OK, acknowledged=self.store.catalog.version
+            )
             return
         if request.epoch and self.store.promises[request.shard] != (request.epoch, request.claim_nonce):
-            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_FENCED, message="claimed by another")
+            yield metadata_pb2.ReadLogResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_FENCED, message="claimed by another"
+            )
             return
         first = getattr(request, "from").offset
         entries = [entry for entry in self.store.logs[request.shard] if entry.position.offset >= first]
         size = request.page_size or 1_000
         for start in range(0, len(entries), size):
-            yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK, runs=packed(entries[start : start + size]))
-        yield pb.ReadLogResponse(outcome=pb.LOG_OUTCOME_OK)
+            yield metadata_pb2.ReadLogResponse(
+                outcome=metadata_pb2.LOG_OUTCOME_OK, runs=packed(entries[start : start + size])
+            )
+        yield metadata_pb2.ReadLogResponse(outcome=metadata_pb2.LOG_OUTCOME_OK)
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
+    async def Watch(
+        self, request: metadata_pb2.WatchRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.WatchResponse]:
         while True:
             news = self.store.news
-            yield pb.WatchResponse(
+            yield metadata_pb2.WatchResponse(
                 cluster=self.store.cluster(),
                 catalog=self.store.catalog,
                 lease_ms=self.lease_ms,
@@ -311,21 +332,29 @@ class MemoryMetadata(rpc.MetadataServiceServicer):
             )
             await news.wait()
 
-    async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
+    async def ChangeTopic(
+        self, request: metadata_pb2.ChangeTopicRequest, context: Any
+    ) -> metadata_pb2.ChangeTopicResponse:
         await _not_here(context)
 
     async def ReportExported(
-        self, request: pb.ReportExportedRequest, context: Any
-    ) -> pb.ReportExportedResponse:
+        self, request: metadata_pb2.ReportExportedRequest, context: Any
+    ) -> metadata_pb2.ReportExportedResponse:
         await _not_here(context)
 
-    async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
+    async def DescribeLog(
+        self, request: metadata_pb2.DescribeLogRequest, context: Any
+    ) -> metadata_pb2.DescribeLogResponse:
         await _not_here(context)
 
-    async def ListFeatures(self, request: pb.ListFeaturesRequest, context: Any) -> pb.ListFeaturesResponse:
+    async def ListFeatures(
+        self, request: metadata_pb2.ListFeaturesRequest, context: Any
+    ) -> metadata_pb2.ListFeaturesResponse:
         await _not_here(context)
 
-    async def EnableFeature(self, request: pb.EnableFeatureRequest, context: Any) -> pb.EnableFeatureResponse:
+    async def EnableFeature(
+        self, request: metadata_pb2.EnableFeatureRequest, context: Any
+    ) -> metadata_pb2.EnableFeatureResponse:
         await _not_here(context)
 
 

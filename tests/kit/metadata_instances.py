@@ -17,8 +17,7 @@ from muster_metadata.nodes.entries import Entry, LogEnd
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.settings import load
 from muster_server.dev.ports import free_ports
 from muster_server.dev.redis_nodes import RedisNodes
@@ -27,7 +26,9 @@ from redis.asyncio import Redis
 CONTAINER_IMAGE = "redis:8-trixie"
 PATIENCE_S = 60.0
 
-WATCH = pb.WatchRequest(watcher=pb.Server(role="discovery", name="test", features=FEATURE_NAMES))
+WATCH = metadata_pb2.WatchRequest(
+    watcher=metadata_pb2.Server(role="discovery", name="test", features=FEATURE_NAMES)
+)
 """Of a watcher of this version."""
 
 
@@ -187,29 +188,31 @@ class Instance:
             await self.channel.close()
             await self.server.stop(0)
 
-    async def step(self, shard: int, **step: Any) -> pb.LogResult:
+    async def step(self, shard: int, **step: Any) -> metadata_pb2.LogResult:
         """One step on a stream of its own."""
         call = self.stub.Log()
-        await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=7, shard=shard, **step)]))
+        await call.write(
+            metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=7, shard=shard, **step)])
+        )
         response = await call.read()
         await call.done_writing()
         assert len(response.results) == 1
         assert response.results[0].call_id == 7
-        result: pb.LogResult = response.results[0]
+        result: metadata_pb2.LogResult = response.results[0]
         return result
 
     async def read(self, shard: int, writer: "Writer | None" = None, first: int = 0) -> list[Entry]:
         """A whole log: as its claimant, or up to the acknowledged position; tried again while nodes lag."""
-        request = pb.ReadLogRequest(shard=shard)
+        request = metadata_pb2.ReadLogRequest(shard=shard)
         if writer is not None:
             request.epoch, request.claim_nonce = writer.epoch, writer.nonce
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 entries = []
                 async for message in self.stub.ReadLog(request):
-                    if message.outcome == pb.LOG_OUTCOME_UNKNOWN:
+                    if message.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN:
                         break
-                    assert message.outcome == pb.LOG_OUTCOME_OK, message
+                    assert message.outcome == metadata_pb2.LOG_OUTCOME_OK, message
                     entries += [
                         Entry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
                         for entry in message.entries
@@ -218,8 +221,8 @@ class Instance:
                     return [entry for entry in entries if entry.position.offset >= first]
                 await asyncio.sleep(0.05)
 
-    async def describe(self, shard: int) -> list[pb.DescribeLogResponse.Replica]:
-        response = await self.stub.DescribeLog(pb.DescribeLogRequest(shards=[shard]))
+    async def describe(self, shard: int) -> list[metadata_pb2.DescribeLogResponse.Replica]:
+        response = await self.stub.DescribeLog(metadata_pb2.DescribeLogRequest(shards=[shard]))
         return list(response.replicas)
 
 
@@ -233,44 +236,48 @@ class Writer:
         self.end = LogEnd(Position(0, 0), b"")
         self.acknowledged: list[bytes] = []
 
-    def claim_step(self, above_epoch: int = 0) -> pb.ClaimStep:
-        return pb.ClaimStep(
+    def claim_step(self, above_epoch: int = 0) -> metadata_pb2.ClaimStep:
+        return metadata_pb2.ClaimStep(
             node_id=self.name, session=self.session, nonce=self.nonce, above_epoch=above_epoch, version="test"
         )
 
-    async def claim(self, instance: Instance, above_epoch: int = 0) -> pb.LogResult:
+    async def claim(self, instance: Instance, above_epoch: int = 0) -> metadata_pb2.LogResult:
         result = await instance.step(self.shard, claim=self.claim_step(above_epoch))
-        if result.outcome == pb.LOG_OUTCOME_OK:
+        if result.outcome == metadata_pb2.LOG_OUTCOME_OK:
             self.epoch, self.end = result.epoch, LogEnd.from_proto(result.end)
         return result
 
-    def batch(self, *records: bytes) -> pb.AppendStep:
-        return pb.AppendStep(
+    def batch(self, *records: bytes) -> metadata_pb2.AppendStep:
+        return metadata_pb2.AppendStep(
             epoch=self.epoch,
             claim_nonce=self.nonce,
             end=self.end.to_proto(),
-            records=[pb.NewRecord(record=record, nonce=secrets.token_bytes(16)) for record in records],
+            records=[
+                metadata_pb2.NewRecord(record=record, nonce=secrets.token_bytes(16)) for record in records
+            ],
         )
 
-    async def send(self, instance: Instance, batch: pb.AppendStep) -> pb.LogResult:
+    async def send(self, instance: Instance, batch: metadata_pb2.AppendStep) -> metadata_pb2.LogResult:
         result = await instance.step(self.shard, append=batch)
-        if result.outcome == pb.LOG_OUTCOME_OK:
+        if result.outcome == metadata_pb2.LOG_OUTCOME_OK:
             self.end = LogEnd.from_proto(result.end)
             self.acknowledged += [new.record for new in batch.records]
         return result
 
-    async def append(self, instance: Instance, *records: bytes) -> pb.LogResult:
+    async def append(self, instance: Instance, *records: bytes) -> metadata_pb2.LogResult:
         """Appends and repeats unchanged while the outcome is unknown."""
         batch = self.batch(*records)
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 result = await self.send(instance, batch)
-                if result.outcome != pb.LOG_OUTCOME_UNKNOWN:
+                if result.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
                     return result
                 await asyncio.sleep(0.02)
 
-    async def check(self, instance: Instance) -> pb.LogResult:
-        return await instance.step(self.shard, check=pb.CheckStep(epoch=self.epoch, claim_nonce=self.nonce))
+    async def check(self, instance: Instance) -> metadata_pb2.LogResult:
+        return await instance.step(
+            self.shard, check=metadata_pb2.CheckStep(epoch=self.epoch, claim_nonce=self.nonce)
+        )
 
 
 class MetadataCluster:
@@ -313,7 +320,7 @@ class MetadataCluster:
         """Whether all nodes have the same log and promise."""
         replicas = await self[0].describe(shard)
         return (
-            all(replica.outcome == pb.LOG_OUTCOME_OK for replica in replicas)
+            all(replica.outcome == metadata_pb2.LOG_OUTCOME_OK for replica in replicas)
             and len({(replica.end.epoch, replica.end.offset) for replica in replicas}) == 1
             and len({replica.promised_epoch for replica in replicas}) == 1
             and len(set(await self.ends(shard))) == 1

@@ -41,8 +41,7 @@ from muster_core.state.holdings import (
 )
 from muster_core.state.offset_store import weight_of
 from muster_core.state.quarantine import Quarantine
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 CONFIG = GroupConfig(
     min_session_timeout_ms=50,
@@ -145,7 +144,7 @@ class ShardLife:
         static = self._instance_of(group_id, member_id) if member_id else pick(["", "", "i", "j"])
         names = pick(["x y"] * 7 + ["x", "y", ""]).split()
         metadata = pick(_METADATA)
-        request = pb.JoinGroupRequest(
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=static,
@@ -153,7 +152,7 @@ class ShardLife:
             rebalance_timeout_ms=pick([0, 10, 500, 500]),
             disconnect_grace_ms=pick([0, 30, 30, 2_000]),
             protocol_type=pick(["consumer"] * 12 + ["other", ""]),
-            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in names],
+            protocols=[coordinator_pb2.GroupProtocol(name=name, metadata=metadata) for name in names],
             member_seq=pick([0, 0, 1, 2, 3]),
             request_id=pick(["", f"r{self._draw.randrange(10**9)}"]),
             client_id=pick(["", "c", "come back within 9.9.9 s"]),
@@ -166,10 +165,12 @@ class ShardLife:
         member_id = group.leader if group is not None and leads else self._member_id(group_id)
         members = list(group.members) if group is not None else self._ids[group_id]
         plan = [
-            pb.SyncGroupRequest.Assignment(member_id=one, assignment=self._draw.choice(_ASSIGNMENTS))
+            coordinator_pb2.SyncGroupRequest.Assignment(
+                member_id=one, assignment=self._draw.choice(_ASSIGNMENTS)
+            )
             for one in members
         ]
-        request = pb.SyncGroupRequest(
+        request = coordinator_pb2.SyncGroupRequest(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=self._instance_of(group_id, member_id),
@@ -180,7 +181,7 @@ class ShardLife:
 
     def _heartbeat(self, group_id: str) -> None:
         member_id = self._member_id(group_id)
-        request = pb.HeartbeatRequest(
+        request = coordinator_pb2.HeartbeatRequest(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=self._instance_of(group_id, member_id),
@@ -189,7 +190,7 @@ class ShardLife:
         self._call(request, group_id)
 
     def _leave(self, group_id: str) -> None:
-        request = pb.LeaveGroupRequest(group_id=group_id)
+        request = coordinator_pb2.LeaveGroupRequest(group_id=group_id)
         for _ in range(self._draw.choice([1, 1, 2, 3])):
             member_id = self._member_id(group_id)
             static = self._instance_of(group_id, member_id)
@@ -199,7 +200,7 @@ class ShardLife:
     def _commit(self, group_id: str) -> None:
         pick = self._draw.choice
         member_id = self._member_id(group_id) if self._draw.random() < 0.8 else ""
-        request = pb.OffsetCommitRequest(
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id=group_id,
             member_id=member_id,
             group_instance_id=self._instance_of(group_id, member_id) if member_id else "",
@@ -216,20 +217,20 @@ class ShardLife:
     def _delete(self, group_id: str) -> None:
         if self._draw.random() < 0.5:
             ids = self._draw.choice([["g"], ["h"], ["g", "h", "nobody"]])
-            self._call(pb.DeleteGroupsRequest(group_ids=ids), group_id)
+            self._call(coordinator_pb2.DeleteGroupsRequest(group_ids=ids), group_id)
         else:
             topics = [common_pb2.TopicPartitions(topic=self._draw.choice("tuw"), partitions=[0, 1])]
-            self._call(pb.OffsetDeleteRequest(group_id=group_id, topics=topics), group_id)
+            self._call(coordinator_pb2.OffsetDeleteRequest(group_id=group_id, topics=topics), group_id)
 
     def _ask(self, group_id: str) -> None:
         limit = self._draw.choice([0, 1, 2])
-        fetch = pb.OffsetFetchRequest()
+        fetch = coordinator_pb2.OffsetFetchRequest()
         fetch.groups.add(group_id=group_id, limit=limit, after_topic=self._draw.choice(["", "t"]))
         fetch.groups.add(group_id="nobody")
         for request in (
-            pb.DescribeGroupsRequest(group_ids=["g", "h", "nobody"]),
-            pb.ListGroupsRequest(limit=limit, page_token="g" if limit else ""),
-            pb.GroupHistoryRequest(group_id=group_id, limit=limit),
+            coordinator_pb2.DescribeGroupsRequest(group_ids=["g", "h", "nobody"]),
+            coordinator_pb2.ListGroupsRequest(limit=limit, page_token="g" if limit else ""),
+            coordinator_pb2.GroupHistoryRequest(group_id=group_id, limit=limit),
             fetch,
         ):
             self._call(request, group_id)
@@ -419,7 +420,7 @@ class ShardLife:
     def _take_answers(self) -> None:
         for call_id, answer in self.cluster.answers.items():
             group_id = self._groups.pop(call_id, "")
-            if group_id and isinstance(answer, pb.JoinGroupResponse) and answer.member_id:
+            if group_id and isinstance(answer, coordinator_pb2.JoinGroupResponse) and answer.member_id:
                 known = self._ids[group_id]
                 self._ids[group_id] = [*dict.fromkeys([*known, answer.member_id])][-_KEPT_IDS:]
         self.cluster.answers.clear()

@@ -13,9 +13,9 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
 from muster_core.state.offset_store import OffsetStore
 from muster_core.state.protocols import Supporters
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
-Records = list[tuple[Position, log.Record]]
+Records = list[tuple[Position, records_pb2.Record]]
 
 IN_MEMORY_ONLY = {
     "heartbeat",

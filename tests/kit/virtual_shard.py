@@ -25,8 +25,8 @@ from muster_core.record_bounds import RECORD_MAX_BYTES, in_appends
 from muster_core.shard import Shard
 from muster_core.state.group_state import GroupState
 from muster_core.state.quarantine import NOBODY, Quarantine
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import coordinator_pb2
 
 WALL_MS = 1_700_000_000_000
 STATE_NAMES = {state.proto: state.value for state in GroupState}
@@ -49,7 +49,7 @@ class VirtualShard:
     def __init__(
         self,
         config: GroupConfig | None = None,
-        records: list[tuple[Position, log.Record]] | None = None,
+        records: list[tuple[Position, records_pb2.Record]] | None = None,
         features: frozenset[Feature] = ALL_FEATURES,
         quarantine: Quarantine = NOBODY,
     ) -> None:
@@ -57,7 +57,7 @@ class VirtualShard:
         self.config = config or GroupConfig()
         self.now_ms = 10_000
         self.wall_trusted = True
-        self.log: list[tuple[Position, log.Record]] = list(records or [])
+        self.log: list[tuple[Position, records_pb2.Record]] = list(records or [])
         self.answers: dict[int, GroupResponse] = {}
         self.answered: set[int] = set()
         self.auto_ack = True
@@ -70,7 +70,7 @@ class VirtualShard:
         self._last_call_id = 0
         for position, record in self.log:
             self.shard.replay(position, record)
-        self.log.append((self._next_position(), log.Record(claim=log.Claim())))
+        self.log.append((self._next_position(), records_pb2.Record(claim=records_pb2.Claim())))
         self._carry_out(self.shard.loaded(self.epoch, self.now, self.features))
 
     @property
@@ -136,9 +136,9 @@ class VirtualShard:
         names = [record.WhichOneof("kind") or "" for _, record in self.log]
         return [name for name in names if name != "claim"]
 
-    def describe(self, group_id: str = "g") -> pb.DescribeGroupsResponse.Group:
-        response = self.ask(pb.DescribeGroupsRequest(group_ids=[group_id]))
-        assert isinstance(response, pb.DescribeGroupsResponse)
+    def describe(self, group_id: str = "g") -> coordinator_pb2.DescribeGroupsResponse.Group:
+        response = self.ask(coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]))
+        assert isinstance(response, coordinator_pb2.DescribeGroupsResponse)
         return response.groups[0]
 
     def state(self, group_id: str = "g") -> str:
@@ -184,21 +184,23 @@ class VirtualMember:
         self.call_id = self.cluster.send(self.join_request(**changes))
         if not self.cluster.is_parked(self.call_id):
             response = self.cluster.answers[self.call_id]
-            if isinstance(response, pb.JoinGroupResponse) and response.error_code == 79:
+            if isinstance(response, coordinator_pb2.JoinGroupResponse) and response.error_code == 79:
                 self.member_id = response.member_id
                 self.cluster.answers.pop(self.call_id)
                 self.call_id = self.cluster.send(self.join_request(**changes))
         return self
 
-    def join_request(self, **changes: object) -> pb.JoinGroupRequest:
-        request = pb.JoinGroupRequest(
+    def join_request(self, **changes: object) -> coordinator_pb2.JoinGroupRequest:
+        request = coordinator_pb2.JoinGroupRequest(
             group_id=self.group,
             member_id=self.member_id,
             group_instance_id=self.instance,
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocol_type="consumer",
-            protocols=[pb.GroupProtocol(name=name, metadata=data) for name, data in self.protocols],
+            protocols=[
+                coordinator_pb2.GroupProtocol(name=name, metadata=data) for name, data in self.protocols
+            ],
             client_id=self.name,
         )
         for field, value in changes.items():
@@ -209,10 +211,10 @@ class VirtualMember:
     def is_parked(self) -> bool:
         return self.cluster.is_parked(self.call_id)
 
-    def joined(self) -> pb.JoinGroupResponse:
+    def joined(self) -> coordinator_pb2.JoinGroupResponse:
         """Takes the answer to its join, which must be there."""
         response = self.cluster.answer(self.call_id)
-        assert isinstance(response, pb.JoinGroupResponse)
+        assert isinstance(response, coordinator_pb2.JoinGroupResponse)
         if response.error_code == 0:
             self.member_id, self.generation = response.member_id, response.generation
             self.members = [member.member_id for member in response.members]
@@ -220,11 +222,11 @@ class VirtualMember:
 
     def sync(self, plan: dict[str, bytes] | None = None) -> "VirtualMember":
         assignments = [
-            pb.SyncGroupRequest.Assignment(member_id=key, assignment=value)
+            coordinator_pb2.SyncGroupRequest.Assignment(member_id=key, assignment=value)
             for key, value in (plan or {}).items()
         ]
         self.call_id = self.cluster.send(
-            pb.SyncGroupRequest(
+            coordinator_pb2.SyncGroupRequest(
                 group_id=self.group,
                 member_id=self.member_id,
                 group_instance_id=self.instance,
@@ -234,41 +236,41 @@ class VirtualMember:
         )
         return self
 
-    def synced(self) -> pb.SyncGroupResponse:
+    def synced(self) -> coordinator_pb2.SyncGroupResponse:
         response = self.cluster.answer(self.call_id)
-        assert isinstance(response, pb.SyncGroupResponse)
+        assert isinstance(response, coordinator_pb2.SyncGroupResponse)
         return response
 
     def heartbeat(self) -> int:
         response = self.cluster.ask(
-            pb.HeartbeatRequest(
+            coordinator_pb2.HeartbeatRequest(
                 group_id=self.group,
                 member_id=self.member_id,
                 group_instance_id=self.instance,
                 generation=self.generation,
             )
         )
-        assert isinstance(response, pb.HeartbeatResponse)
+        assert isinstance(response, coordinator_pb2.HeartbeatResponse)
         return response.error_code
 
     def leave(self, reason: str = "") -> int:
         response = self.cluster.ask(
-            pb.LeaveGroupRequest(
+            coordinator_pb2.LeaveGroupRequest(
                 group_id=self.group,
                 members=[
-                    pb.LeaveGroupRequest.Member(
+                    coordinator_pb2.LeaveGroupRequest.Member(
                         member_id=self.member_id, group_instance_id=self.instance, reason=reason
                     )
                 ],
             )
         )
-        assert isinstance(response, pb.LeaveGroupResponse)
+        assert isinstance(response, coordinator_pb2.LeaveGroupResponse)
         return response.members[0].error_code if response.members else response.error_code
 
     def commit_request(
         self, offset: int, *, seq: int = 0, partition: int = 0, metadata: str = ""
-    ) -> pb.OffsetCommitRequest:
-        request = pb.OffsetCommitRequest(
+    ) -> coordinator_pb2.OffsetCommitRequest:
+        request = coordinator_pb2.OffsetCommitRequest(
             group_id=self.group,
             member_id=self.member_id,
             group_instance_id=self.instance,
@@ -282,16 +284,16 @@ class VirtualMember:
 
     def commit(self, offset: int, **options: Any) -> int:
         response = self.cluster.ask(self.commit_request(offset, **options))
-        assert isinstance(response, pb.OffsetCommitResponse)
+        assert isinstance(response, coordinator_pb2.OffsetCommitResponse)
         return response.topics[0].partitions[0].error_code
 
 
 def fetched(cluster: VirtualShard, partition: int = 0, group: str = "g") -> int:
     """The committed offset of a partition of topic `t`."""
-    request = pb.OffsetFetchRequest()
+    request = coordinator_pb2.OffsetFetchRequest()
     request.groups.add(group_id=group).topics.add(topic="t", partitions=[partition])
     response = cluster.ask(request)
-    assert isinstance(response, pb.OffsetFetchResponse)
+    assert isinstance(response, coordinator_pb2.OffsetFetchResponse)
     return response.groups[0].topics[0].partitions[0].offset
 
 

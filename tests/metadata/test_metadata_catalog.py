@@ -8,7 +8,7 @@ import grpc
 import pytest
 from kit.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
@@ -22,33 +22,35 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 async def create(
     instance: Instance, name: str, partitions: int = 3, change_id: bytes = b"", *, only_writer: bool = False
-) -> pb.ChangeTopicResponse:
-    request = pb.ChangeTopicRequest(
+) -> metadata_pb2.ChangeTopicResponse:
+    request = metadata_pb2.ChangeTopicRequest(
         create=discovery_pb2.Topic(name=name, partitions=partitions),
         change_id=change_id,
         only_writer=only_writer,
     )
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
+    response: metadata_pb2.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
     return response
 
 
-async def delete(instance: Instance, name: str, change_id: bytes = b"") -> pb.ChangeTopicResponse:
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(
-        pb.ChangeTopicRequest(delete=name, change_id=change_id)
+async def delete(instance: Instance, name: str, change_id: bytes = b"") -> metadata_pb2.ChangeTopicResponse:
+    response: metadata_pb2.ChangeTopicResponse = await instance.stub.ChangeTopic(
+        metadata_pb2.ChangeTopicRequest(delete=name, change_id=change_id)
     )
     return response
 
 
 async def entries(instance: Instance) -> int:
     """How many the catalog's log has."""
-    described = await instance.stub.DescribeLog(pb.DescribeLogRequest())
+    described = await instance.stub.DescribeLog(metadata_pb2.DescribeLogRequest())
     catalog = max(replica.shard for replica in described.replicas)
     return max(int(replica.entries) for replica in described.replicas if replica.shard == catalog)
 
 
-async def alter(instance: Instance, name: str, partitions: int) -> pb.ChangeTopicResponse:
+async def alter(instance: Instance, name: str, partitions: int) -> metadata_pb2.ChangeTopicResponse:
     topic = discovery_pb2.Topic(name=name, partitions=partitions)
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(pb.ChangeTopicRequest(alter=topic))
+    response: metadata_pb2.ChangeTopicResponse = await instance.stub.ChangeTopic(
+        metadata_pb2.ChangeTopicRequest(alter=topic)
+    )
     return response
 
 
@@ -69,9 +71,9 @@ async def test_changes_through_two_instances_follow_each_other(cluster: Metadata
     assert (await alter(cluster[0], "b", 7)).topic.partitions == 7
     shrunk = await alter(cluster[1], "b", 6)
     assert shrunk.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
-    deleted = await cluster[0].stub.ChangeTopic(pb.ChangeTopicRequest(delete="a"))
+    deleted = await cluster[0].stub.ChangeTopic(metadata_pb2.ChangeTopicRequest(delete="a"))
     assert deleted.error_code == common_pb2.ERROR_CODE_NONE
-    gone = await cluster[1].stub.ChangeTopic(pb.ChangeTopicRequest(delete="a"))
+    gone = await cluster[1].stub.ChangeTopic(metadata_pb2.ChangeTopicRequest(delete="a"))
     assert gone.error_code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
 
     async def everywhere() -> bool:
@@ -202,11 +204,11 @@ async def test_a_claim_of_the_catalog_looks_at_nothing_that_was_read(
     """Each Claim that a node had to look at for the nonce would make the next claim slower, without bound."""
     async with metadata_cluster(tmp_path, 1) as cluster:
         await create(cluster[0], "t", 3)
-        asked: list[pb.ClaimStep] = []
+        asked: list[metadata_pb2.ClaimStep] = []
         catalog = cluster[0].server.metadata.catalog
         claim = catalog._logs.claim
 
-        async def noted(shard: int, step: pb.ClaimStep) -> Any:
+        async def noted(shard: int, step: metadata_pb2.ClaimStep) -> Any:
             asked.append(step)
             return await claim(shard, step)
 

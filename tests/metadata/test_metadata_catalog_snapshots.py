@@ -30,7 +30,7 @@ from muster_metadata.operator.replacement import ReplaceError, Replacement
 from muster_metadata.operator.restored import raise_epochs
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNode
@@ -122,9 +122,9 @@ async def test_nothing_is_taken_or_trimmed_before_the_feature_is_enabled(tmp_pat
         assert await begins(cluster) == [GENESIS]
         async with cluster.client(0) as client:
             assert await client.keys("muster:{catalog}:snapshot*") == []
-        request = pb.EnableFeatureRequest(name=Feature.CATALOG_SNAPSHOTS)
+        request = metadata_pb2.EnableFeatureRequest(name=Feature.CATALOG_SNAPSHOTS)
         enabled = await cluster[0].stub.EnableFeature(request)
-        assert enabled.outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
+        assert enabled.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED
 
         async def taken() -> bool:
             return len(await snapshots_on(cluster, 0)) == 1
@@ -335,10 +335,10 @@ async def test_what_the_audit_has_not_reported_stays(tmp_path: Path) -> None:
         assert await begins(cluster) == [GENESIS]
         log = await log_of(cluster, 0)
         exported = next(entry for entry in log if entry.position.offset == RECORDS // 2)
-        report = pb.ReportExportedRequest(
+        report = metadata_pb2.ReportExportedRequest(
             shard=SHARDS, position=exported.position.to_proto(), hash=exported.hash
         )
-        assert (await cluster[0].stub.ReportExported(report)).outcome == pb.LOG_OUTCOME_OK
+        assert (await cluster[0].stub.ReportExported(report)).outcome == metadata_pb2.LOG_OUTCOME_OK
         await make_it_trimmed(cluster)
         assert await begins(cluster) == [exported.position]
 
@@ -372,10 +372,10 @@ async def test_a_snapshot_that_was_never_marked_is_none_and_goes_with_the_next(t
         metadata = cluster[0].server.metadata
         held = metadata.catalog.held
         assert held is not None
-        step = pb.SnapshotStep(
+        step = metadata_pb2.SnapshotStep(
             epoch=held.epoch, claim_nonce=held.nonce, upto=end.to_proto(), data=b"not of the catalog"
         )
-        assert (await metadata.snapshots.store(SHARDS, step)).outcome == pb.LOG_OUTCOME_OK
+        assert (await metadata.snapshots.store(SHARDS, step)).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert await snapshots_on(cluster, 0) == {end: None}
         assert picture(await cluster.add_instance()) == picture(cluster[0])
         await make_it_trimmed(cluster)

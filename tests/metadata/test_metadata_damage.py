@@ -14,7 +14,7 @@ from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, re
 from kit.waiting import until
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.problem import LOADING
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
 
@@ -31,7 +31,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 async def write(cluster: MetadataCluster, writer: Writer, count: int, size: int = 0) -> None:
     for _ in range(count):
         record = b"w:%d:" % len(writer.acknowledged) + b"x" * size
-        assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], record)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 def problem_of(cluster: MetadataCluster, index: int) -> str:
@@ -95,7 +95,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
 
         async def stuck() -> bool:
             batch = writer.batch(b"w:%d:" % len(writer.acknowledged) + b"x" * 5_000)
-            return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+            return (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
 
         await until(stuck, "no majority can write")
         for index in (1, 2):
@@ -103,7 +103,7 @@ async def test_full_disks_of_a_majority_lose_nothing(tmp_path: Path) -> None:
         successor = Writer(0, "c-2")
 
         async def claimed() -> bool:
-            return (await successor.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+            return (await successor.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "the log goes on when there is room")
         found = records(await cluster[0].read(0, successor))
@@ -120,12 +120,12 @@ async def test_node_that_is_out_of_memory_is_told_and_catches_up(tmp_path: Path)
         # The others do not: a majority without memory is refused, or not known, and nothing is lost.
         await set_config(cluster, 2, "maxmemory", "1")
         batch = writer.batch(b"w:x")
-        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
         for index in (1, 2):
             await set_config(cluster, index, "maxmemory", "0")
 
         async def known() -> bool:
-            return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+            return (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(known, "the repeated batch is acknowledged")
         await until(lambda: cluster.level(0), "the node has what it missed")
@@ -160,8 +160,8 @@ async def test_deleted_log_of_a_majority_stops_that_shard_alone(tmp_path: Path) 
             async with cluster.client(index) as client:
                 await client.delete("muster:{0}:log")
         result = await writers[0].send(cluster[0], writers[0].batch(b"w:x"))
-        assert result.outcome == pb.LOG_OUTCOME_NO_LOG
-        assert (await Writer(0, "c-2").claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
+        assert (await Writer(0, "c-2").claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
         await write(cluster, writers[1], 5)
 
 
@@ -209,7 +209,7 @@ async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked
         await until(lambda: cluster.level(0), "all nodes have the log")
 
         async def outcome() -> int:
-            request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
+            request = metadata_pb2.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
             outcomes: list[int] = [page.outcome async for page in cluster[0].stub.ReadLog(request)]
             return outcomes[-1]
 
@@ -217,15 +217,15 @@ async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked
             async with cluster.client(index) as client:
                 assert await client.xdel("muster:{0}:log", f"{writer.epoch}-4")
         for _ in range(5):
-            assert await outcome() == pb.LOG_OUTCOME_OK
+            assert await outcome() == metadata_pb2.LOG_OUTCOME_OK
         cluster.nodes[2].pause()
-        assert await outcome() == pb.LOG_OUTCOME_UNKNOWN
+        assert await outcome() == metadata_pb2.LOG_OUTCOME_UNKNOWN
         cluster.nodes[2].resume()
         async with cluster.client(2) as client:
             await client.xdel("muster:{0}:log", f"{writer.epoch}-5")
 
         async def damaged() -> bool:
-            return await outcome() == pb.LOG_OUTCOME_DAMAGED
+            return await outcome() == metadata_pb2.LOG_OUTCOME_DAMAGED
 
         await until(damaged, "no node has it right")
 
@@ -353,9 +353,15 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
         batch = writer.batch(b"w:1", b"w:2")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = metadata_pb2_grpc.MetadataServiceStub(channel).Log()
-            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=1, shard=1, claim=writer.claim_step())]))
+            await call.write(
+                metadata_pb2.LogRequest(
+                    calls=[metadata_pb2.LogCall(call_id=1, shard=1, claim=writer.claim_step())]
+                )
+            )
             await call.read()
-            await call.write(pb.LogRequest(calls=[pb.LogCall(call_id=2, shard=0, append=batch)]))
+            await call.write(
+                metadata_pb2.LogRequest(calls=[metadata_pb2.LogCall(call_id=2, shard=0, append=batch)])
+            )
 
             async def carried_out() -> bool:
                 return (await cluster.ends(0))[0][0] == 4
@@ -363,7 +369,7 @@ async def test_instance_that_dies_after_the_script_and_before_the_answer(tmp_pat
             await until(carried_out, "the script ran")
             process.send_signal(signal.SIGKILL)
             await process.wait()
-        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
         assert secrets.compare_digest(writer.end.hash, (await cluster.ends(0))[0][1])
 
@@ -393,7 +399,7 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
         # While it loads, a server looks at its connections after each thousand commands or so.
         for _ in range(4):
             result = await writer.append(cluster[0], *(b"w:%d" % number for number in range(5_000)))
-            assert result.outcome == pb.LOG_OUTCOME_OK
+            assert result.outcome == metadata_pb2.LOG_OUTCOME_OK
         await until(lambda: cluster.level(0), "level")
         last = nodes[count - 1]
         assert isinstance(last, SlowToLoad)
@@ -407,7 +413,7 @@ async def test_node_that_reads_its_data_after_a_start_counts_when_it_is_done(
             await write(cluster, writer, 5)
         else:
             batch = writer.batch(b"w:during")
-            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
-            assert (await writer.append(cluster[0], b"w:after")).outcome == pb.LOG_OUTCOME_OK
+            assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+            assert (await writer.append(cluster[0], b"w:after")).outcome == metadata_pb2.LOG_OUTCOME_OK
         await until(lambda: cluster.level(0), "the node has the log")
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged

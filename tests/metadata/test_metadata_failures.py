@@ -33,7 +33,7 @@ from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import load
 from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
@@ -58,7 +58,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def write(cluster: MetadataCluster, writer: Writer, count: int) -> None:
     for _ in range(count):
         record = b"w:%d" % len(writer.acknowledged)
-        assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], record)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
@@ -84,7 +84,7 @@ async def test_paused_node_delays_no_append(cluster: MetadataCluster) -> None:
         # A hundred appends that each waited for the time-out of a step would take 50 s.
         await write(cluster, writer, 100)
         other = Writer(1)
-        assert (await other.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await other.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
     cluster.nodes[1].resume()
     await write(cluster, writer, 1)
     await until(lambda: cluster.level(0), "the node that was stopped has the log")
@@ -97,13 +97,13 @@ async def test_outcome_is_unknown_without_a_majority_and_known_after(cluster: Me
     cluster.nodes[0].pause()
     cluster.nodes[2].pause()
     batch = writer.batch(b"w:1")
-    assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
-    assert (await writer.send(cluster[1], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+    assert (await writer.send(cluster[1], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     cluster.nodes[0].resume()
     cluster.nodes[2].resume()
 
     async def known() -> bool:
-        return (await writer.send(cluster[1], batch)).outcome == pb.LOG_OUTCOME_OK
+        return (await writer.send(cluster[1], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(known, "the repeated append is acknowledged")
     assert records(await cluster[1].read(0, writer)) == [b"w:1"]
@@ -116,18 +116,18 @@ async def test_all_nodes_restart_and_nothing_is_lost(cluster: MetadataCluster) -
     batch = writer.batch(b"w:during")
     for index in range(3):
         await cluster.nodes[index].kill()
-    assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     for index in range(3):
         await cluster.nodes[index].start()
 
     async def known() -> bool:
-        return (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
+        return (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(known, "the log goes on by itself")
     successor = Writer(0, "c-2")
 
     async def claimed() -> bool:
-        return (await successor.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+        return (await successor.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(claimed, "the log can be claimed")
     assert records(await cluster[1].read(0, successor)) == writer.acknowledged
@@ -144,7 +144,7 @@ async def test_claim_takes_what_only_a_majority_without_one_node_has(cluster: Me
     await cluster.nodes[2].start()
 
     async def claimed() -> bool:
-        return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+        return (await new.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(claimed, "two of three can be claimed, one of them behind")
     assert records(await cluster[1].read(0, new)) == old.acknowledged
@@ -159,13 +159,13 @@ async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
     await cluster.nodes[0].kill()
     await cluster.nodes[1].kill()
     # With two nodes dead this entry reaches node 3 alone and is never acknowledged.
-    assert (await old.send(cluster[0], old.batch(b"w:divergent"))).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await old.send(cluster[0], old.batch(b"w:divergent"))).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     await cluster.nodes[2].kill()
     await cluster.nodes[0].start()
     await cluster.nodes[1].start()
 
     async def claimed() -> bool:
-        return (await new.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+        return (await new.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(claimed, "claimed without node 3")
     await new.append(cluster[1], b"w:after")
@@ -199,7 +199,7 @@ async def test_late_message_of_an_old_claimant_is_refused(cluster: MetadataClust
     late = old.batch(b"w:late")
     await new.claim(cluster[1])
     await write(cluster, new, 1)
-    assert (await cluster[0].step(0, append=late)).outcome == pb.LOG_OUTCOME_FENCED
+    assert (await cluster[0].step(0, append=late)).outcome == metadata_pb2.LOG_OUTCOME_FENCED
     await until(lambda: cluster.level(0), "level")
     assert records(await cluster[0].read(0, new)) == new.acknowledged
 
@@ -231,8 +231,8 @@ async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: M
     async with cluster.client(1) as client:
         await client.flushall()
     lease = cluster[1].stub.Lease()
-    served = [pb.ServedShard(shard=0, epoch=writer.epoch)]
-    request = pb.LeaseRequest(
+    served = [metadata_pb2.ServedShard(shard=0, epoch=writer.epoch)]
+    request = metadata_pb2.LeaseRequest(
         node_id=writer.name,
         session=writer.session,
         host="127.0.0.1",
@@ -259,8 +259,8 @@ async def test_wiped_node_does_not_vote_before_it_is_rebuilt(cluster: MetadataCl
     async with cluster.client(1) as client:
         await client.flushall()
     await cluster.nodes[0].kill()
-    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_UNKNOWN
-    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     async with cluster.client(1) as client:
         # But for the mark by which a later loss is told from this one.
         assert set(await client.keys("*")) <= {b"muster:{0}:vacant"}
@@ -273,8 +273,8 @@ async def test_wiped_majority_is_no_log(cluster: MetadataCluster) -> None:
     for index in (0, 1):
         async with cluster.client(index) as client:
             await client.flushall()
-    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_NO_LOG
-    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == pb.LOG_OUTCOME_NO_LOG
+    assert (await writer.send(cluster[0], writer.batch(b"w:x"))).outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
+    assert (await Writer(0, "c-2").claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
 
 
 async def test_laggard_beyond_a_trim_gets_the_whole_log(cluster: MetadataCluster) -> None:
@@ -322,7 +322,7 @@ async def test_shorter_log_than_acknowledged_is_truncated(tmp_path: Path) -> Non
         async with cluster.client(0) as client:
             await client.xdel("muster:{0}:log", "1-5", "1-4")
         result = await writer.send(cluster[0], writer.batch(b"w:x"))
-        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_TRUNCATED
         missing = "acknowledged up to 1-5, and the last 2 are missing; the best copy that answers ends at 1-3"
         assert missing in result.message
 
@@ -341,7 +341,7 @@ async def test_log_that_lost_what_was_acknowledged_is_not_claimed(tmp_path: Path
             await until(stored, "the acknowledged position is stored")
             await client.xdel("muster:{0}:log", "1-5", "1-4")
         result = await Writer(0, "c-2").claim(cluster[0])
-        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_TRUNCATED
         assert "the last 2 are missing" in result.message
 
 
@@ -368,11 +368,11 @@ async def test_out_of_memory_is_refused_on_a_first_attempt_only(tmp_path: Path) 
         async with cluster.client(0) as client:
             await client.config_set("maxmemory", "1")
             batch = writer.batch(b"w:x")
-            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_UNKNOWN
+            assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
             batch.first_attempt = True
-            assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_REFUSED
+            assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_REFUSED
             await client.config_set("maxmemory", "0")
-        assert (await writer.append(cluster[0], b"w:y")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:y")).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 async def test_flushed_scripts_come_back(tmp_path: Path) -> None:
@@ -381,18 +381,18 @@ async def test_flushed_scripts_come_back(tmp_path: Path) -> None:
         await writer.claim(cluster[0])
         async with cluster.client(0) as client:
             await client.script_flush()
-        assert (await writer.append(cluster[0], b"w:x")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:x")).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 async def test_node_without_identity_answers_no_log(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         async with cluster.client(0) as client:
             await client.delete(keys.NODE)
-        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_NO_LOG
+        assert (await Writer(0).claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
         async with cluster.client(0) as client:
             await client.hset(keys.NODE, "identity", "another/4/1 of 1/1")
         # It is not the node, of which nothing is known.
-        assert (await Writer(0).claim(cluster[0])).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await Writer(0).claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
 
 
 @asynccontextmanager
@@ -420,11 +420,11 @@ async def test_a_log_is_not_lost_where_a_server_stands_that_is_none_of_its_nodes
         await cluster[0].stop()
         async with cluster.client(1) as client:
             await client.flushall()
-        assert (await writer.send(instance, writer.batch(b"w:x"))).outcome == pb.LOG_OUTCOME_UNKNOWN
-        assert (await Writer(0, "c-2").claim(instance)).outcome == pb.LOG_OUTCOME_UNKNOWN
-        request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
+        assert (await writer.send(instance, writer.batch(b"w:x"))).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+        assert (await Writer(0, "c-2").claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+        request = metadata_pb2.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce)
         async for page in instance.stub.ReadLog(request):
-            assert page.outcome == pb.LOG_OUTCOME_UNKNOWN
+            assert page.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
 
 
 async def test_a_node_that_forgot_waits_for_one_in_whose_place_a_stranger_stands(tmp_path: Path) -> None:
@@ -467,10 +467,10 @@ async def test_promise_of_a_claimant_that_died_is_no_trap_when_another_node_dies
         assert (await node.prepare(0, 9, secrets.token_bytes(16), b"tag")).status is Status.OK
     await cluster.nodes[0].kill()
     result = await writer.append(cluster[0], b"x")
-    assert (result.outcome, result.epoch) == (pb.LOG_OUTCOME_FENCED, 9)
-    assert (await writer.check(cluster[0])).outcome == pb.LOG_OUTCOME_FENCED
+    assert (result.outcome, result.epoch) == (metadata_pb2.LOG_OUTCOME_FENCED, 9)
+    assert (await writer.check(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_FENCED
     again = Writer(0, "c-1")
-    assert (await again.claim(cluster[0], above_epoch=9)).outcome == pb.LOG_OUTCOME_OK
+    assert (await again.claim(cluster[0], above_epoch=9)).outcome == metadata_pb2.LOG_OUTCOME_OK
     await write(cluster, again, 5)
     found = records(await cluster[0].read(0, again))
     assert found[: len(writer.acknowledged)] == writer.acknowledged
@@ -588,7 +588,7 @@ async def test_answers_that_are_read_after_the_time_out_do_not_count() -> None:
     answers[1].set_result(NodeReply(Status.OK))
     verdict, replies = await asking
     assert verdict is not None
-    assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert verdict.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     assert replies[1] is None
 
 
@@ -605,7 +605,7 @@ async def test_answers_of_two_configurations_are_not_added_up() -> None:
     answers[1].set_result(NodeReply(Status.OK))
     verdict, replies = await asking
     assert verdict is not None
-    assert verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert verdict.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
     assert replies[1] is None
 
 
@@ -618,7 +618,7 @@ async def test_claim_on_one_node_of_three_is_not_acknowledged(cluster: MetadataC
     claimer = Claimer(quorum, Repairer(quorum, rebuild_delay_ms=0), lambda: 0, claim_timeout_ms=1_000)
     held = Held(0, writer.epoch, writer.nonce)
     claimed = await claimer._spread(held, writer.end, {quorum.nodes[0]: NodeReply(Status.OK)})
-    assert claimed.verdict.outcome == pb.LOG_OUTCOME_UNKNOWN
+    assert claimed.verdict.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
 
 
 @asynccontextmanager
@@ -647,7 +647,7 @@ async def test_a_node_that_refuses_is_named_in_the_log_once(tmp_path: Path, coun
             for _ in range(3):
                 if count == 1:
                     result = await writer.send(cluster[0], writer.batch(b"x"))
-                    assert result.outcome == pb.LOG_OUTCOME_UNKNOWN
+                    assert result.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
                 else:
                     await write(cluster, writer, 1)
             await until(lambda: any(line["event"] == "log_node_refuses" for line in logs), "it is told")

@@ -17,8 +17,7 @@ from muster_metadata.nodes import keys
 from muster_metadata.nodes.reply import Status
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1.records_pb2 import Record
 from muster_runtime.settings import load
 
@@ -34,19 +33,19 @@ COORDINATOR: dict[str, Any] = {
 }
 
 
-async def renewed(instance: Instance, **request: Any) -> pb.LeaseResponse:
+async def renewed(instance: Instance, **request: Any) -> metadata_pb2.LeaseResponse:
     """The answer to the first renewal of a coordinator."""
     call = instance.stub.Lease()
     try:
-        await call.write(pb.LeaseRequest(**COORDINATOR, **request))
-        response: pb.LeaseResponse = await call.read()
+        await call.write(metadata_pb2.LeaseRequest(**COORDINATOR, **request))
+        response: metadata_pb2.LeaseResponse = await call.read()
         return response
     finally:
         call.cancel()
 
 
 async def enabled(instance: Instance) -> tuple[str, ...]:
-    return tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled)
+    return tuple((await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())).enabled)
 
 
 async def rest_of(watch: Any) -> None:
@@ -79,16 +78,16 @@ async def test_a_server_that_lacks_an_enabled_feature_is_refused(
         response = await renewed(cluster[0], features=known, version="0.1.0")
         assert not response.renewed
         assert f"(version 0.1.0) does not know {FEATURE_NAMES[0]}" in response.message
-        watcher = pb.Server(role="discovery", name="d", version="0.1.0", features=known)
+        watcher = metadata_pb2.Server(role="discovery", name="d", version="0.1.0", features=known)
         with pytest.raises(grpc.aio.AioRpcError, match=FEATURE_NAMES[0]) as refused:
-            await cluster[0].stub.Watch(pb.WatchRequest(watcher=watcher)).read()
+            await cluster[0].stub.Watch(metadata_pb2.WatchRequest(watcher=watcher)).read()
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_a_cluster_without_features_serves_servers_that_know_none(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1, features=()) as cluster:
         assert (await renewed(cluster[0])).renewed
-        watch = cluster[0].stub.Watch(pb.WatchRequest())
+        watch = cluster[0].stub.Watch(metadata_pb2.WatchRequest())
         assert (await watch.read()).HasField("cluster")
         watch.cancel()
 
@@ -113,8 +112,10 @@ async def test_metadata_that_lacks_an_enabled_feature_serves_nobody(tmp_path: Pa
         await rest_of(watch)
 
 
-async def enable(instance: Instance, name: str) -> pb.EnableFeatureResponse:
-    response: pb.EnableFeatureResponse = await instance.stub.EnableFeature(pb.EnableFeatureRequest(name=name))
+async def enable(instance: Instance, name: str) -> metadata_pb2.EnableFeatureResponse:
+    response: metadata_pb2.EnableFeatureResponse = await instance.stub.EnableFeature(
+        metadata_pb2.EnableFeatureRequest(name=name)
+    )
     return response
 
 
@@ -126,19 +127,21 @@ async def test_a_feature_is_enabled_once_every_server_knows_it(tmp_path: Path) -
 
         async def lacking() -> list[str]:
             response = await enable(here, first)
-            if response.outcome == pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
+            if response.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
                 return []  # a node was slow
-            assert response.outcome == pb.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT, response.message
+            assert response.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT, response.message
             return [f"{server.role} {server.name} {server.version}" for server in response.lacking]
 
-        old = pb.Server(role="discovery", name="d-1", version="0.1.0")
-        watch = there.stub.Watch(pb.WatchRequest(watcher=old))
+        old = metadata_pb2.Server(role="discovery", name="d-1", version="0.1.0")
+        watch = there.stub.Watch(metadata_pb2.WatchRequest(watcher=old))
         await watch.read()
         # Until the nodes have its row nobody lacks the feature, and the request would enable it.
         await until(lambda: _is_listed(here, "d-1"), "the old discovery is known")
         await until(lambda: _is(lacking(), ["discovery d-1 0.1.0"]), "the old discovery is named")
         watch.cancel()
-        metadata_of_tomorrow = pb.Server(role="metadata", name="m-9", version="0.9.0", features=["x"])
+        metadata_of_tomorrow = metadata_pb2.Server(
+            role="metadata", name="m-9", version="0.9.0", features=["x"]
+        )
         with there.server.metadata.servers.watching(metadata_of_tomorrow):
             await until(lambda: _is(lacking(), ["metadata m-9 0.9.0"]), "only the metadata instance is left")
             lease, numbers = there.stub.Lease(), itertools.count(1)
@@ -148,7 +151,7 @@ async def test_a_feature_is_enabled_once_every_server_knows_it(tmp_path: Path) -
             await until(lambda: _stored(lease, numbers, release=True), "the old coordinator has gone")
 
         async def done() -> bool:
-            return (await enable(here, first)).outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
+            return (await enable(here, first)).outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED
 
         await until(done, "nobody lacks it")
         assert await enabled(here) == (first,)
@@ -169,28 +172,30 @@ async def _is(found: Awaitable[list[str]], wanted: list[str]) -> bool:
 
 
 async def _is_listed(instance: Instance, name: str) -> bool:
-    response = await instance.stub.ListFeatures(pb.ListFeaturesRequest())
+    response = await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())
     return any(server.name == name for server in response.servers)
 
 
 async def _stored(lease: Any, numbers: Iterator[int], **request: Any) -> bool:
     """Whether a majority stored one more renewal in time."""
-    await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": next(numbers)}, **request))
+    await lease.write(metadata_pb2.LeaseRequest(**COORDINATOR | {"number": next(numbers)}, **request))
     return bool((await lease.read()).renewed)
 
 
 async def test_what_metadata_does_not_know_is_not_enabled(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         response = await enable(cluster[0], "of-tomorrow")
-        assert response.outcome == pb.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE
+        assert response.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE
         assert response.message
-        assert (await enable(cluster[0], FEATURE_NAMES[0])).outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED
+        assert (
+            await enable(cluster[0], FEATURE_NAMES[0])
+        ).outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED
 
 
 async def test_a_watch_ends_when_a_feature_is_enabled_that_the_watcher_lacks(tmp_path: Path) -> None:
     """Who came while the feature was being enabled gets no more news."""
     async with metadata_cluster(tmp_path, 1, features=()) as cluster:
-        watch = cluster[0].stub.Watch(pb.WatchRequest())
+        watch = cluster[0].stub.Watch(metadata_pb2.WatchRequest())
         await watch.read()
         assert await cluster[0].server.metadata.catalog.enable(FEATURE_NAMES[0], "test")
         with pytest.raises(grpc.aio.AioRpcError, match=FEATURE_NAMES[0]):
@@ -201,7 +206,7 @@ async def test_metadata_of_before_features_finds_no_leases(tmp_path: Path) -> No
     """Its renewals fail at every node on the only table that it knows; what was there has moved."""
     async with metadata_cluster(tmp_path, features=()) as cluster:
         lease = cluster[0].stub.Lease()
-        await lease.write(pb.LeaseRequest(**COORDINATOR, features=FEATURE_NAMES))
+        await lease.write(metadata_pb2.LeaseRequest(**COORDINATOR, features=FEATURE_NAMES))
         assert (await lease.read()).renewed
         assert await cluster[0].server.metadata.catalog.enable(FEATURE_NAMES[0], "test")
 
@@ -216,7 +221,7 @@ async def test_metadata_of_before_features_finds_no_leases(tmp_path: Path) -> No
         moved = await cluster[0].server.metadata.tables.lease("c-1", 1_000)
         assert moved is not None
         assert moved.session == "s-1"
-        await lease.write(pb.LeaseRequest(**COORDINATOR | {"number": 2}, features=FEATURE_NAMES))
+        await lease.write(metadata_pb2.LeaseRequest(**COORDINATOR | {"number": 2}, features=FEATURE_NAMES))
         assert (await lease.read()).renewed
         lease.cancel()
 

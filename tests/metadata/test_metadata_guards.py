@@ -14,7 +14,7 @@ from muster_metadata.cluster.leases import LeaseRow
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import LOST, NodeReply, Status
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 
 async def without_upkeep(cluster: MetadataCluster) -> None:
@@ -57,7 +57,7 @@ async def test_without_a_claim_a_log_is_read_where_what_was_acknowledged_is(tmp_
             assert (await node.append(0, writer.epoch, writer.nonce, stray)).status is Status.OK
         await cluster.nodes[0].kill()
         successor = Writer(0, "c-2")
-        assert (await successor.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await successor.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
         await successor.append(cluster[0], b"w:1")
         await successor.append(cluster[0], b"w:2")
         await cluster.nodes[0].start()
@@ -108,7 +108,7 @@ async def test_a_claim_stands_on_a_majority_of_one_configuration(
         monkeypatch.setattr(third, "prepare", silent_to_a_repair)
         monkeypatch.setattr(second, "repair", written)
         claimant = Writer(0, "c-2")
-        assert (await claimant.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await claimant.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
         for index in (1, 2):
             async with cluster.client(index) as client:
                 rows: Any = await client.xrevrange("muster:{0}:log", count=1)
@@ -129,7 +129,7 @@ async def test_what_was_cut_is_not_waited_for(tmp_path: Path) -> None:
         shorter = behind(claim, 2, b"w:later")
         cut = await node.repair(0, 2, successor.nonce, ends(writer.end, claim), shorter)
         assert cut.status is Status.OK
-        assert (await Writer(0, "c-3").claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await Writer(0, "c-3").claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 async def test_a_name_keeps_the_number_of_its_last_run_when_two_nodes_were_filled_again(

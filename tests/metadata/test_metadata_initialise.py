@@ -13,7 +13,7 @@ from muster_metadata.nodes.node import Node
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
@@ -54,7 +54,10 @@ async def test_interrupted_initialise_goes_on(tmp_path: Path) -> None:
         assert (again.cluster_id, again.made) == (first.cluster_id, (3,))
         settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
         instance = await Instance(MetadataServer(settings)).start()
-        assert tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled) == FEATURE_NAMES
+        assert (
+            tuple((await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())).enabled)
+            == FEATURE_NAMES
+        )
         await instance.stop()
     finally:
         await nodes.stop()
@@ -70,7 +73,7 @@ async def test_features_whose_enabling_was_interrupted_are_enabled_when_it_is_ru
 
     async def enabled() -> tuple[str, ...]:
         instance = await Instance(MetadataServer(settings)).start()
-        listed = await instance.stub.ListFeatures(pb.ListFeaturesRequest())
+        listed = await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())
         await instance.stop()
         return tuple(listed.enabled)
 
@@ -107,7 +110,10 @@ async def test_initialise_that_was_interrupted_by_a_restart_of_the_nodes_goes_on
         assert (await initialise(nodes.url, 2)).cluster_id == first.cluster_id
         settings = load(MetadataSettings, redis_url=nodes.url, listen="127.0.0.1:0", **FAST)
         instance = await Instance(MetadataServer(settings)).start()
-        assert tuple((await instance.stub.ListFeatures(pb.ListFeaturesRequest())).enabled) == FEATURE_NAMES
+        assert (
+            tuple((await instance.stub.ListFeatures(metadata_pb2.ListFeaturesRequest())).enabled)
+            == FEATURE_NAMES
+        )
         await instance.stop()
     finally:
         await nodes.stop()
@@ -204,11 +210,13 @@ async def test_exported_position_must_stand_in_the_log(tmp_path: Path) -> None:
         position = writer.end.position.to_proto()
         stub = cluster[0].stub
         good = await stub.ReportExported(
-            pb.ReportExportedRequest(shard=0, position=position, hash=writer.end.hash)
+            metadata_pb2.ReportExportedRequest(shard=0, position=position, hash=writer.end.hash)
         )
-        assert good.outcome == pb.LOG_OUTCOME_OK
-        bad = await stub.ReportExported(pb.ReportExportedRequest(shard=0, position=position, hash=bytes(32)))
-        assert bad.outcome == pb.LOG_OUTCOME_INVALID
+        assert good.outcome == metadata_pb2.LOG_OUTCOME_OK
+        bad = await stub.ReportExported(
+            metadata_pb2.ReportExportedRequest(shard=0, position=position, hash=bytes(32))
+        )
+        assert bad.outcome == metadata_pb2.LOG_OUTCOME_INVALID
         async with cluster.client(0) as client:
             assert await client.get("muster:{0}:exported") == b"1-2"
 

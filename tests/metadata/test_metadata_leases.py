@@ -21,13 +21,13 @@ from muster_metadata.cluster.leases import DEAD, DRAINING, LIVE, LeaseObserver, 
 from muster_metadata.cluster.owners import OwnerRow, owners
 from muster_metadata.cluster.tables import next_run
 from muster_metadata.nodes import keys
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
 
-LAST_KNOWN = pb.WatchRequest(watcher=WATCH.watcher, last_known=True)
+LAST_KNOWN = metadata_pb2.WatchRequest(watcher=WATCH.watcher, last_known=True)
 ROW = LeaseRow("c-1", "s-1", run=1, counter=5, host="127.0.0.1", port=1)
 
 
@@ -230,17 +230,17 @@ class Holder:
         self.name, self.session, self.number = name, session, 0
         self.host = "127.0.0.1"
 
-    async def renew(self, **more: Any) -> pb.LeaseResponse:
+    async def renew(self, **more: Any) -> metadata_pb2.LeaseResponse:
         self.number += 1
         more.setdefault("state", discovery_pb2.COORDINATOR_STATE_LIVE)
         await self.call.write(
-            pb.LeaseRequest(
+            metadata_pb2.LeaseRequest(
                 node_id=self.name, session=self.session, host=self.host,
                 port=self.socket.getsockname()[1], number=self.number, version="test",
                 features=FEATURE_NAMES, **more,
             )
         )  # fmt: skip
-        response: pb.LeaseResponse = await self.call.read()
+        response: metadata_pb2.LeaseResponse = await self.call.read()
         assert response.number == self.number
         return response
 
@@ -258,7 +258,7 @@ class Watcher:
     """Follows one instance's view."""
 
     def __init__(self, instance: Instance) -> None:
-        self.messages: list[pb.WatchResponse] = []
+        self.messages: list[metadata_pb2.WatchResponse] = []
         self.ended = 0
         self._task = asyncio.create_task(self._follow(instance))
 
@@ -617,7 +617,7 @@ async def test_owner_is_pushed_and_serving_follows_the_lease(cluster: MetadataCl
     await writer.claim(cluster[0])
     await until_equal(lambda: told_owners(watchers), ["c-1", "c-1"], "the owner is pushed")
     assert not any(watcher.owner(2).serving for watcher in watchers)
-    await holder.renew(serving=[pb.ServedShard(shard=2, epoch=writer.epoch)])
+    await holder.renew(serving=[metadata_pb2.ServedShard(shard=2, epoch=writer.epoch)])
     await until(lambda: all(watcher.owner(2).serving for watcher in watchers), "serving is pushed")
     holder.close()
     await until_equal(lambda: told_owners(watchers), ["", ""], "a dead owner owns nothing")
@@ -673,7 +673,7 @@ async def test_senseless_renewal_is_not_renewed(tmp_path: Path, change: dict[str
             "number": 3,
         } | change
         call = cluster[0].stub.Lease()
-        await call.write(pb.LeaseRequest(**request))
+        await call.write(metadata_pb2.LeaseRequest(**request))
         response = await call.read()
         assert response.number == 3
         assert not response.renewed

@@ -21,7 +21,7 @@ from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata import metadata as metadata_module
 from muster_metadata.log_stream import MAX_OPEN_CALLS
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.clock import wall_ms
@@ -48,7 +48,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def test_first_claim_goes_behind_genesis(cluster: MetadataCluster) -> None:
     writer = Writer(1)
     result = await writer.claim(cluster[0])
-    assert result.outcome == pb.LOG_OUTCOME_OK
+    assert result.outcome == metadata_pb2.LOG_OUTCOME_OK
     assert result.epoch == 1
     assert Position.from_proto(result.end.position) == Position(1, 2)
     entries = await cluster[1].read(1, writer)
@@ -66,8 +66,12 @@ async def test_appends_are_dense_chained_and_on_all_nodes(cluster: MetadataClust
     writer = Writer(0)
     await writer.claim(cluster[0])
     for number in range(20):
-        assert (await writer.append(cluster[number % 2], b"w:%d" % number)).outcome == pb.LOG_OUTCOME_OK
-    assert (await writer.append(cluster[0], *(b"w:b%d" % n for n in range(300)))).outcome == pb.LOG_OUTCOME_OK
+        assert (
+            await writer.append(cluster[number % 2], b"w:%d" % number)
+        ).outcome == metadata_pb2.LOG_OUTCOME_OK
+    assert (
+        await writer.append(cluster[0], *(b"w:b%d" % n for n in range(300)))
+    ).outcome == metadata_pb2.LOG_OUTCOME_OK
     entries = await cluster[0].read(0, writer)
     assert records(entries) == writer.acknowledged
     assert [entry.position.offset for entry in entries] == list(range(1, 323))
@@ -80,7 +84,7 @@ async def test_repeat_through_another_instance_is_the_same_append(cluster: Metad
     batch = writer.batch(b"w:1", b"w:2")
     first = await cluster[0].step(0, append=batch)
     second = await cluster[1].step(0, append=batch)
-    assert (first.outcome, second.outcome) == (pb.LOG_OUTCOME_OK, pb.LOG_OUTCOME_OK)
+    assert (first.outcome, second.outcome) == (metadata_pb2.LOG_OUTCOME_OK, metadata_pb2.LOG_OUTCOME_OK)
     assert first.end == second.end
     assert records(await cluster[0].read(0, writer)) == [b"w:1", b"w:2"]
 
@@ -90,7 +94,7 @@ async def test_other_records_behind_an_old_end_are_refused(cluster: MetadataClus
     await writer.claim(cluster[0])
     stale = writer.batch(b"w:other")
     await writer.append(cluster[0], b"w:1")
-    assert (await cluster[0].step(0, append=stale)).outcome == pb.LOG_OUTCOME_INVALID
+    assert (await cluster[0].step(0, append=stale)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
     assert records(await cluster[0].read(0, writer)) == [b"w:1"]
 
 
@@ -100,9 +104,9 @@ async def test_higher_claim_fences_the_old_owner(cluster: MetadataCluster) -> No
     await old.append(cluster[0], b"w:old")
     assert (await new.claim(cluster[1])).epoch == 2
     refused = await old.append(cluster[0], b"w:late")
-    assert (refused.outcome, refused.epoch) == (pb.LOG_OUTCOME_FENCED, 2)
-    assert (await old.check(cluster[0])).outcome == pb.LOG_OUTCOME_FENCED
-    assert (await new.check(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    assert (refused.outcome, refused.epoch) == (metadata_pb2.LOG_OUTCOME_FENCED, 2)
+    assert (await old.check(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_FENCED
+    assert (await new.check(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
     await new.append(cluster[1], b"w:new")
     assert records(await cluster[0].read(2, new)) == [b"w:old", b"w:new"]
 
@@ -125,12 +129,12 @@ async def test_two_claimants_at_once_leave_one_owner(cluster: MetadataCluster) -
         writers = [Writer(1, "c-1"), Writer(1, "c-2")]
         await asyncio.gather(*(writer.claim(cluster[n]) for n, writer in enumerate(writers)))
         outcomes = [await writer.check(cluster[0]) if writer.epoch else None for writer in writers]
-        standing = [o for o in outcomes if o is not None and o.outcome == pb.LOG_OUTCOME_OK]
+        standing = [o for o in outcomes if o is not None and o.outcome == metadata_pb2.LOG_OUTCOME_OK]
         assert len(standing) <= 1
         epochs = [writer.epoch for writer in writers if writer.epoch]
         assert len(set(epochs)) == len(epochs)
     last = Writer(1, "c-3")
-    assert (await last.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    assert (await last.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 async def test_reading_without_a_claim_ends_at_the_acknowledged_position(cluster: MetadataCluster) -> None:
@@ -148,7 +152,7 @@ async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])
     await writer.append(cluster[0], *(b"w:%d" % n for n in range(95)))
-    request = pb.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce, page_size=10)
+    request = metadata_pb2.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce, page_size=10)
     getattr(request, "from").CopyFrom(Position(1, 8).to_proto())
     sizes = [len(message.entries) async for message in cluster[0].stub.ReadLog(request)]
     assert sizes == [10] * 9
@@ -158,9 +162,9 @@ async def test_old_claimant_reads_nothing(cluster: MetadataCluster) -> None:
     old, new = Writer(0, "c-1"), Writer(0, "c-2")
     await old.claim(cluster[0])
     await new.claim(cluster[0])
-    request = pb.ReadLogRequest(shard=0, epoch=old.epoch, claim_nonce=old.nonce)
+    request = metadata_pb2.ReadLogRequest(shard=0, epoch=old.epoch, claim_nonce=old.nonce)
     messages = [message async for message in cluster[0].stub.ReadLog(request)]
-    assert [message.outcome for message in messages] == [pb.LOG_OUTCOME_FENCED]
+    assert [message.outcome for message in messages] == [metadata_pb2.LOG_OUTCOME_FENCED]
     assert not messages[0].entries
 
 
@@ -168,18 +172,18 @@ async def test_steps_of_many_shards_travel_in_one_message(cluster: MetadataClust
     writers = [Writer(shard) for shard in range(4)]
     stream = cluster[0].stub.Log()
     await stream.write(
-        pb.LogRequest(
+        metadata_pb2.LogRequest(
             calls=[
-                pb.LogCall(call_id=writer.shard, shard=writer.shard, claim=writer.claim_step())
+                metadata_pb2.LogCall(call_id=writer.shard, shard=writer.shard, claim=writer.claim_step())
                 for writer in writers
             ]
         )
     )
-    results: list[pb.LogResult] = []
+    results: list[metadata_pb2.LogResult] = []
     while len(results) < 4:
         results += (await stream.read()).results
     assert sorted(result.call_id for result in results) == [0, 1, 2, 3]
-    assert {result.outcome for result in results} == {pb.LOG_OUTCOME_OK}
+    assert {result.outcome for result in results} == {metadata_pb2.LOG_OUTCOME_OK}
     stream.cancel()
 
 
@@ -187,20 +191,20 @@ async def test_steps_of_many_shards_travel_in_one_message(cluster: MetadataClust
     "step",
     [
         {},
-        {"claim": pb.ClaimStep(node_id="", nonce=bytes(16))},
-        {"claim": pb.ClaimStep(node_id="c", nonce=bytes(15))},
-        {"claim": pb.ClaimStep(node_id="c", nonce=bytes(16), above_epoch=1 << 60)},
-        {"append": pb.AppendStep(epoch=1, claim_nonce=bytes(16))},
-        {"check": pb.CheckStep(epoch=1)},
+        {"claim": metadata_pb2.ClaimStep(node_id="", nonce=bytes(16))},
+        {"claim": metadata_pb2.ClaimStep(node_id="c", nonce=bytes(15))},
+        {"claim": metadata_pb2.ClaimStep(node_id="c", nonce=bytes(16), above_epoch=1 << 60)},
+        {"append": metadata_pb2.AppendStep(epoch=1, claim_nonce=bytes(16))},
+        {"check": metadata_pb2.CheckStep(epoch=1)},
     ],
 )
 async def test_senseless_steps_are_invalid_and_write_nothing(
-    tmp_path: Path, step: dict[str, pb.ClaimStep]
+    tmp_path: Path, step: dict[str, metadata_pb2.ClaimStep]
 ) -> None:
     async with metadata_cluster(tmp_path, 1) as cluster:
         before = await cluster.ends(0)
-        assert (await cluster[0].step(0, **step)).outcome == pb.LOG_OUTCOME_INVALID
-        assert (await cluster[0].step(99, **step)).outcome == pb.LOG_OUTCOME_INVALID
+        assert (await cluster[0].step(0, **step)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
+        assert (await cluster[0].step(99, **step)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
         assert await cluster.ends(0) == before
 
 
@@ -209,12 +213,12 @@ async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
         writer = Writer(0)
         await writer.claim(cluster[0])
         too_large = writer.batch(bytes((8 << 20) + 1))
-        assert (await cluster[0].step(0, append=too_large)).outcome == pb.LOG_OUTCOME_INVALID
+        assert (await cluster[0].step(0, append=too_large)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
         nonce = secrets.token_bytes(16)
         too_many = writer.batch()
-        too_many.records.extend([pb.NewRecord(record=b"w:", nonce=nonce)] * 10_001)
-        assert (await cluster[0].step(0, append=too_many)).outcome == pb.LOG_OUTCOME_INVALID
-        assert (await writer.append(cluster[0], bytes(8 << 20))).outcome == pb.LOG_OUTCOME_OK
+        too_many.records.extend([metadata_pb2.NewRecord(record=b"w:", nonce=nonce)] * 10_001)
+        assert (await cluster[0].step(0, append=too_many)).outcome == metadata_pb2.LOG_OUTCOME_INVALID
+        assert (await writer.append(cluster[0], bytes(8 << 20))).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert len(await cluster[0].read(0, writer)) == 3
 
 
@@ -225,11 +229,11 @@ async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_en
         client = LogClient([cluster[0].address], grpc.aio.insecure_channel)
         client.start()
         try:
-            check = pb.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
+            check = metadata_pb2.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
             results = await asyncio.gather(*(client.submit(0, check) for _ in range(MAX_OPEN_CALLS + 900)))
         finally:
             await client.stop()
-        assert {result.outcome for result in results} == {pb.LOG_OUTCOME_OK}
+        assert {result.outcome for result in results} == {metadata_pb2.LOG_OUTCOME_OK}
         assert client.repeats > 0
 
 
@@ -242,8 +246,10 @@ async def test_what_metadata_writes_is_stamped_with_the_time_of_the_log(
         metadata = cluster[0].server.metadata
         await until(lambda: metadata.view.log_ahead_ms is not None, "it knows the time of the nodes")
         writer, topic = Writer(0), discovery_pb2.Topic(name="orders", partitions=3)
-        assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
-        assert not (await cluster[0].stub.ChangeTopic(pb.ChangeTopicRequest(create=topic))).error_code
+        assert (await writer.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
+        assert not (
+            await cluster[0].stub.ChangeTopic(metadata_pb2.ChangeTopicRequest(create=topic))
+        ).error_code
         for shard, reader in ((0, writer), (metadata.shard_count, None)):
             last = (await cluster[0].read(shard, reader))[-1]
             stamped_ms = records_pb2.Record.FromString(last.record).written_at_ms

@@ -10,7 +10,7 @@ from muster_metadata import metrics
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.addresses import Address
 from muster_runtime.telemetry import TelemetrySettings
 from muster_runtime.telemetry.process_telemetry import ProcessTelemetry
@@ -57,11 +57,11 @@ async def test_steps_and_nodes_are_told(tmp_path: Path) -> None:
         ends = ("", "_bucket")
         assert [m.name for m in metrics.ALL if not {m.name + end for end in ends} & idle.names] == []
         writer = Writer(1)
-        assert (await writer.claim(instance)).outcome == pb.LOG_OUTCOME_OK
-        assert (await writer.send(instance, writer.batch(b"one"))).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_OK
+        assert (await writer.send(instance, writer.batch(b"one"))).outcome == metadata_pb2.LOG_OUTCOME_OK
         stranger = Writer(1, "c-2")
-        assert (await stranger.claim(instance)).outcome == pb.LOG_OUTCOME_OK
-        assert (await writer.send(instance, writer.batch(b"two"))).outcome == pb.LOG_OUTCOME_FENCED
+        assert (await stranger.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_OK
+        assert (await writer.send(instance, writer.batch(b"two"))).outcome == metadata_pb2.LOG_OUTCOME_FENCED
         told = await scrape(port)
         assert told.value("muster_metadata_ready") == 1
         assert told.value("muster_log_quorum_outcomes_total", step="claim", outcome="OK") == 2
@@ -75,7 +75,9 @@ async def test_steps_and_nodes_are_told(tmp_path: Path) -> None:
         told = await tells(port, lambda told: told.value("muster_redis_connected") == 2)
         assert told.value("muster_redis_connected", node="1") == 0
         assert told.value("muster_redis_connections_lost_total", node="1") == 1
-        assert (await stranger.send(instance, stranger.batch(b"three"))).outcome == pb.LOG_OUTCOME_OK
+        assert (
+            await stranger.send(instance, stranger.batch(b"three"))
+        ).outcome == metadata_pb2.LOG_OUTCOME_OK
         await nodes[0].start()
         told = await tells(port, lambda told: told.value("muster_log_repairs_total", result="done") >= 1)
         told = await tells(port, lambda told: told.value("muster_logs_behind") == 0)

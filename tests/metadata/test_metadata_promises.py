@@ -11,7 +11,7 @@ from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -30,13 +30,13 @@ async def test_a_node_that_promised_to_a_dead_claimant_votes_again_after_a_resta
         writer = await claimed(cluster, b"w:1")
         async with node_of(cluster, 0) as node:
             await promise_to_the_dying(node, writer.epoch + 1)
-        assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         await cluster.nodes[0].kill()
         await cluster.nodes[0].start()
         await until_equal(lambda: voting(cluster, 0), 3, "all nodes vote")
         await until(lambda: cluster.level(0), "the node has the log of the claim that stands")
         await cluster.nodes[1].kill()
-        assert (await writer.append(cluster[0], b"w:3")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:3")).outcome == metadata_pb2.LOG_OUTCOME_OK
         for index in (0, 2):
             async with node_of(cluster, index) as node:
                 again = await node.prepare(0, writer.epoch + 1, DYING, b"again")
@@ -88,12 +88,12 @@ async def test_a_claim_that_does_not_hear_of_a_promise_takes_its_epoch_and_bring
 
         monkeypatch.setattr(slow, "inspect", late)
         successor = Writer(0, "c-2")
-        assert (await successor.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await successor.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert successor.epoch == writer.epoch + 1
         instance = await cluster.add_instance()
         await until_equal(lambda: voting(cluster, 0), 3, "all nodes vote")
         await cluster.nodes[1].kill()
-        assert (await successor.append(instance, b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert (await successor.append(instance, b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await instance.read(0, successor)) == [b"w:1", b"w:2"]
 
 
@@ -136,5 +136,5 @@ async def test_a_node_that_is_rebuilt_has_the_floor_of_the_others(tmp_path: Path
         async with node_of(cluster, 1) as node:
             again = await node.prepare(0, writer.epoch + 1, DYING, b"again")
             assert again.status is Status.PROMISED
-        assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged

@@ -22,7 +22,7 @@ from kit.waiting import until
 from muster_metadata.operator.replacement import ReplaceError, Replacement
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import load
 from muster_server.dev.redis_nodes import RedisNode
 from redis.asyncio import Redis
@@ -131,13 +131,13 @@ class Appending:
             while True:
                 result = await self.writer.send(self._cluster[0], batch)
                 self.outcomes.add(result.outcome)
-                if result.outcome == pb.LOG_OUTCOME_OK:
+                if result.outcome == metadata_pb2.LOG_OUTCOME_OK:
                     self.acknowledged.append(record)
                     break
-                if result.outcome == pb.LOG_OUTCOME_FENCED:
+                if result.outcome == metadata_pb2.LOG_OUTCOME_FENCED:
                     await self._claim(result.epoch)
                     break
-                assert result.outcome == pb.LOG_OUTCOME_UNKNOWN, result
+                assert result.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN, result
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.005)
 
@@ -145,7 +145,9 @@ class Appending:
         self.writer.nonce = secrets.token_bytes(16)
 
         async def claimed() -> bool:
-            return (await self.writer.claim(self._cluster[0], above_epoch)).outcome == pb.LOG_OUTCOME_OK
+            return (
+                await self.writer.claim(self._cluster[0], above_epoch)
+            ).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "claimed")
 
@@ -180,7 +182,9 @@ async def test_node_is_replaced_while_appends_run(tmp_path: Path, count: int) ->
         for index in range(count // 2):
             await running.nodes[2 * index].kill()
         await running.cluster[1].stop()
-        assert (await appending.writer.append(running.cluster[0], b"w:last")).outcome == pb.LOG_OUTCOME_OK
+        assert (
+            await appending.writer.append(running.cluster[0], b"w:last")
+        ).outcome == metadata_pb2.LOG_OUTCOME_OK
         await check_nothing_lost(running, appending, running.cluster[0])
 
 
@@ -206,7 +210,9 @@ async def test_command_that_is_killed_at_any_step_loses_nothing_and_goes_on(
         await task
         await until(lambda: running.complete(0), "the new node has the log")
         await running.nodes[0].kill()
-        assert (await appending.writer.append(running.cluster[0], b"w:last")).outcome == pb.LOG_OUTCOME_OK
+        assert (
+            await appending.writer.append(running.cluster[0], b"w:last")
+        ).outcome == metadata_pb2.LOG_OUTCOME_OK
         await check_nothing_lost(running, appending, running.cluster[0])
 
 
@@ -238,7 +244,7 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(tmp_path: Path
         again = Writer(0, "c-2")
 
         async def claimed() -> bool:
-            return (await again.claim(instance)).outcome == pb.LOG_OUTCOME_OK
+            return (await again.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "the new node votes")
         assert records(await instance.read(0, again)) == [b"w:1"]
@@ -256,7 +262,7 @@ async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path:
         running.nodes[3].pause()
         new = await running.empty_node()
         await running.replace(4, new)
-        assert (await writer.append(running.cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(running.cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         old.resume()
         running.nodes[3].resume()
         client: Redis = Redis.from_url(running.nodes[3].url)
@@ -287,12 +293,12 @@ async def test_who_slept_through_two_replacements_takes_the_log_for_elsewhere_an
             await running.replace(index, await running.empty_node())
         batch = writer.batch(b"w:2")
         for step in ({"append": batch}, {"claim": writer.claim_step()}):
-            assert (await asleep.step(0, **step)).outcome == pb.LOG_OUTCOME_UNKNOWN
-        assert (await writer.check(asleep)).outcome == pb.LOG_OUTCOME_UNKNOWN
+            assert (await asleep.step(0, **step)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
+        assert (await writer.check(asleep)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
         asleep.server.metadata._monitor.start()
 
         async def stored() -> bool:
-            return (await writer.send(asleep, batch)).outcome == pb.LOG_OUTCOME_OK
+            return (await writer.send(asleep, batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(stored, "it has followed")
 

@@ -15,7 +15,7 @@ from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.nodes.entries import Entry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.redis_nodes import RedisNode
 from structlog.testing import capture_logs
@@ -68,7 +68,7 @@ async def lose_power(node: RedisNode, since: tuple[Path, int]) -> None:
 async def claimed(cluster: MetadataCluster, *payload: bytes) -> Writer:
     """A writer whose log is level at all nodes."""
     writer = Writer(0)
-    assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    assert (await writer.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
     for record in payload:
         await writer.append(cluster[0], record)
     await until(lambda: cluster.level(0), "level")
@@ -110,7 +110,7 @@ async def test_a_record_that_one_node_forgot_is_not_lost(
         writer = await claimed(cluster, b"w:1")
         before = written_bytes(cluster.nodes[2])
         monkeypatch.setattr(cluster[0].server.metadata.quorum.nodes[0], "append", _unreached)
-        assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert [count for count, _ in await cluster.ends(0)] == [3, 4, 4]
         await cluster[0].stop()
         await lose_power(cluster.nodes[2], before)
@@ -119,7 +119,7 @@ async def test_a_record_that_one_node_forgot_is_not_lost(
         instance = cluster[1]
         await until_equal(lambda: hears(instance), [True, False, True], "nodes 1 and 3 answer")
         successor = Writer(0, "c-2")
-        assert (await successor.claim(instance)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await successor.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
         cluster.nodes[1].resume()
         await until(lambda: owns(successor, instance), "the successor has the log")
         assert records(await instance.read(0, successor)) == [b"w:1", b"w:2"]
@@ -140,7 +140,7 @@ async def hears(instance: Instance) -> list[bool]:
 async def owns(writer: Writer, instance: Instance) -> bool:
     """Claims, with another nonce each time."""
     writer.nonce = secrets.token_bytes(16)
-    return (await writer.claim(instance)).outcome == pb.LOG_OUTCOME_OK
+    return (await writer.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
 
 async def voting(cluster: MetadataCluster, shard: int) -> int:
@@ -171,8 +171,8 @@ async def test_a_node_that_restarted_votes_again_under_a_floor(tmp_path: Path) -
             async with node_of(cluster, index) as node:
                 assert (await node.prepare(*forgotten, b"tag")).status is Status.PROMISED
                 assert (await node.append(0, writer.epoch, writer.nonce, parts)).status is Status.RAISED
-        assert (await writer.send(cluster[0], batch)).outcome == pb.LOG_OUTCOME_OK
-        assert (await writer.append(cluster[0], b"w:3")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:3")).outcome == metadata_pb2.LOG_OUTCOME_OK
         successor = Writer(0, "c-2")
         await successor.claim(cluster[0])
         assert records(await cluster[0].read(0, successor)) == writer.acknowledged
@@ -277,7 +277,7 @@ async def test_where_all_nodes_restart_they_go_on_and_an_alarm_says_so(tmp_path:
                 await cluster.nodes[node].kill()
             for node in range(count):
                 await cluster.nodes[node].start()
-            assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+            assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
             await until_equal(lambda: voting(cluster, 0), count, "all nodes vote")
             await until(lambda: any(line["event"] == MISSING for line in logs), "the alarm")
         told = next(line for line in logs if line["event"] == MISSING)
@@ -292,7 +292,7 @@ async def test_a_node_that_syncs_each_write_forgets_nothing(tmp_path: Path) -> N
         with capture_logs() as logs:
             await cluster.nodes[0].kill()
             await cluster.nodes[0].start()
-            assert (await writer.append(cluster[0], b"w:2")).outcome == pb.LOG_OUTCOME_OK
+            assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert not any(line["event"] == MISSING for line in logs)
 
 
@@ -343,7 +343,7 @@ async def test_a_shorter_log_of_a_later_epoch_is_not_claimed(tmp_path: Path) -> 
             assert (await node.repair(0, 2, nonce, ends, later)).status is Status.OK
         instance = await cluster.add_instance()
         result = await Writer(0, "c-2").claim(instance)
-        assert result.outcome == pb.LOG_OUTCOME_TRUNCATED
+        assert result.outcome == metadata_pb2.LOG_OUTCOME_TRUNCATED
 
 
 async def acknowledged(cluster: MetadataCluster, index: int) -> bytes:
@@ -372,8 +372,8 @@ async def test_a_nonce_names_one_claim(tmp_path: Path, monkeypatch: pytest.Monke
         successor = Writer(0, "c-2")
         result = await successor.claim(cluster[0])
         assert overtaking
-        if result.outcome != pb.LOG_OUTCOME_OK:
-            assert result.outcome == pb.LOG_OUTCOME_FENCED
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            assert result.outcome == metadata_pb2.LOG_OUTCOME_FENCED
             await until(lambda: owns(successor, cluster[0]), "another nonce takes the log")
         entries = await cluster[0].read(0, successor)
         nonces = [entry.nonce for entry in entries]
@@ -475,7 +475,7 @@ async def test_a_claim_whose_counted_promise_is_gone_begins_again(
         successor = Writer(0, "c-2")
         result = await successor.claim(cluster[1])
         assert writer.acknowledged == [b"w:1", b"w:2"]
-        if result.outcome != pb.LOG_OUTCOME_OK:
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
             await until(lambda: owns(successor, cluster[1]), "another nonce takes the log")
         assert records(await cluster[1].read(0, successor)) == writer.acknowledged
 
@@ -498,10 +498,10 @@ async def test_the_catalog_is_written_on_when_all_nodes_forgot_a_change(tmp_path
                 break
 
 
-async def create(instance: Instance, name: str) -> pb.ChangeTopicResponse:
+async def create(instance: Instance, name: str) -> metadata_pb2.ChangeTopicResponse:
     """Creates a topic."""
-    request = pb.ChangeTopicRequest(create=discovery_pb2.Topic(name=name, partitions=3))
-    response: pb.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
+    request = metadata_pb2.ChangeTopicRequest(create=discovery_pb2.Topic(name=name, partitions=3))
+    response: metadata_pb2.ChangeTopicResponse = await instance.stub.ChangeTopic(request)
     return response
 
 
@@ -510,7 +510,7 @@ async def test_acknowledged_records_that_a_majority_forgot_are_cut_with_an_alarm
         writer = await claimed(cluster, b"w:1")
         before = [written_bytes(cluster.nodes[node]) for node in (1, 2)]
         for record in (b"w:2", b"w:3"):
-            assert (await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_OK
+            assert (await writer.append(cluster[0], record)).outcome == metadata_pb2.LOG_OUTCOME_OK
         await until(lambda: cluster.level(0), "level")
         for node, since in zip((1, 2), before, strict=True):
             await lose_power(cluster.nodes[node], since)

@@ -24,7 +24,7 @@ from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -98,7 +98,7 @@ async def one_node(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Write
     """A log on one node, its owner, and a connection to the node past the service."""
     async with metadata_cluster(tmp_path, 1) as cluster:
         writer = Writer(0)
-        assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
         async with node_of(cluster, 0) as node:
             yield cluster, writer, node
 
@@ -177,7 +177,7 @@ def test_one_node_that_promised_another_claim_decides_nothing(status: Status) ->
     assert checked(2)([other, NodeReply(Status.OK), NodeReply(Status.OK)], True) is OK
     fenced = checked(2)([other, None, other], False)
     assert fenced is not None
-    assert (fenced.outcome, fenced.epoch) == (pb.LOG_OUTCOME_FENCED, 9)
+    assert (fenced.outcome, fenced.epoch) == (metadata_pb2.LOG_OUTCOME_FENCED, 9)
 
 
 async def test_a_gap_is_not_written_over(tmp_path: Path) -> None:
@@ -230,12 +230,12 @@ async def test_a_claim_that_reaches_one_node_leaves_no_trace_that_wins(
             monkeypatch.setattr(node, "prepare", partial(promised_late, node.prepare))
         alone = Writer(0, "c-2")
         for _ in range(3):
-            assert (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_UNKNOWN
+            assert (await alone.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
         for index in (0, 1):
             cluster.nodes[index].resume()
 
         async def claimed() -> bool:
-            return (await alone.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+            return (await alone.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "claimed with a majority")
         assert records(await cluster[1].read(0, alone)) == owner.acknowledged
@@ -249,13 +249,13 @@ async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path:
         for index in (0, 1):
             await cluster.nodes[index].kill()
         many = old.batch(*(b"w:never acknowledged %d" % number for number in range(20)))
-        assert (await old.send(cluster[0], many)).outcome == pb.LOG_OUTCOME_UNKNOWN
+        assert (await old.send(cluster[0], many)).outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN
         await cluster.nodes[2].kill()
         for index in (0, 1):
             await cluster.nodes[index].start()
 
         async def claimed(writer: Writer) -> bool:
-            return (await writer.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+            return (await writer.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(lambda: claimed(new), "claimed without node 3")
         await new.append(cluster[1], b"w:acknowledged")
@@ -267,7 +267,7 @@ async def test_the_best_log_has_the_highest_epoch_not_the_most_entries(tmp_path:
         instance = await cluster.add_instance()
 
         async def claimed_last() -> bool:
-            return (await last.claim(instance)).outcome == pb.LOG_OUTCOME_OK
+            return (await last.claim(instance)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed_last, "claimed by nodes 2 and 3")
         assert records(await instance.read(0, last)) == [b"w:acknowledged"]

@@ -15,13 +15,13 @@ from muster_metadata.log.reading import Wanted
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import NodeReply
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 pytestmark = pytest.mark.cluster
 
-OK = pb.LOG_OUTCOME_OK
-INVALID = pb.LOG_OUTCOME_INVALID
+OK = metadata_pb2.LOG_OUTCOME_OK
+INVALID = metadata_pb2.LOG_OUTCOME_INVALID
 PARTS = [b"first part", b"second part"]
 HASHES = [part_hash(part) for part in PARTS]
 
@@ -32,8 +32,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MetadataCluster]:
         yield cluster
 
 
-def step(writer: Writer, upto: Position, **fields: Any) -> pb.SnapshotStep:
-    return pb.SnapshotStep(epoch=writer.epoch, claim_nonce=writer.nonce, upto=upto.to_proto(), **fields)
+def step(writer: Writer, upto: Position, **fields: Any) -> metadata_pb2.SnapshotStep:
+    return metadata_pb2.SnapshotStep(
+        epoch=writer.epoch, claim_nonce=writer.nonce, upto=upto.to_proto(), **fields
+    )
 
 
 async def begin(cluster: MetadataCluster) -> Writer:
@@ -73,10 +75,10 @@ async def snapshot(
 
 async def trim(
     cluster: MetadataCluster, writer: Writer, upto: Position, marker: LogEnd, **fields: Any
-) -> pb.LogResult:
+) -> metadata_pb2.LogResult:
     return await cluster[0].step(
         0,
-        trim=pb.TrimStep(
+        trim=metadata_pb2.TrimStep(
             epoch=writer.epoch,
             claim_nonce=writer.nonce,
             marker=marker.to_proto(),
@@ -91,13 +93,13 @@ async def read(cluster: MetadataCluster, **fields: Any) -> tuple[list[bytes], li
     parts: list[bytes] = []
     offsets: list[int] = []
     outcome = int(OK)
-    request = pb.ReadLogRequest(shard=0, packed=True, **fields)
+    request = metadata_pb2.ReadLogRequest(shard=0, packed=True, **fields)
     async for message in cluster[0].stub.ReadLog(request):
         outcome = message.outcome
         if message.snapshot_part:
             parts.append(message.snapshot_part)
         for data in message.runs:
-            run = pb.EntryRun.FromString(data)
+            run = metadata_pb2.EntryRun.FromString(data)
             offsets += range(run.first_offset, run.first_offset + len(run.records))
             assert len(run.nonces) == 16 * len(run.records)
             assert len(run.hashes) == 32 * len(run.records)
@@ -137,7 +139,7 @@ async def test_a_read_begins_with_the_newest_snapshot_and_goes_on_behind_it(clus
     assert await read(cluster, snapshot=True, without_snapshots=[newer.to_proto()], **mine) == older_one
     both = [newer.to_proto(), older.to_proto()]
     parts, offsets, outcome = await read(cluster, snapshot=True, without_snapshots=both, **mine)
-    assert (parts, offsets, outcome) == ([], [], pb.LOG_OUTCOME_DAMAGED)
+    assert (parts, offsets, outcome) == ([], [], metadata_pb2.LOG_OUTCOME_DAMAGED)
 
 
 async def test_a_node_that_is_slow_keeps_no_read_waiting(
@@ -165,13 +167,13 @@ async def later(send: Callable[..., Answer]) -> NodeReply:
 async def test_a_place_that_was_trimmed_is_told_from_one_that_is_missing(cluster: MetadataCluster) -> None:
     _, older, _, _ = await two_snapshots(cluster)
     wanted = {"from": Position(older.epoch, older.offset - 1).to_proto()}
-    assert (await read(cluster, **wanted))[2] == pb.LOG_OUTCOME_TRIMMED
+    assert (await read(cluster, **wanted))[2] == metadata_pb2.LOG_OUTCOME_TRIMMED
     await_ = {"from": older.to_proto()}
     assert (await read(cluster, **await_))[1][0] == older.offset
     for index in range(3):
         async with cluster.client(index) as client:
             await client.xdel("muster:{0}:log", f"1-{older.offset + 3}")
-    assert (await read(cluster, **await_))[2] == pb.LOG_OUTCOME_DAMAGED
+    assert (await read(cluster, **await_))[2] == metadata_pb2.LOG_OUTCOME_DAMAGED
 
 
 async def test_a_read_that_a_trim_overtakes_says_so(cluster: MetadataCluster) -> None:
@@ -186,7 +188,7 @@ async def test_a_read_that_a_trim_overtakes_says_so(cluster: MetadataCluster) ->
     cut = await trim(cluster, writer, third, marker, previous_upto=newer.to_proto(), before=newer.to_proto())
     assert cut.outcome == OK
     outcomes = [page.verdict.outcome async for page in pages]
-    assert outcomes[-1] == pb.LOG_OUTCOME_TRIMMED
+    assert outcomes[-1] == metadata_pb2.LOG_OUTCOME_TRIMMED
 
 
 async def test_only_two_snapshots_are_kept_and_a_late_word_about_an_older_one_changes_nothing(
@@ -284,10 +286,10 @@ async def test_a_trim_that_contradicts_itself_is_refused(
     cluster: MetadataCluster, fields: dict[str, Any], words: str
 ) -> None:
     writer = await begin(cluster)
-    message = pb.TrimStep(
+    message = metadata_pb2.TrimStep(
         epoch=writer.epoch,
         claim_nonce=writer.nonce,
-        marker=pb.LogEnd(position=Position(1, 9).to_proto(), hash=fields.pop("hash", bytes(32))),
+        marker=metadata_pb2.LogEnd(position=Position(1, 9).to_proto(), hash=fields.pop("hash", bytes(32))),
         upto=fields.pop("upto", Position(1, 4)).to_proto(),
         **{name: place.to_proto() for name, place in fields.items()},
     )

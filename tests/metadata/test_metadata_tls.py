@@ -28,7 +28,7 @@ from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_metadata.operator.replacement import Replacement
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import load
 from muster_server.dev.ports import free_ports
 from muster_server.nodes.survey import survey
@@ -152,11 +152,11 @@ async def test_log_over_tls_survives_a_node_and_its_replacement(cluster: Metadat
     nodes = cluster.nodes
     assert isinstance(nodes, TlsNodes)
     writer = Writer(0)
-    assert (await writer.claim(cluster[0])).outcome == pb.LOG_OUTCOME_OK
+    assert (await writer.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
     for number in range(20):
-        assert (await writer.append(cluster[0], b"w:%d" % number)).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:%d" % number)).outcome == metadata_pb2.LOG_OUTCOME_OK
     await nodes[1].kill()
-    assert (await writer.append(cluster[0], b"w:without")).outcome == pb.LOG_OUTCOME_OK
+    assert (await writer.append(cluster[0], b"w:without")).outcome == metadata_pb2.LOG_OUTCOME_OK
     urls, old = nodes.url, f"127.0.0.1:{nodes[1].port}"
     with nodes.more() as new:
         await new.start()
@@ -166,7 +166,7 @@ async def test_log_over_tls_survives_a_node_and_its_replacement(cluster: Metadat
             await work.run(await work.plan())
         after = urls.replace(old, place_of(new.url))
         await nodes[0].kill()
-        assert (await writer.append(cluster[0], b"w:with")).outcome == pb.LOG_OUTCOME_OK
+        assert (await writer.append(cluster[0], b"w:with")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
         await nodes[0].start()
         await until(lambda: complete(cluster, len(writer.acknowledged) + 2), "all nodes have the log")

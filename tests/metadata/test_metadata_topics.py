@@ -18,9 +18,8 @@ from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_metadata.nodes.entries import Entry
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.log.v1 import records_pb2 as log
-from muster_protos.muster.log.v1 import snapshot_pb2
+from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
 SHARD = 2
@@ -30,26 +29,26 @@ def change_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def creation(number: int) -> pb.ChangeTopicRequest:
+def creation(number: int) -> metadata_pb2.ChangeTopicRequest:
     topic = discovery_pb2.Topic(name=f"t-{number}", partitions=3)
-    return pb.ChangeTopicRequest(create=topic, change_id=change_id(number))
+    return metadata_pb2.ChangeTopicRequest(create=topic, change_id=change_id(number))
 
 
-def catalog_of(records: Iterator[log.Record], *, strict: bool = True) -> Topics:
+def catalog_of(records: Iterator[records_pb2.Record], *, strict: bool = True) -> Topics:
     topics = Topics(strict=strict)
     for offset, record in enumerate(records, 2):
         topics.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
     return topics
 
 
-def stored(number: int) -> log.Record:
-    return log.Record(
-        topic_stored=log.TopicStored(name=f"t-{number}", partitions=3, change_id=change_id(number))
+def stored(number: int) -> records_pb2.Record:
+    return records_pb2.Record(
+        topic_stored=records_pb2.TopicStored(name=f"t-{number}", partitions=3, change_id=change_id(number))
     )
 
 
-def removed(number: int) -> log.Record:
-    return log.Record(topic_tombstone=log.TopicTombstone(name=f"t-{number}"))
+def removed(number: int) -> records_pb2.Record:
+    return records_pb2.Record(topic_tombstone=records_pb2.TopicTombstone(name=f"t-{number}"))
 
 
 def test_the_newest_ids_of_changes_are_remembered_and_no_more() -> None:
@@ -76,10 +75,14 @@ def test_the_offset_of_its_creation_is_the_incarnation_of_a_topic() -> None:
 
 def every_kind() -> Topics:
     """A catalog in which each kind of record has left something, and one whose kind is not known here."""
-    replaced = log.Record(node_replaced=log.NodeReplaced(configuration=2, node=1, new_address="b:1"))
-    enabled = log.Record(critical=True, feature_enabled=log.FeatureEnabled(name=FEATURE_NAMES[0]))
-    claim = log.Record(critical=True, claim=log.Claim(node_id="m"))
-    unknown = log.Record(written_at_ms=7)
+    replaced = records_pb2.Record(
+        node_replaced=records_pb2.NodeReplaced(configuration=2, node=1, new_address="b:1")
+    )
+    enabled = records_pb2.Record(
+        critical=True, feature_enabled=records_pb2.FeatureEnabled(name=FEATURE_NAMES[0])
+    )
+    claim = records_pb2.Record(critical=True, claim=records_pb2.Claim(node_id="m"))
+    unknown = records_pb2.Record(written_at_ms=7)
     records = [claim, stored(1), replaced, enabled, stored(2), removed(1), unknown, stored(3), removed(3)]
     return catalog_of(iter([*records, stored(3)]))
 
@@ -102,7 +105,7 @@ def test_what_a_snapshot_says_is_what_the_records_made() -> None:
     assert again.to_proto() == topics.to_proto()
     assert again.features == {FEATURE_NAMES[0]}
     assert again.kept == topics.kept
-    kinds = [log.Record.FromString(kept.record).WhichOneof("kind") for kept in again.kept]
+    kinds = [records_pb2.Record.FromString(kept.record).WhichOneof("kind") for kept in again.kept]
     assert kinds == ["node_replaced", "feature_enabled", None]
     for number in (1, 2, 3, 4):
         assert again.done(creation(number)) == topics.done(creation(number))
@@ -118,7 +121,7 @@ def test_what_a_snapshot_says_is_what_the_records_made() -> None:
 
 
 def test_how_far_the_newest_snapshot_reaches_is_known_from_its_marker() -> None:
-    marker = log.Record(snapshot=log.Snapshot(upto=Position(1, 3).to_proto()))
+    marker = records_pb2.Record(snapshot=records_pb2.Snapshot(upto=Position(1, 3).to_proto()))
     topics = catalog_of(iter([stored(1), stored(2), marker, stored(3)]))
     assert topics.snapshot_upto == Position(1, 3)
     assert topics.records_since == 2
@@ -129,11 +132,14 @@ def test_how_far_the_newest_snapshot_reaches_is_known_from_its_marker() -> None:
 @pytest.mark.parametrize(
     ("record", "what"),
     [
-        (log.Record(critical=True, feature_enabled=log.FeatureEnabled(name="of-tomorrow")), "of-tomorrow"),
-        (log.Record(critical=True), "critical record"),
+        (
+            records_pb2.Record(critical=True, feature_enabled=records_pb2.FeatureEnabled(name="of-tomorrow")),
+            "of-tomorrow",
+        ),
+        (records_pb2.Record(critical=True), "critical record"),
     ],
 )
-def test_what_stops_a_server_in_the_log_stops_it_in_a_snapshot(record: log.Record, what: str) -> None:
+def test_what_stops_a_server_in_the_log_stops_it_in_a_snapshot(record: records_pb2.Record, what: str) -> None:
     records = [stored(1), record, stored(2)]
     with pytest.raises(NotUnderstood, match=what):
         catalog_of(iter(records))
@@ -161,8 +167,8 @@ def test_a_shard_takes_no_snapshot_of_the_catalog_nor_the_catalog_one_of_a_shard
 def test_the_largest_catalog_fits_into_parts() -> None:
     topics = Topics()
     records = [
-        log.Record(
-            topic_stored=log.TopicStored(
+        records_pb2.Record(
+            topic_stored=records_pb2.TopicStored(
                 name=f"{number:0249d}", partitions=100_000, change_id=change_id(number)
             )
         )
@@ -178,10 +184,10 @@ def test_the_largest_catalog_fits_into_parts() -> None:
 def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
     topics = catalog_of(stored(number) for number in range(MAX_TOPICS))
     refused = topics.decide(creation(MAX_TOPICS))
-    assert isinstance(refused, pb.ChangeTopicResponse)
+    assert isinstance(refused, metadata_pb2.ChangeTopicResponse)
     assert refused.error_code == common_pb2.ERROR_CODE_POLICY_VIOLATION
     assert f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics" in refused.error_message
     known = topics.decide(creation(1))
-    assert isinstance(known, pb.ChangeTopicResponse)
+    assert isinstance(known, metadata_pb2.ChangeTopicResponse)
     topics.apply(Entry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
-    assert isinstance(topics.decide(creation(MAX_TOPICS)), log.Record)
+    assert isinstance(topics.decide(creation(MAX_TOPICS)), records_pb2.Record)

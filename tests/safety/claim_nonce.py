@@ -12,7 +12,7 @@ from typing import Any
 from kit.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 
 async def main() -> None:
@@ -37,13 +37,13 @@ async def main() -> None:
 
         setattr(nodes[1], "append", append)  # noqa: B010
         result = await writer.claim(mine)
-        report(f"the claim: {pb.LogOutcome.Name(result.outcome)}, epoch {result.epoch}")
+        report(f"the claim: {metadata_pb2.LogOutcome.Name(result.outcome)}, epoch {result.epoch}")
 
         async def claimed() -> bool:
-            if result.outcome == pb.LOG_OUTCOME_OK:
+            if result.outcome == metadata_pb2.LOG_OUTCOME_OK:
                 return True
             writer.nonce = secrets.token_bytes(16)
-            return (await writer.claim(mine)).outcome == pb.LOG_OUTCOME_OK
+            return (await writer.claim(mine)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "the log is claimed")
         nonces = [entry.nonce for entry in await mine.read(0, writer)]

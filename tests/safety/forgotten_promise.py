@@ -17,7 +17,7 @@ from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.node import Node
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 Send = Callable[..., "asyncio.Future[Any]"]
 
@@ -85,13 +85,13 @@ async def main() -> None:
         slow(to_owner[0].steps, 2.0)
         slow(to_owner[0].bulk, 2.0)
         result = await owner.send(cluster[0], owner.batch(b"w:2"))
-        report(f"the owner's append: {pb.LogOutcome.Name(result.outcome)}")
-        report(f"the claim: {pb.LogOutcome.Name((await claiming).outcome)}")
+        report(f"the owner's append: {metadata_pb2.LogOutcome.Name(result.outcome)}")
+        report(f"the claim: {metadata_pb2.LogOutcome.Name((await claiming).outcome)}")
         successor = Writer(0, "c-3")
 
         async def claimed() -> bool:
             successor.nonce = secrets.token_bytes(16)
-            return (await successor.claim(cluster[1])).outcome == pb.LOG_OUTCOME_OK
+            return (await successor.claim(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "the log is claimed")
         left = records(await cluster[1].read(0, successor))

@@ -14,8 +14,7 @@ from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
 from coordinator.real_cluster import on_one_node
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 SHARDS = 2
 PARTITIONS = 9_000
@@ -60,13 +59,13 @@ async def keep_much(caller: Caller, group_id: str, topic: str) -> int:
             subscription.owned_partitions.append(all_of_it)
         metadata = subscription.SerializeToString()
         joined = await caller.join(
-            group_id, member_id, protocols=[pb.GroupProtocol(name="range", metadata=metadata)]
+            group_id, member_id, protocols=[coordinator_pb2.GroupProtocol(name="range", metadata=metadata)]
         )
         if joined.error_code:
             raise Broken(f"join {number} was answered {joined.error_code}: {joined.error_message}")
         member_id = joined.member_id
-        entry = pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment)
-        request = pb.SyncGroupRequest(
+        entry = coordinator_pb2.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment)
+        request = coordinator_pb2.SyncGroupRequest(
             group_id=group_id, member_id=member_id, generation=joined.generation, assignments=[entry]
         )
         try:
@@ -76,7 +75,7 @@ async def keep_much(caller: Caller, group_id: str, topic: str) -> int:
     return code
 
 
-async def synced(caller: Caller, request: pb.SyncGroupRequest) -> int:
+async def synced(caller: Caller, request: coordinator_pb2.SyncGroupRequest) -> int:
     """What a leader is answered, plus one; 0: it is to try again, as the lease lapsed on a busy machine."""
     code: int = (await caller.stub.SyncGroup(request, timeout=30)).error_code
     return 0 if code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE else code + 1

@@ -16,7 +16,7 @@ from kit.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
 from muster_coordinator.log.log_client import LogClient
 from muster_metadata.log_stream import MAX_OPEN_CALLS
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 CALLS = MAX_OPEN_CALLS + 200
 WITHIN_S = 120.0
@@ -30,7 +30,7 @@ async def main() -> None:
         client = LogClient([cluster[0].address], grpc.aio.insecure_channel)
         client.start()
         try:
-            step = pb.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
+            step = metadata_pb2.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)
             answers = [client.submit(0, step) for _ in range(CALLS)]
             try:
                 results = await asyncio.wait_for(asyncio.gather(*answers), WITHIN_S)
@@ -39,8 +39,8 @@ async def main() -> None:
                 raise Broken(f"{missing} of {CALLS} questions have no answer after {WITHIN_S:g} s") from error
         finally:
             await client.stop()
-    counts = Counter(pb.LogOutcome.Name(result.outcome) for result in results)
-    if counts != {pb.LogOutcome.Name(pb.LOG_OUTCOME_OK): CALLS}:
+    counts = Counter(metadata_pb2.LogOutcome.Name(result.outcome) for result in results)
+    if counts != {metadata_pb2.LogOutcome.Name(metadata_pb2.LOG_OUTCOME_OK): CALLS}:
         raise Broken(f"the claim stands, and the answers were {dict(counts)}")
     report(f"{CALLS} questions at once were all answered; {client.repeats} were asked again")
 

@@ -6,8 +6,7 @@ wait of the first one as well.
 
 from kit.programs import Broken, report, run
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 TRIED_MS = (0, 1_000, 5_500)
 PATIENCE_MS = 600_000
@@ -47,7 +46,7 @@ def await_answer(shard: VirtualShard, member: VirtualMember, call: int) -> int:
 def code_of(shard: VirtualShard, call: int) -> int:
     """What a commit was answered."""
     answer = shard.answer(call)
-    assert isinstance(answer, pb.OffsetCommitResponse)
+    assert isinstance(answer, coordinator_pb2.OffsetCommitResponse)
     return answer.topics[0].partitions[0].error_code
 
 

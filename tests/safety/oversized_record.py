@@ -9,8 +9,7 @@ from coordinator.real_cluster import on_one_node
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_coordinator import Coordinator, GroupSettings
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 SHARDS = 2
 COMMITS = 5
@@ -53,7 +52,9 @@ async def delete(caller: Caller) -> None:
     """Deletes the first group; tries again as long as it is told to."""
 
     async def again() -> int:
-        answer = await caller.stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=[DELETED]), timeout=60)
+        answer = await caller.stub.DeleteGroups(
+            coordinator_pb2.DeleteGroupsRequest(group_ids=[DELETED]), timeout=60
+        )
         code: int = answer.results[0].error_code
         return 0 if code in RETRIABLE else code or DONE
 
@@ -64,11 +65,11 @@ async def delete(caller: Caller) -> None:
 
 async def commit_many(caller: Caller, group_id: str) -> None:
     for number in range(COMMITS):
-        request = pb.OffsetCommitRequest(group_id=group_id, generation=-1)
+        request = coordinator_pb2.OffsetCommitRequest(group_id=group_id, generation=-1)
         for index in range(TOPICS):
             request.topics.add(name=f"{number}-{index}-".ljust(200, "x")).partitions.add(offset=1)
 
-        async def again(request: pb.OffsetCommitRequest = request) -> bool:
+        async def again(request: coordinator_pb2.OffsetCommitRequest = request) -> bool:
             answer = await caller.stub.OffsetCommit(request, timeout=60)
             return bool(answer.topics[0].partitions[0].error_code == common_pb2.ERROR_CODE_NONE)
 

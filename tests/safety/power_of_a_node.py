@@ -14,7 +14,7 @@ from typing import Any
 from kit.metadata_instances import Instance, MetadataCluster, Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 COMMITS = 20
 
@@ -34,11 +34,11 @@ async def go_on(cluster: MetadataCluster, writer: Writer) -> None:
     """The owner writes; told that it was fenced, it claims again, as a coordinator does."""
     for number in range(COMMITS):
         record = b"w:%d" % number
-        while (result := await writer.append(cluster[0], record)).outcome == pb.LOG_OUTCOME_FENCED:
+        while (result := await writer.append(cluster[0], record)).outcome == metadata_pb2.LOG_OUTCOME_FENCED:
             report(f"the owner is fenced by epoch {result.epoch} and claims again")
             await take(cluster[0], writer)
-        if result.outcome != pb.LOG_OUTCOME_OK:
-            raise Broken(f"the owner was answered {pb.LogOutcome.Name(result.outcome)}")
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            raise Broken(f"the owner was answered {metadata_pb2.LogOutcome.Name(result.outcome)}")
 
 
 async def take(instance: Instance, writer: Writer) -> None:
@@ -47,9 +47,9 @@ async def take(instance: Instance, writer: Writer) -> None:
     async def claimed() -> bool:
         writer.nonce = secrets.token_bytes(16)
         result = await writer.claim(instance)
-        if result.outcome == pb.LOG_OUTCOME_TRUNCATED:
+        if result.outcome == metadata_pb2.LOG_OUTCOME_TRUNCATED:
             raise Broken(f"the log was cut: {result.message}")
-        return result.outcome == pb.LOG_OUTCOME_OK
+        return result.outcome == metadata_pb2.LOG_OUTCOME_OK
 
     await until(claimed, "the log is claimed")
 

@@ -14,17 +14,17 @@ from typing import Any
 from kit.metadata_instances import Instance, Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from safety.forgotten_promise import slow_once
 
 DELAY_S = 2.0
 
 
-async def won(writer: Writer, instance: Instance) -> pb.LogResult:
+async def won(writer: Writer, instance: Instance) -> metadata_pb2.LogResult:
     """Claims until the outcome is known, as a coordinator does: on a slow machine one attempt may run out."""
     while True:
         result = await writer.claim(instance)
-        if result.outcome != pb.LOG_OUTCOME_UNKNOWN:
+        if result.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
             return result
 
 
@@ -77,13 +77,13 @@ async def main() -> None:
             await until(back, "node 3 is filled again")
             away_s = time.monotonic() - wiped_s
         report(f"node 3 votes again {away_s:.2f} s after its second loss; the delay is {DELAY_S:.0f} s")
-        report(f"the owner's append: {pb.LogOutcome.Name((await appending).outcome)}")
-        report(f"the claim: {pb.LogOutcome.Name((await claiming).outcome)}")
+        report(f"the owner's append: {metadata_pb2.LogOutcome.Name((await appending).outcome)}")
+        report(f"the claim: {metadata_pb2.LogOutcome.Name((await claiming).outcome)}")
         successor = Writer(0, "c-5")
 
         async def claimed() -> bool:
             successor.nonce = secrets.token_bytes(16)
-            return (await successor.claim(second)).outcome == pb.LOG_OUTCOME_OK
+            return (await successor.claim(second)).outcome == metadata_pb2.LOG_OUTCOME_OK
 
         await until(claimed, "the log is claimed")
         left = records(await second.read(0, successor))

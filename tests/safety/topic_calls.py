@@ -8,8 +8,13 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 from kit.linked_cluster import LinkedCluster
 from kit.waiting import until
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, discovery_pb2, discovery_pb2_grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import (
+    common_pb2,
+    coordinator_pb2,
+    coordinator_pb2_grpc,
+    discovery_pb2,
+    discovery_pb2_grpc,
+)
 
 NONE = common_pb2.ERROR_CODE_NONE
 NO_OFFSET = -1
@@ -94,7 +99,7 @@ class TopicCalls:
 
     async def commit_at(self, node: str, group: str, topic: str, offset: int) -> int:
         """One try of a commit to partition 0 at one coordinator; gives the error code, or -1: no answer."""
-        request = pb.OffsetCommitRequest(group_id=group, generation=-1)
+        request = coordinator_pb2.OffsetCommitRequest(group_id=group, generation=-1)
         request.topics.add(name=topic).partitions.add(partition=0, offset=offset, leader_epoch=-1)
         try:
             answer = await self._coordinators[node].OffsetCommit(request, timeout=_CALL_S)
@@ -112,10 +117,10 @@ class TopicCalls:
 
     async def committed(self, group: str, topic: str) -> int:
         """The offset of partition 0 as the group's coordinator answers; `NO_OFFSET`: none."""
-        request = pb.OffsetFetchRequest()
+        request = coordinator_pb2.OffsetFetchRequest()
         request.groups.add(group_id=group).topics.add(topic=topic, partitions=[0])
 
-        async def read() -> pb.OffsetFetchResponse.Group | None:
+        async def read() -> coordinator_pb2.OffsetFetchResponse.Group | None:
             stub = self._coordinators[await self.owner(group)]
             try:
                 answer = await stub.OffsetFetch(request, timeout=_CALL_S)

@@ -10,8 +10,7 @@ from kit.virtual_shard import VirtualShard
 from muster_coordinator.validation import violations
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 MEMBERS = 1_900
 PROTOCOLS = 16
@@ -42,7 +41,7 @@ def generation(first_character: int) -> records_pb2.Record:
         if broken := violations(request):
             raise Broken(f"the request is not within the limits: {broken}")
         answer = shard.ask(request)
-        assert isinstance(answer, pb.JoinGroupResponse)
+        assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
         if answer.error_code not in ALLOWED:
             raise Broken(f"member {number} was answered {answer.error_code}")
         request.member_id = answer.member_id
@@ -55,17 +54,17 @@ def generation(first_character: int) -> records_pb2.Record:
     return shard.waiting[0].records[0]
 
 
-def join(number: int, first_character: int) -> pb.JoinGroupRequest:
+def join(number: int, first_character: int) -> coordinator_pb2.JoinGroupRequest:
     """A join with names as long as they may be."""
     names = [chr(first_character + index) * CHARACTERS for index in range(PROTOCOLS)]
-    return pb.JoinGroupRequest(
+    return coordinator_pb2.JoinGroupRequest(
         group_id="g",
         session_timeout_ms=60_000,
         rebalance_timeout_ms=60_000,
         protocol_type="x",
         client_id=chr(first_character) * CHARACTERS,
         request_id=str(number),
-        protocols=[pb.GroupProtocol(name=name, metadata=b"m") for name in names],
+        protocols=[coordinator_pb2.GroupProtocol(name=name, metadata=b"m") for name in names],
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from kit.metadata_instances import MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -58,8 +58,8 @@ async def test_lists_and_enables(tmp_path: Path) -> None:
 
 async def test_names_who_lacks_a_feature(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 1, features=()) as cluster:
-        old = pb.Server(role="discovery", name="d-1", version="0.1.0")
-        watch = cluster[0].stub.Watch(pb.WatchRequest(watcher=old))
+        old = metadata_pb2.Server(role="discovery", name="d-1", version="0.1.0")
+        watch = cluster[0].stub.Watch(metadata_pb2.WatchRequest(watcher=old))
         await watch.read()
 
         async def refused() -> bool:

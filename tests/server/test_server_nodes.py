@@ -12,7 +12,7 @@ from muster_metadata.nodes.addresses import place_of
 from muster_metadata.nodes.problem import UNREACHABLE, ProblemKind
 from muster_metadata.nodes.reply import Status
 from muster_metadata.operator.replacement import REBUILD_DELAY_MS, STEP_TIMEOUT_MS
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.nodes.command import _times, app
 from muster_server.nodes.survey import NodeState, survey
@@ -27,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MetadataCluster]:
         writer = Writer(0)
         await writer.claim(running[0])
         for number in range(5):
-            assert (await writer.append(running[0], b"w:%d" % number)).outcome == pb.LOG_OUTCOME_OK
+            assert (await writer.append(running[0], b"w:%d" % number)).outcome == metadata_pb2.LOG_OUTCOME_OK
         await until(lambda: running.level(0), "level")
         yield running
 

@@ -10,9 +10,9 @@ from muster_core import fault
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import Request
-from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import fault_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_server.doctor.cluster import judge_faults
 from muster_server.doctor.findings import CheckResult
 
@@ -41,7 +41,7 @@ def replayed(path: Path) -> "subprocess.CompletedProcess[str]":
 
 def test_an_event_that_fails_again(tmp_path: Path) -> None:
     """A call of a kind that the core has no row for."""
-    event = fault.message_of(Request(1, pb.ReleaseGroupRequest(group_id="g")), Now(5, 5))
+    event = fault.message_of(Request(1, coordinator_pb2.ReleaseGroupRequest(group_id="g")), Now(5, 5))
     again = replayed(kept(tmp_path, event))
     assert again.returncode == 1, again
     assert "Traceback" in again.stderr
@@ -52,7 +52,7 @@ def test_an_event_that_fails_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_an_event_that_does_not(tmp_path: Path, complete: bool) -> None:
-    event = fault.message_of(Request(1, pb.HeartbeatRequest(group_id="g")), Now(5, 5))
+    event = fault.message_of(Request(1, coordinator_pb2.HeartbeatRequest(group_id="g")), Now(5, 5))
     again = replayed(kept(tmp_path, event, complete=complete))
     assert (again.returncode, again.stderr) == (0, "")
     assert ("only a part" in again.stdout) is not complete
@@ -67,7 +67,7 @@ def test_a_file_that_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_the_doctor_names_group_and_file() -> None:
-    answer = peer_pb.DescribeFaultsResponse(failed_shards=[7])
+    answer = peer_pb2.DescribeFaultsResponse(failed_shards=[7])
     answer.faults.add(shard=3, group_id="held", error="KeyError('x')", file="/tmp/a.json", quarantined=True)
     answer.faults.add(shard=3, group_id="once", error="KeyError('y')")
     held, once, failed = judge_faults({"a": answer})
@@ -80,6 +80,6 @@ def test_the_doctor_names_group_and_file() -> None:
     assert "muster groups release" in held.fix
     assert "not kept" in once.detail
     assert failed.subject == "shard 7 at a"
-    (well,) = judge_faults({"a": peer_pb.DescribeFaultsResponse()})
+    (well,) = judge_faults({"a": peer_pb2.DescribeFaultsResponse()})
     assert well.result is CheckResult.OK
     assert not list(judge_faults({}))

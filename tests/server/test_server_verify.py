@@ -15,7 +15,7 @@ from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import GENESIS, Position
 from muster_core.shard import Shard
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.verify.command import verify as verify_command
@@ -202,13 +202,13 @@ def trimmed(nodes: RedisNodes) -> Position:
     covered = built.entries[-3]
     state = Shard(1, GroupConfig())
     for entry in built.entries[:-2]:
-        state.replay(entry.position, log.Record.FromString(entry.record))
+        state.replay(entry.position, records_pb2.Record.FromString(entry.record))
     (part,) = parts(state.groups.values(), Covered(1, covered.position, covered.hash))
     hashes = part_hash(part)
-    marker = log.Snapshot(
+    marker = records_pb2.Snapshot(
         upto=covered.position.to_proto(), hash=covered.hash, parts=1, digest=digest_of([hashes])
     )
-    built.add(log.Record(snapshot=marker))
+    built.add(records_pb2.Record(snapshot=marker))
     for node in nodes:
         store(node, built.entries[-4:], built.end)
         with redis.Redis(port=node.port) as connection:

@@ -7,8 +7,7 @@ from typing import Any
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, discovery_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2, session_pb2
 from simulation.ledger import Ledger, Place, log_key
 from simulation.processes import Process
 from simulation.servers import LEASE_MS, MARGIN_MS, SHARDS
@@ -22,7 +21,12 @@ _SILENCE = (
     common_pb2.REBALANCE_CAUSE_KIND_DISCONNECTED,
 )
 _SKEW = 1.25
-_MUTATING = (pb.JoinGroupResponse, pb.SyncGroupResponse, pb.LeaveGroupResponse, pb.OffsetCommitResponse)
+_MUTATING = (
+    coordinator_pb2.JoinGroupResponse,
+    coordinator_pb2.SyncGroupResponse,
+    coordinator_pb2.LeaveGroupResponse,
+    coordinator_pb2.OffsetCommitResponse,
+)
 
 Member = tuple[str, str]
 """Group and member id."""
@@ -148,13 +152,18 @@ class Observer:
         )
 
     def _heard(self, process: Process, request: Any) -> None:
-        if not isinstance(request, pb.JoinGroupRequest | pb.SyncGroupRequest | pb.HeartbeatRequest):
+        if not isinstance(
+            request,
+            coordinator_pb2.JoinGroupRequest
+            | coordinator_pb2.SyncGroupRequest
+            | coordinator_pb2.HeartbeatRequest,
+        ):
             return
         if not request.member_id:
             return
         member = (request.group_id, request.member_id)
         self.heard[process, member].append(process.world.now_s)
-        if isinstance(request, pb.JoinGroupRequest):
+        if isinstance(request, coordinator_pb2.JoinGroupRequest):
             self.asked_to_join.add(member)
             self._is_patient(member, request.session_timeout_ms)
             if request.disconnect_grace_ms:
@@ -259,29 +268,33 @@ class Observer:
     # --- answers of coordinators
 
     def _answered(self, process: Process, request: Any, answer: Any) -> None:
-        if isinstance(answer, pb.OffsetFetchResponse):
+        if isinstance(answer, coordinator_pb2.OffsetFetchResponse):
             for group in answer.groups:
                 if group.error_code == _NONE:
                     self._in_time(process, "OffsetFetch", group.shard_epoch, group.group_id)
             return
-        if isinstance(answer, pb.OffsetCommitResponse):
+        if isinstance(answer, coordinator_pb2.OffsetCommitResponse):
             codes = {p.error_code for topic in answer.topics for p in topic.partitions}
             if codes == {_NONE}:
                 self._in_time(process, "OffsetCommit", answer.shard_epoch, request.group_id)
                 self._committed(process, request)
             return
         if not isinstance(
-            answer, pb.JoinGroupResponse | pb.SyncGroupResponse | pb.HeartbeatResponse | pb.LeaveGroupResponse
+            answer,
+            coordinator_pb2.JoinGroupResponse
+            | coordinator_pb2.SyncGroupResponse
+            | coordinator_pb2.HeartbeatResponse
+            | coordinator_pb2.LeaveGroupResponse,
         ):
             return
         if answer.error_code != _NONE:
             return
         self._in_time(process, type(answer).__name__, answer.shard_epoch, request.group_id)
-        if isinstance(answer, pb.JoinGroupResponse):
+        if isinstance(answer, coordinator_pb2.JoinGroupResponse):
             self._joined(process, request, answer)
-        elif isinstance(answer, pb.SyncGroupResponse):
+        elif isinstance(answer, coordinator_pb2.SyncGroupResponse):
             self._synced(process, request, answer)
-        elif isinstance(answer, pb.HeartbeatResponse):
+        elif isinstance(answer, coordinator_pb2.HeartbeatResponse):
             current = self.joined[process].get(request.group_id, 0)
             self._violations.expect(
                 "M2",
@@ -315,7 +328,7 @@ class Observer:
             "Claim of a later one",
         )
 
-    def _committed(self, process: Process, request: pb.OffsetCommitRequest) -> None:
+    def _committed(self, process: Process, request: coordinator_pb2.OffsetCommitRequest) -> None:
         for topic in request.topics:
             for partition in topic.partitions:
                 places = self._ledger.commits.get(partition.metadata, [])
@@ -325,7 +338,12 @@ class Observer:
                     f"{process.name} answers OK to commit {partition.metadata}, which no majority has",
                 )
 
-    def _joined(self, process: Process, request: pb.JoinGroupRequest, answer: pb.JoinGroupResponse) -> None:
+    def _joined(
+        self,
+        process: Process,
+        request: coordinator_pb2.JoinGroupRequest,
+        answer: coordinator_pb2.JoinGroupResponse,
+    ) -> None:
         places = self._ledger.generations.get((request.group_id, answer.generation), [])
         self._violations.expect(
             "E2",
@@ -336,7 +354,12 @@ class Observer:
         before = self.joined[process].get(request.group_id, 0)
         self.joined[process][request.group_id] = max(before, answer.generation)
 
-    def _synced(self, process: Process, request: pb.SyncGroupRequest, answer: pb.SyncGroupResponse) -> None:
+    def _synced(
+        self,
+        process: Process,
+        request: coordinator_pb2.SyncGroupRequest,
+        answer: coordinator_pb2.SyncGroupResponse,
+    ) -> None:
         key = (request.group_id, request.generation)
         stored = self._ledger.stored(self._ledger.assignments.get(key, []))
         self._violations.expect(
@@ -383,11 +406,11 @@ class Observer:
 
     def _seen(self, process: Process, part: Any) -> None:
         epoch = int(getattr(part, "shard_epoch", 0))
-        if isinstance(part, pb.OffsetFetchResponse) and part.groups:
+        if isinstance(part, coordinator_pb2.OffsetFetchResponse) and part.groups:
             epoch = int(part.groups[0].shard_epoch)
         if not epoch:
             return
-        if isinstance(part, pb.SyncGroupResponse) and part.error_code == _NONE:
+        if isinstance(part, coordinator_pb2.SyncGroupResponse) and part.error_code == _NONE:
             stale = epoch < self._seen_epoch[process]
             self._stale[process] = (
                 f"epoch {epoch}, though epoch {self._seen_epoch[process]} was seen" if stale else ""

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import grpc
 from muster_coordinator.ownership.lease_line import LEAVE_S, Heard, LeaseStream, Wait
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS
 from simulation.grpc_channel import Call, Channel
 from simulation.grpc_server import Server
@@ -96,12 +95,12 @@ class _SimulatedLeaseStream:
         self._heard = heard
         self._process = process
         self._channel = Channel(process, loop, target, CHANNEL_OPTIONS)
-        stub: Any = rpc.MetadataServiceStub(cast(grpc.aio.Channel, self._channel))
+        stub: Any = metadata_pb2_grpc.MetadataServiceStub(cast(grpc.aio.Channel, self._channel))
         self._call: Call = stub.Lease()
         self._closed = False
         self._reader = loop.create_task(self._read())
 
-    def send(self, request: pb.LeaseRequest) -> None:
+    def send(self, request: metadata_pb2.LeaseRequest) -> None:
         self._process.watch.renewal_sent(self._process, request)
         if not self._call.done():
             self._call.send_soon(request)
@@ -109,7 +108,7 @@ class _SimulatedLeaseStream:
     def close(self) -> None:
         self._closed = True
         if not self._call.done():
-            self._call.send_soon(pb.LeaseRequest(leave=True))
+            self._call.send_soon(metadata_pb2.LeaseRequest(leave=True))
         # The wait for it would hold the renewing up.
         self._channel.loop.create_task(self._leave())
 

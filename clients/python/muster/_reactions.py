@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from muster_protos.muster.v1 import common_pb2 as pb
+from muster_protos.muster.v1 import common_pb2
 
 CONNECTION_LOST = -1_000
 """Used like an error code where no answer came: the outcome is unknown."""
@@ -37,21 +37,21 @@ class Reaction(Enum):
 
 _R = Reaction
 _EVERYWHERE = {
-    pb.ERROR_CODE_NONE: _R.DONE,
+    common_pb2.ERROR_CODE_NONE: _R.DONE,
     CONNECTION_LOST: _R.REDISCOVER,
     OVERLOADED: _R.RETRY,
-    pb.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
-    pb.ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _R.REDISCOVER,
-    pb.ERROR_CODE_NOT_COORDINATOR: _R.REDISCOVER,
+    common_pb2.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
+    common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE: _R.REDISCOVER,
+    common_pb2.ERROR_CODE_NOT_COORDINATOR: _R.REDISCOVER,
 }
 _MEMBERSHIP = {
-    pb.ERROR_CODE_ILLEGAL_GENERATION: _R.REJOIN_KEEP_ID,
-    pb.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_RESET_ID,
-    pb.ERROR_CODE_REBALANCE_IN_PROGRESS: _R.REJOIN,
-    pb.ERROR_CODE_GROUP_QUARANTINED: _R.RETRY,  # until an operator releases the group
+    common_pb2.ERROR_CODE_ILLEGAL_GENERATION: _R.REJOIN_KEEP_ID,
+    common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID: _R.REJOIN_RESET_ID,
+    common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS: _R.REJOIN,
+    common_pb2.ERROR_CODE_GROUP_QUARANTINED: _R.RETRY,  # until an operator releases the group
 }
 TABLE: dict[Call, dict[int, Reaction]] = {
-    Call.JOIN: _EVERYWHERE | _MEMBERSHIP | {pb.ERROR_CODE_MEMBER_ID_REQUIRED: _R.TAKE_ID},
+    Call.JOIN: _EVERYWHERE | _MEMBERSHIP | {common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED: _R.TAKE_ID},
     # A sync is repeated, not turned into a join as in Kafka: the generation is stored, so the next
     # coordinator knows it, and a leader's second join would start a rebalance.
     Call.SYNC: _EVERYWHERE | _MEMBERSHIP,
@@ -59,12 +59,12 @@ TABLE: dict[Call, dict[int, Reaction]] = {
     Call.COMMIT: _EVERYWHERE
     | _MEMBERSHIP
     | {
-        pb.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
-        pb.ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _R.RAISE,
-        pb.ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _R.RAISE,
-        pb.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _R.RAISE,
-        pb.ERROR_CODE_INVALID_REQUEST: _R.RAISE,
-        pb.ERROR_CODE_UNKNOWN_SERVER_ERROR: _R.RAISE,
+        common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+        common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE: _R.RAISE,
+        common_pb2.ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _R.RAISE,
+        common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _R.RAISE,
+        common_pb2.ERROR_CODE_INVALID_REQUEST: _R.RAISE,
+        common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR: _R.RAISE,
     },
     Call.FETCH: _EVERYWHERE,
 }

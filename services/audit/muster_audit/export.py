@@ -9,8 +9,7 @@ import grpc
 from muster_core.audit.log_checker import LogChecker
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.reading.exported import ShardExport, mark
@@ -126,13 +125,15 @@ def report_exported(metadata: str, exported: list[Exported]) -> list[str]:
         for one in exported:
             if not one.end_hash:
                 continue
-            request = pb.ReportExportedRequest(
+            request = metadata_pb2.ReportExportedRequest(
                 shard=one.shard, position=one.end.to_proto(), hash=bytes.fromhex(one.end_hash)
             )
             try:
                 answer = stub.ReportExported(request, timeout=_CALL_SECONDS)
             except grpc.RpcError as error:
                 return [*problems, f"metadata at {metadata} does not take the report: {error.details()}"]
-            if answer.outcome != pb.LOG_OUTCOME_OK:
-                problems.append(f"log {one.shard}: {answer.message or pb.LogOutcome.Name(answer.outcome)}")
+            if answer.outcome != metadata_pb2.LOG_OUTCOME_OK:
+                problems.append(
+                    f"log {one.shard}: {answer.message or metadata_pb2.LogOutcome.Name(answer.outcome)}"
+                )
     return problems

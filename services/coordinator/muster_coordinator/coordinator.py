@@ -8,8 +8,8 @@ import grpc
 import structlog
 from muster_core.clock import Now, reading
 from muster_core.features import FEATURE_NAMES, Feature
-from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
-from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_rpc
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2_grpc, session_pb2_grpc
 from muster_runtime import clock
 from muster_runtime.about import software_version
@@ -312,13 +312,13 @@ class Coordinator:
         )
         self._server.on_stop(sessions.stop)
         add(
-            peer_rpc.add_CoordinatorPeerServiceServicer_to_server,
+            peer_pb2_grpc.add_CoordinatorPeerServiceServicer_to_server,
             CoordinatorPeerServicer(ownership.give, self._failed),
         )
 
-    def _failed(self) -> peer_pb.DescribeFaultsResponse:
+    def _failed(self) -> peer_pb2.DescribeFaultsResponse:
         """What an operator has to know of failures here."""
-        answer = peer_pb.DescribeFaultsResponse(
+        answer = peer_pb2.DescribeFaultsResponse(
             failed_shards=sorted(
                 shard.number for shard in self.shards.values() if shard.phase is Phase.FAILED
             )

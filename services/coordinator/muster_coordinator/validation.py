@@ -18,8 +18,7 @@ from muster_protos.limits import (
     REASON_MAX_CHARACTERS,
     is_name,
 )
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.ids import HAS_UNFIT, UNFIT, id_problem
 from muster_runtime.rpc.refusals import Violation
 
@@ -94,7 +93,7 @@ def _identity(report: Report, request: Any) -> None:
     _instance_id(report, "group_instance_id", request.group_instance_id)
 
 
-def _join(request: pb.JoinGroupRequest, report: Report) -> None:
+def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
     _identity(report, request)
     _text(report, "protocol_type", request.protocol_type)
     _text(report, "client_id", request.client_id)
@@ -115,7 +114,7 @@ def _join(request: pb.JoinGroupRequest, report: Report) -> None:
         names.add(protocol.name)
 
 
-def _sync(request: pb.SyncGroupRequest, report: Report) -> None:
+def _sync(request: coordinator_pb2.SyncGroupRequest, report: Report) -> None:
     _identity(report, request)
     _text(report, "protocol_type", request.protocol_type)
     _text(report, "protocol_name", request.protocol_name)
@@ -127,11 +126,11 @@ def _sync(request: pb.SyncGroupRequest, report: Report) -> None:
             report(f"assignments[{index}].assignment", f"must be at most {ASSIGNMENT_MAX_BYTES:,} bytes long")
 
 
-def _heartbeat(request: pb.HeartbeatRequest, report: Report) -> None:
+def _heartbeat(request: coordinator_pb2.HeartbeatRequest, report: Report) -> None:
     _identity(report, request)
 
 
-def _leave(request: pb.LeaveGroupRequest, report: Report) -> None:
+def _leave(request: coordinator_pb2.LeaveGroupRequest, report: Report) -> None:
     _text(report, "group_id", request.group_id)
     if not _count(report, "members", request.members, 1, LEAVING_MEMBERS_MAX):
         return
@@ -146,7 +145,7 @@ def _topic(report: Report, field: str, name: str) -> None:
         report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
 
-def _commit(request: pb.OffsetCommitRequest, report: Report) -> None:
+def _commit(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> None:
     _identity(report, request)
     _range(report, "retention_ms", request.retention_ms, 0, RETENTION_MAX_MS)
     total = sum(max(1, len(topic.partitions)) for topic in request.topics)
@@ -164,7 +163,7 @@ def _commit(request: pb.OffsetCommitRequest, report: Report) -> None:
 
 
 def _committed_partitions(
-    report: Report, field: str, partitions: Iterable[pb.OffsetCommitRequest.Partition]
+    report: Report, field: str, partitions: Iterable[coordinator_pb2.OffsetCommitRequest.Partition]
 ) -> None:
     seen = set()
     for index, entry in enumerate(partitions):
@@ -199,7 +198,7 @@ def _once(report: Report, field: str, name: str, values: Sequence[str]) -> None:
         seen.add(value)
 
 
-def _fetch(request: pb.OffsetFetchRequest, report: Report) -> None:
+def _fetch(request: coordinator_pb2.OffsetFetchRequest, report: Report) -> None:
     if not _count(report, "groups", request.groups, 1, GROUPS_MAX):
         return
     _once(report, "groups", "group_id", [group.group_id for group in request.groups])
@@ -214,7 +213,7 @@ def _fetch(request: pb.OffsetFetchRequest, report: Report) -> None:
             return
 
 
-def _offset_delete(request: pb.OffsetDeleteRequest, report: Report) -> None:
+def _offset_delete(request: coordinator_pb2.OffsetDeleteRequest, report: Report) -> None:
     _text(report, "group_id", request.group_id)
     _partitions(report, "topics", request.topics, PARTITIONS_MAX)
 
@@ -226,13 +225,13 @@ def _group_ids(request: Any, report: Report) -> None:
         _text(report, f"group_ids[{index}]", group_id)
 
 
-def _describe(request: pb.DescribeGroupsRequest, report: Report) -> None:
+def _describe(request: coordinator_pb2.DescribeGroupsRequest, report: Report) -> None:
     _group_ids(request, report)
     if len(request.group_ids) <= GROUPS_MAX:
         _once(report, "group_ids", "", request.group_ids)
 
 
-def _list(request: pb.ListGroupsRequest, report: Report) -> None:
+def _list(request: coordinator_pb2.ListGroupsRequest, report: Report) -> None:
     for field, values in (("states", request.states), ("types", request.types)):
         if _count(report, field, values, 0, STATES_MAX):
             for index, value in enumerate(values):
@@ -242,26 +241,26 @@ def _list(request: pb.ListGroupsRequest, report: Report) -> None:
         report("page_token", "must be the next_page_token of an answer, and come with a limit")
 
 
-def _history(request: pb.GroupHistoryRequest, report: Report) -> None:
+def _history(request: coordinator_pb2.GroupHistoryRequest, report: Report) -> None:
     _text(report, "group_id", request.group_id)
     _range(report, "limit", request.limit, 0, HISTORY_MAX)
 
 
-def _release(request: pb.ReleaseGroupRequest, report: Report) -> None:
+def _release(request: coordinator_pb2.ReleaseGroupRequest, report: Report) -> None:
     _text(report, "group_id", request.group_id)
 
 
 _CHECKS: dict[type[GroupRequest], Callable[[Any, Report], None]] = {
-    pb.JoinGroupRequest: _join,
-    pb.SyncGroupRequest: _sync,
-    pb.HeartbeatRequest: _heartbeat,
-    pb.LeaveGroupRequest: _leave,
-    pb.OffsetCommitRequest: _commit,
-    pb.OffsetFetchRequest: _fetch,
-    pb.OffsetDeleteRequest: _offset_delete,
-    pb.DescribeGroupsRequest: _describe,
-    pb.DeleteGroupsRequest: _group_ids,
-    pb.ListGroupsRequest: _list,
-    pb.GroupHistoryRequest: _history,
-    pb.ReleaseGroupRequest: _release,
+    coordinator_pb2.JoinGroupRequest: _join,
+    coordinator_pb2.SyncGroupRequest: _sync,
+    coordinator_pb2.HeartbeatRequest: _heartbeat,
+    coordinator_pb2.LeaveGroupRequest: _leave,
+    coordinator_pb2.OffsetCommitRequest: _commit,
+    coordinator_pb2.OffsetFetchRequest: _fetch,
+    coordinator_pb2.OffsetDeleteRequest: _offset_delete,
+    coordinator_pb2.DescribeGroupsRequest: _describe,
+    coordinator_pb2.DeleteGroupsRequest: _group_ids,
+    coordinator_pb2.ListGroupsRequest: _list,
+    coordinator_pb2.GroupHistoryRequest: _history,
+    coordinator_pb2.ReleaseGroupRequest: _release,
 }

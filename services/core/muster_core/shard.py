@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2, session_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.clock import Now
@@ -111,17 +110,17 @@ class Shard:
             StreamBroken: self._streams.broken,
         }
         self._requests: dict[type[Any], Callable[[Request, Any], None]] = {
-            pb.JoinGroupRequest: self._joins.handle,
-            pb.SyncGroupRequest: self._syncs.handle,
-            pb.HeartbeatRequest: self._syncs.heartbeat,
-            pb.LeaveGroupRequest: self._leaves.handle,
-            pb.OffsetCommitRequest: self._offsets.commit,
-            pb.OffsetFetchRequest: self._offsets.fetch,
-            pb.OffsetDeleteRequest: self._offsets.delete,
-            pb.DescribeGroupsRequest: self._queries.describe,
-            pb.ListGroupsRequest: self._queries.list,
-            pb.DeleteGroupsRequest: self._queries.delete,
-            pb.GroupHistoryRequest: self._queries.history,
+            coordinator_pb2.JoinGroupRequest: self._joins.handle,
+            coordinator_pb2.SyncGroupRequest: self._syncs.handle,
+            coordinator_pb2.HeartbeatRequest: self._syncs.heartbeat,
+            coordinator_pb2.LeaveGroupRequest: self._leaves.handle,
+            coordinator_pb2.OffsetCommitRequest: self._offsets.commit,
+            coordinator_pb2.OffsetFetchRequest: self._offsets.fetch,
+            coordinator_pb2.OffsetDeleteRequest: self._offsets.delete,
+            coordinator_pb2.DescribeGroupsRequest: self._queries.describe,
+            coordinator_pb2.ListGroupsRequest: self._queries.list,
+            coordinator_pb2.DeleteGroupsRequest: self._queries.delete,
+            coordinator_pb2.GroupHistoryRequest: self._queries.history,
         }
 
     @property
@@ -336,7 +335,9 @@ class Shard:
 
     def _cancelled(self, event: Cancelled) -> None:
         call = self._context.calls.pop(event.call_id, None)
-        if call is None or not isinstance(call.message, pb.JoinGroupRequest | pb.SyncGroupRequest):
+        if call is None or not isinstance(
+            call.message, coordinator_pb2.JoinGroupRequest | coordinator_pb2.SyncGroupRequest
+        ):
             return
         group = self._context.working_on = self._context.groups.get(call.message.group_id)
         if group is None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import structlog
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.logs import Logs
@@ -19,11 +19,11 @@ log = structlog.get_logger()
 
 MAX_OPEN_CALLS = 4_096
 _FULL = Verdict(
-    pb.LOG_OUTCOME_UNKNOWN,
+    metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message=f"a stream has at most {MAX_OPEN_CALLS} open calls; repeat the step unchanged",
 )
 _BUSY = Verdict(
-    pb.LOG_OUTCOME_UNKNOWN,
+    metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message="the last step on this log is not done yet, perhaps one that its caller gave up; repeat the step "
     "unchanged",
 )
@@ -46,7 +46,7 @@ class LogStream:
         logs: Logs,
         snapshots: Snapshots,
         log_count: int,
-        write: Callable[[pb.LogResponse], Awaitable[None]],
+        write: Callable[[metadata_pb2.LogResponse], Awaitable[None]],
         measures: Measures,
     ) -> None:
         self._logs = logs
@@ -54,13 +54,13 @@ class LogStream:
         self._log_count = log_count
         self._write = write
         self._measures = measures
-        self._results: list[pb.LogResult] = []
+        self._results: list[metadata_pb2.LogResult] = []
         self._wake = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
         self._writing: set[int] = set()
         self._ended = False
 
-    async def serve(self, requests: AsyncIterator[pb.LogRequest], stopping: asyncio.Event) -> None:
+    async def serve(self, requests: AsyncIterator[metadata_pb2.LogRequest], stopping: asyncio.Event) -> None:
         """Runs until the caller ends the stream, or this server stops and what is open has ended."""
         reading = asyncio.create_task(self._read(requests), name="log-stream-read")
         halt = asyncio.create_task(stopping.wait(), name="log-stream-halt")
@@ -72,7 +72,7 @@ class LogStream:
                 self._wake.clear()
                 results, self._results = self._results, []
                 if results:
-                    await self._write(pb.LogResponse(results=results))
+                    await self._write(metadata_pb2.LogResponse(results=results))
                 if (reading.done() or halt.done()) and not self._open and not self._results:
                     break
             if reading.done():
@@ -83,12 +83,12 @@ class LogStream:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, requests: AsyncIterator[pb.LogRequest]) -> None:
+    async def _read(self, requests: AsyncIterator[metadata_pb2.LogRequest]) -> None:
         async for request in requests:
             for call in request.calls:
                 self._begin(call)
 
-    def _begin(self, call: pb.LogCall) -> None:
+    def _begin(self, call: metadata_pb2.LogCall) -> None:
         kind = call.WhichOneof("step")
         problem = ""
         if kind is None:
@@ -96,7 +96,7 @@ class LogStream:
         elif call.shard >= self._log_count:
             problem = f"there is no shard {call.shard}"
         if problem:
-            self._end(call, Verdict(pb.LOG_OUTCOME_INVALID, message=problem), None, 0)
+            self._end(call, Verdict(metadata_pb2.LOG_OUTCOME_INVALID, message=problem), None, 0)
             return
         # Nothing is done, and what earlier attempts at the step did is not known.
         if len(self._open) >= MAX_OPEN_CALLS:
@@ -111,11 +111,11 @@ class LogStream:
         self._open.add(task)
         task.add_done_callback(self._open.discard)
 
-    async def _run(self, call: pb.LogCall, kind: str) -> None:
+    async def _run(self, call: metadata_pb2.LogCall, kind: str) -> None:
         with self._measures.carrying_out(call):
             await self._carry_out(call, kind)
 
-    async def _carry_out(self, call: pb.LogCall, kind: str) -> None:
+    async def _carry_out(self, call: metadata_pb2.LogCall, kind: str) -> None:
         end: LogEnd | None
         held: Held | None = None
         ended = self._measures.step_begins(kind)
@@ -138,9 +138,9 @@ class LogStream:
             self._writing.discard(call.shard)
         self._end(call, verdict, end, held.epoch if held is not None else verdict.epoch)
 
-    def _end(self, call: pb.LogCall, verdict: Verdict, end: LogEnd | None, epoch: int) -> None:
+    def _end(self, call: metadata_pb2.LogCall, verdict: Verdict, end: LogEnd | None, epoch: int) -> None:
         self._results.append(
-            pb.LogResult(
+            metadata_pb2.LogResult(
                 call_id=call.call_id,
                 outcome=verdict.outcome,
                 end=None if end is None else end.to_proto(),

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.telemetry import Metric, Sample, Source
 from muster_runtime.telemetry.instruments import Counter, Histogram
 
@@ -46,17 +46,17 @@ class MetadataMeasures(Measures, Source):
         for node in quorum.nodes:
             node.steps.on_reply = partial(self._replied, (str(node.index),))
 
-    def carrying_out(self, call: pb.LogCall) -> AbstractContextManager[None]:
+    def carrying_out(self, call: metadata_pb2.LogCall) -> AbstractContextManager[None]:
         """See `Measures`."""
         if self._traces is None or not call.append.traceparent:
             return nullcontext()
         return self._traces.appending(call.shard, call.append)
 
-    def step_begins(self, step: str) -> Callable[[pb.LogOutcome.ValueType], None]:
+    def step_begins(self, step: str) -> Callable[[metadata_pb2.LogOutcome.ValueType], None]:
         """See `Measures`."""
         return partial(self._step_ended, step, time.perf_counter())
 
-    def _step_ended(self, step: str, began: float, outcome: pb.LogOutcome.ValueType) -> None:
+    def _step_ended(self, step: str, began: float, outcome: metadata_pb2.LogOutcome.ValueType) -> None:
         self._durations.observe(time.perf_counter() - began, (step,))
         self._outcomes.add((step, metrics.OUTCOMES.get(outcome, "")))
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 import structlog
 from muster_core.clock import reading
 from muster_core.features import FEATURE_NAMES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.about import software_version
 from muster_runtime.clock import boot_ms, wall_ms
 from muster_runtime.logs import alarm
@@ -113,7 +113,9 @@ class Metadata:
             settings.catalog_snapshot_records,
             only_exported=settings.catalog_export,
         )
-        me = pb.Server(role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES)
+        me = metadata_pb2.Server(
+            role="metadata", name=_named(settings), version=version, features=FEATURE_NAMES
+        )
         self.servers = Servers(self.quorum, self.instance, me, boot_ms)
         self.features = Features(self.catalog, self.servers, self.view.observer, version)
         self._monitor = Monitor(

@@ -1,6 +1,6 @@
 """Every metric that metadata tells."""
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import SHORT_SECONDS
 
@@ -8,7 +8,7 @@ from muster_metadata.log.repair import Repaired
 
 STEPS = ("claim", "append", "check", "snapshot", "trim")
 NODES = tuple(str(index) for index in range(1, 6))
-OUTCOMES = {value: name.removeprefix("LOG_OUTCOME_") for name, value in pb.LogOutcome.items()}
+OUTCOMES = {value: name.removeprefix("LOG_OUTCOME_") for name, value in metadata_pb2.LogOutcome.items()}
 """Outcomes of steps as labels."""
 REPAIRS = {result: result.name.lower() for result in Repaired}
 """Results of repairs as labels."""

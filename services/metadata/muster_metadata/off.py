@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 _NOTHING = nullcontext()
 
@@ -17,14 +17,14 @@ class Measures:
 
     log_streams = 0
 
-    def carrying_out(self, call: pb.LogCall) -> AbstractContextManager[None]:
+    def carrying_out(self, call: metadata_pb2.LogCall) -> AbstractContextManager[None]:
         """A step on a log is carried out within, in a task of its own."""
         return _NOTHING
 
-    def step_begins(self, step: str) -> Callable[[pb.LogOutcome.ValueType], None]:
+    def step_begins(self, step: str) -> Callable[[metadata_pb2.LogOutcome.ValueType], None]:
         """A step on a log begins; what is returned is to be called with its outcome."""
         return _ended
 
 
-def _ended(_outcome: pb.LogOutcome.ValueType) -> None:
+def _ended(_outcome: metadata_pb2.LogOutcome.ValueType) -> None:
     """Nobody counts it."""

@@ -9,8 +9,7 @@ from muster_core.log.topics import CHANGE_ID_BYTES, name_of
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES
 from muster_protos.limits import ID_MAX_BYTES, TOPIC_PARTITIONS_MAX
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Unavailable, Violation
 
@@ -37,7 +36,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         self._metadata = metadata
 
     async def Log(  # type: ignore[override]
-        self, request_iterator: AsyncIterator[pb.LogRequest], context: Any
+        self, request_iterator: AsyncIterator[metadata_pb2.LogRequest], context: Any
     ) -> None:
         """Claims, appends, checks."""
         metadata = self._metadata
@@ -55,7 +54,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             metadata.measures.log_streams -= 1
 
     async def Lease(  # type: ignore[override]
-        self, request_iterator: AsyncIterator[pb.LeaseRequest], context: Any
+        self, request_iterator: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
     ) -> None:
         """Renewals of one coordinator."""
         shard_count = self._shard_count()
@@ -72,7 +71,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                 task.cancel()
             await asyncio.gather(serving, halt, return_exceptions=True)
 
-    async def ReadLog(self, request: pb.ReadLogRequest, context: Any) -> AsyncIterator[pb.ReadLogResponse]:
+    async def ReadLog(
+        self, request: metadata_pb2.ReadLogRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.ReadLogResponse]:
         """Pages of one log."""
         self._check_shard(request.shard, catalog=True)
         if request.page_size > MAX_PAGE:
@@ -95,7 +96,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             for message in _messages(page, packed=request.packed):
                 yield message
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:
+    async def Watch(
+        self, request: metadata_pb2.WatchRequest, context: Any
+    ) -> AsyncIterator[metadata_pb2.WatchResponse]:
         """The view, now and after every change, for a watcher that knows every enabled feature.
 
         It ends when no majority of the nodes stands behind the view any more.
@@ -109,7 +112,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
                     raise FailedPrecondition(lacks(missing, request.watcher.version))
                 yield message
 
-    async def ChangeTopic(self, request: pb.ChangeTopicRequest, context: Any) -> pb.ChangeTopicResponse:
+    async def ChangeTopic(
+        self, request: metadata_pb2.ChangeTopicRequest, context: Any
+    ) -> metadata_pb2.ChangeTopicResponse:
         """Creates, changes or removes a topic."""
         self._shard_count()
         kind = request.WhichOneof("change")
@@ -122,40 +127,44 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         if problem:
             raise InvalidArgument([Violation(kind if kind == "delete" else f"{kind}.name", problem)])
         if kind != "delete" and not 1 <= getattr(request, kind).partitions <= TOPIC_PARTITIONS_MAX:
-            return pb.ChangeTopicResponse(
+            return metadata_pb2.ChangeTopicResponse(
                 error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS,
                 error_message=f"a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions",
             )
         return await self._metadata.catalog.change(request, context.time_remaining())
 
     async def ReportExported(
-        self, request: pb.ReportExportedRequest, context: Any
-    ) -> pb.ReportExportedResponse:
+        self, request: metadata_pb2.ReportExportedRequest, context: Any
+    ) -> metadata_pb2.ReportExportedResponse:
         """Stores how far the audit has a log."""
         self._check_shard(request.shard, catalog=True)
         position = Position.from_proto(request.position)
         if len(request.hash) != 32 or not position.offset:
-            return _exported(pb.LOG_OUTCOME_INVALID, "the report needs a position and its 32-byte hash")
+            return _exported(
+                metadata_pb2.LOG_OUTCOME_INVALID, "the report needs a position and its 32-byte hash"
+            )
         majority = self._metadata.quorum.majority
 
-        def decide(replies: Any, final: bool) -> "pb.LogOutcome.ValueType | None":
+        def decide(replies: Any, final: bool) -> "metadata_pb2.LogOutcome.ValueType | None":
             if verdicts.count_status(replies, Status.OK) >= majority:
-                return pb.LOG_OUTCOME_OK
+                return metadata_pb2.LOG_OUTCOME_OK
             if verdicts.count_status(replies, Status.MISMATCH, Status.NOLOG) >= majority:
-                return pb.LOG_OUTCOME_INVALID
-            return pb.LOG_OUTCOME_UNKNOWN if final else None
+                return metadata_pb2.LOG_OUTCOME_INVALID
+            return metadata_pb2.LOG_OUTCOME_UNKNOWN if final else None
 
         outcome, _ = await self._metadata.quorum.ask(
             lambda node: node.exported(request.shard, position.stream_id, request.hash), decide
         )
         messages = {
-            pb.LOG_OUTCOME_OK: "",
-            pb.LOG_OUTCOME_INVALID: "there is no such entry on a majority of the log's nodes",
+            metadata_pb2.LOG_OUTCOME_OK: "",
+            metadata_pb2.LOG_OUTCOME_INVALID: "there is no such entry on a majority of the log's nodes",
         }
-        known = pb.LOG_OUTCOME_UNKNOWN if outcome is None else outcome
+        known = metadata_pb2.LOG_OUTCOME_UNKNOWN if outcome is None else outcome
         return _exported(known, messages.get(known, verdicts.UNKNOWN.message))
 
-    async def DescribeLog(self, request: pb.DescribeLogRequest, context: Any) -> pb.DescribeLogResponse:
+    async def DescribeLog(
+        self, request: metadata_pb2.DescribeLogRequest, context: Any
+    ) -> metadata_pb2.DescribeLogResponse:
         """Every asked log on every node."""
         shards = sorted(set(request.shards)) or range(self._shard_count() + 1)
         for shard in shards:
@@ -164,19 +173,23 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
         places = [(shard, node) for shard in shards for node in nodes]
         answers = [node.inspect(shard) for shard, node in places]
         await asyncio.wait(answers, timeout=self._metadata.quorum.step_timeout_ms / 1000)
-        return pb.DescribeLogResponse(
+        return metadata_pb2.DescribeLogResponse(
             replicas=[
                 _replica(shard, node.index, answer.result() if answer.done() else None)
                 for (shard, node), answer in zip(places, answers, strict=True)
             ]
         )
 
-    async def ListFeatures(self, request: pb.ListFeaturesRequest, context: Any) -> pb.ListFeaturesResponse:
+    async def ListFeatures(
+        self, request: metadata_pb2.ListFeaturesRequest, context: Any
+    ) -> metadata_pb2.ListFeaturesResponse:
         """What is enabled, and what this instance knows."""
         self._shard_count()
         return await self._metadata.features.list()
 
-    async def EnableFeature(self, request: pb.EnableFeatureRequest, context: Any) -> pb.EnableFeatureResponse:
+    async def EnableFeature(
+        self, request: metadata_pb2.EnableFeatureRequest, context: Any
+    ) -> metadata_pb2.EnableFeatureResponse:
         """Enables a feature for good."""
         self._shard_count()
         return await self._metadata.features.enable(request.name)
@@ -192,7 +205,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
             raise InvalidArgument([Violation("shard", f"must be below {count}")])
 
 
-def _watcher(request: pb.WatchRequest, context: Any) -> pb.Server:
+def _watcher(request: metadata_pb2.WatchRequest, context: Any) -> metadata_pb2.Server:
     """Who watches; one that is older than features does not say."""
     server = request.watcher
     problem = (
@@ -202,17 +215,19 @@ def _watcher(request: pb.WatchRequest, context: Any) -> pb.Server:
     )
     if problem:
         raise InvalidArgument([Violation("watcher", "its names are too long, or too many")])
-    return server if server.role else pb.Server(role="older", name=context.peer())
+    return server if server.role else metadata_pb2.Server(role="older", name=context.peer())
 
 
-def _exported(outcome: "pb.LogOutcome.ValueType", message: str) -> pb.ReportExportedResponse:
-    return pb.ReportExportedResponse(outcome=outcome, message=message)
+def _exported(
+    outcome: "metadata_pb2.LogOutcome.ValueType", message: str
+) -> metadata_pb2.ReportExportedResponse:
+    return metadata_pb2.ReportExportedResponse(outcome=outcome, message=message)
 
 
-def _messages(page: Page, *, packed: bool) -> Iterator[pb.ReadLogResponse]:
+def _messages(page: Page, *, packed: bool) -> Iterator[metadata_pb2.ReadLogResponse]:
     """A page as messages that are not too large for a channel."""
     upto = page.snapshot_upto
-    message = pb.ReadLogResponse(
+    message = metadata_pb2.ReadLogResponse(
         acknowledged=page.acknowledged.to_proto(),
         outcome=page.verdict.outcome,
         message=page.verdict.message,
@@ -223,7 +238,7 @@ def _messages(page: Page, *, packed: bool) -> Iterator[pb.ReadLogResponse]:
     for run in (part for whole in page.runs for part in whole.cut(_MESSAGE_BYTES)):
         if size and size + run.size_bytes > _MESSAGE_BYTES:
             yield message
-            message = pb.ReadLogResponse(acknowledged=message.acknowledged, outcome=message.outcome)
+            message = metadata_pb2.ReadLogResponse(acknowledged=message.acknowledged, outcome=message.outcome)
             size = 0
         size += run.size_bytes
         if packed:
@@ -233,19 +248,21 @@ def _messages(page: Page, *, packed: bool) -> Iterator[pb.ReadLogResponse]:
     yield message
 
 
-def _entry(entry: Entry) -> pb.LogEntry:
-    return pb.LogEntry(
+def _entry(entry: Entry) -> metadata_pb2.LogEntry:
+    return metadata_pb2.LogEntry(
         position=entry.position.to_proto(), record=entry.record, nonce=entry.nonce, hash=entry.hash
     )
 
 
-def _replica(shard: int, index: int, reply: NodeReply | None) -> pb.DescribeLogResponse.Replica:
-    replica = pb.DescribeLogResponse.Replica(shard=shard, node=index, outcome=pb.LOG_OUTCOME_UNKNOWN)
+def _replica(shard: int, index: int, reply: NodeReply | None) -> metadata_pb2.DescribeLogResponse.Replica:
+    replica = metadata_pb2.DescribeLogResponse.Replica(
+        shard=shard, node=index, outcome=metadata_pb2.LOG_OUTCOME_UNKNOWN
+    )
     if reply is not None and reply.status is Status.NOLOG:
-        replica.outcome = pb.LOG_OUTCOME_NO_LOG
+        replica.outcome = metadata_pb2.LOG_OUTCOME_NO_LOG
     elif reply is not None and reply.status is Status.OK:
         state = Inspected.read(reply)
-        replica.outcome = pb.LOG_OUTCOME_OK
+        replica.outcome = metadata_pb2.LOG_OUTCOME_OK
         replica.end.CopyFrom(state.end.position.to_proto())
         replica.promised_epoch = state.epoch
         replica.acknowledged.CopyFrom(state.acknowledged.to_proto())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.telemetry.rpc_traces import CURRENT
 from muster_runtime.telemetry.tracing import Tracing, context_from, context_of, within
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
@@ -23,7 +23,7 @@ class MetadataTraces:
         self._tracing = tracing
 
     @contextmanager
-    def appending(self, shard: int, step: pb.AppendStep) -> Iterator[None]:
+    def appending(self, shard: int, step: metadata_pb2.AppendStep) -> Iterator[None]:
         """A traced batch is written within; in a task of its own."""
         parent = context_from(step.traceparent)
         if parent is None:

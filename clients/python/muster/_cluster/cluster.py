@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
 import grpc
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
@@ -196,9 +195,9 @@ class Cluster:
 
     # Groups
 
-    async def list_groups(self, states: Iterable[str] = ()) -> list[pb.ListGroupsResponse.Group]:
+    async def list_groups(self, states: Iterable[str] = ()) -> list[coordinator_pb2.ListGroupsResponse.Group]:
         """Groups of all coordinators, by id; with `states` (`Stable`, `Empty`, ...) only those in one."""
-        request = pb.ListGroupsRequest(states=states)
+        request = coordinator_pb2.ListGroupsRequest(states=states)
         ends_at_ms = boot_ms() + self.timeout_ms
         backoff = Backoff()
         while True:
@@ -211,7 +210,9 @@ class Cluster:
                     ) from error
             await backoff.pause()
 
-    async def _list_groups_once(self, request: pb.ListGroupsRequest) -> list[pb.ListGroupsResponse.Group]:
+    async def _list_groups_once(
+        self, request: coordinator_pb2.ListGroupsRequest
+    ) -> list[coordinator_pb2.ListGroupsResponse.Group]:
         view = await self.describe()
         live = [c for c in view.coordinators if c.state != discovery_pb2.COORDINATOR_STATE_DEAD]
         lists = await asyncio.gather(
@@ -222,13 +223,15 @@ class Cluster:
         return [groups[group_id] for group_id in sorted(groups)]
 
     async def _list_groups_of(
-        self, address: str, request: pb.ListGroupsRequest
-    ) -> list[pb.ListGroupsResponse.Group]:
+        self, address: str, request: coordinator_pb2.ListGroupsRequest
+    ) -> list[coordinator_pb2.ListGroupsResponse.Group]:
         """All groups of one coordinator, page by page; an older one answers with all of them at once."""
-        groups: list[pb.ListGroupsResponse.Group] = []
-        page = pb.ListGroupsRequest(states=request.states, limit=_GROUPS_PER_PAGE)
+        groups: list[coordinator_pb2.ListGroupsResponse.Group] = []
+        page = coordinator_pb2.ListGroupsRequest(states=request.states, limit=_GROUPS_PER_PAGE)
         while True:
-            answer = await self._unary.call(address, page, pb.ListGroupsResponse, timeout_ms=5_000)
+            answer = await self._unary.call(
+                address, page, coordinator_pb2.ListGroupsResponse, timeout_ms=5_000
+            )
             if answer.error_code:
                 raise ConnectionLost(code_name(int(answer.error_code)))
             groups += answer.groups
@@ -236,19 +239,23 @@ class Cluster:
                 return groups
             page.page_token = answer.next_page_token
 
-    async def describe_group(self, group_id: str) -> pb.DescribeGroupsResponse.Group:
+    async def describe_group(self, group_id: str) -> coordinator_pb2.DescribeGroupsResponse.Group:
         """State, members and assignments of a group; its state is DEAD if there is no such group."""
-        request = pb.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
-        return (await self._group_call(group_id, request, pb.DescribeGroupsResponse)).groups[0]
+        request = coordinator_pb2.DescribeGroupsRequest(group_ids=[check_group_id(group_id)])
+        return (await self._group_call(group_id, request, coordinator_pb2.DescribeGroupsResponse)).groups[0]
 
-    async def group_history(self, group_id: str, limit: int = 20) -> list[pb.GroupHistoryResponse.Generation]:
+    async def group_history(
+        self, group_id: str, limit: int = 20
+    ) -> list[coordinator_pb2.GroupHistoryResponse.Generation]:
         """The last generations of a group, oldest first: when and why, the members, and what moved.
 
         Raises:
             GroupError: there is no such group.
         """
-        request = pb.GroupHistoryRequest(group_id=check_group_id(group_id), limit=limit)
-        return list((await self._group_call(group_id, request, pb.GroupHistoryResponse)).generations)
+        request = coordinator_pb2.GroupHistoryRequest(group_id=check_group_id(group_id), limit=limit)
+        return list(
+            (await self._group_call(group_id, request, coordinator_pb2.GroupHistoryResponse)).generations
+        )
 
     async def delete_group(self, group_id: str) -> None:
         """Removes an empty group with its offsets.
@@ -256,8 +263,8 @@ class Cluster:
         Raises:
             GroupError: it has members, or does not exist.
         """
-        request = pb.DeleteGroupsRequest(group_ids=[check_group_id(group_id)])
-        await self._group_call(group_id, request, pb.DeleteGroupsResponse)
+        request = coordinator_pb2.DeleteGroupsRequest(group_ids=[check_group_id(group_id)])
+        await self._group_call(group_id, request, coordinator_pb2.DeleteGroupsResponse)
 
     async def release_group(self, group_id: str) -> None:
         """Ends a group's quarantine: its coordinator loads it again and serves it.
@@ -265,8 +272,8 @@ class Cluster:
         Raises:
             GroupError: it is not in quarantine.
         """
-        request = pb.ReleaseGroupRequest(group_id=check_group_id(group_id))
-        await self._group_call(group_id, request, pb.ReleaseGroupResponse)
+        request = coordinator_pb2.ReleaseGroupRequest(group_id=check_group_id(group_id))
+        await self._group_call(group_id, request, coordinator_pb2.ReleaseGroupResponse)
 
     async def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc.aio
-from muster_protos.muster.v1 import discovery_pb2 as pb
-from muster_protos.muster.v1 import discovery_pb2_grpc as pb_grpc
+from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -31,12 +30,12 @@ MOST_LOOKUPS = 1_000
 
 Response = TypeVar(
     "Response",
-    pb.FindCoordinatorResponse,
-    pb.DescribeClusterResponse,
-    pb.ListTopicsResponse,
-    pb.CreateTopicResponse,
-    pb.AlterTopicResponse,
-    pb.DeleteTopicResponse,
+    discovery_pb2.FindCoordinatorResponse,
+    discovery_pb2.DescribeClusterResponse,
+    discovery_pb2.ListTopicsResponse,
+    discovery_pb2.CreateTopicResponse,
+    discovery_pb2.AlterTopicResponse,
+    discovery_pb2.DeleteTopicResponse,
 )
 
 
@@ -49,7 +48,7 @@ class FoundCoordinator:
         server: address of the discovery server that gave it.
     """
 
-    result: pb.FindCoordinatorResponse.Result
+    result: discovery_pb2.FindCoordinatorResponse.Result
     server: str
 
 
@@ -123,11 +122,13 @@ class DiscoveryClient:
             await self._find_some(dict(waiting[start : start + MOST_LOOKUPS]))
 
     async def _find_some(self, lookups: _Lookups) -> None:
-        request = pb.FindCoordinatorRequest(
+        request = discovery_pb2.FindCoordinatorRequest(
             group_ids=[group_id for group_id, _ in lookups], seen_epochs=[epoch for _, epoch in lookups]
         )
         try:
-            server, answer = await self._ask_in_turn("FindCoordinator", request, pb.FindCoordinatorResponse)
+            server, answer = await self._ask_in_turn(
+                "FindCoordinator", request, discovery_pb2.FindCoordinatorResponse
+            )
         except RequestRefused as error:
             if len(lookups) == 1:
                 _fail(lookups, error)
@@ -211,7 +212,7 @@ class DiscoveryClient:
 
     async def _ask(self, address: str, method: str, request: Any) -> object:
         async with self._channels.use(address) as channel:
-            stub = pb_grpc.CoordinatorDiscoveryServiceStub(channel)
+            stub = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
             call: Any = getattr(stub, method)
             try:
                 answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000, metadata=metadata())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -37,7 +37,7 @@ async def fetch_committed(
     wanted = None if partitions is None else to_messages(partitions)
     if wanted is not None and not wanted:
         return {}
-    group = pb.OffsetFetchRequest.Group(group_id=link.group_id, topics=wanted or [])
+    group = coordinator_pb2.OffsetFetchRequest.Group(group_id=link.group_id, topics=wanted or [])
     if wanted is None:
         group.limit = _PARTITIONS_PER_PAGE
     found: dict[TopicPartition, Committed] = {}
@@ -53,13 +53,16 @@ async def fetch_committed(
 
 
 async def _fetch(
-    link: GroupLink, group: pb.OffsetFetchRequest.Group, request_timeout_ms: int, ends_at_ms: int | None
-) -> pb.OffsetFetchResponse:
+    link: GroupLink,
+    group: coordinator_pb2.OffsetFetchRequest.Group,
+    request_timeout_ms: int,
+    ends_at_ms: int | None,
+) -> coordinator_pb2.OffsetFetchResponse:
     """One page; an older coordinator has no pages and answers with everything."""
-    request = pb.OffsetFetchRequest(groups=[group])
+    request = coordinator_pb2.OffsetFetchRequest(groups=[group])
     backoff = Backoff()
     while True:
-        outcome = await link.call(request, pb.OffsetFetchResponse, timeout_ms=request_timeout_ms)
+        outcome = await link.call(request, coordinator_pb2.OffsetFetchResponse, timeout_ms=request_timeout_ms)
         reaction = reaction_to(Call.FETCH, outcome.code)
         if reaction is Reaction.DONE:
             return outcome.expect()
@@ -73,7 +76,9 @@ async def _fetch(
         await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
 
-def _positions(group_id: str, response: pb.OffsetFetchResponse) -> dict[TopicPartition, Committed]:
+def _positions(
+    group_id: str, response: coordinator_pb2.OffsetFetchResponse
+) -> dict[TopicPartition, Committed]:
     found = {}
     for topic in response.groups[0].topics:
         for entry in topic.partitions:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._backoff import Backoff
 from muster._cluster.discovery import DiscoveryClient
@@ -59,15 +58,15 @@ class _Header:
 def _header(response: GroupResponse) -> _Header:
     """The fields that every answer has for the group, wherever its type has them."""
     part: object = response
-    if isinstance(response, pb.OffsetFetchResponse | pb.DescribeGroupsResponse):
+    if isinstance(response, coordinator_pb2.OffsetFetchResponse | coordinator_pb2.DescribeGroupsResponse):
         part = response.groups[0] if response.groups else None
-    elif isinstance(response, pb.DeleteGroupsResponse):
+    elif isinstance(response, coordinator_pb2.DeleteGroupsResponse):
         part = response.results[0] if response.results else None
     if part is None:
         return _Header(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, 0, None, "the answer is empty")
     code = (
         _commit_code(part)
-        if isinstance(part, pb.OffsetCommitResponse)
+        if isinstance(part, coordinator_pb2.OffsetCommitResponse)
         else int(getattr(part, "error_code", 0))
     )
     hint = getattr(part, "coordinator", None)
@@ -89,7 +88,7 @@ _OF_ONE_PARTITION = frozenset(
 )
 
 
-def _commit_code(response: pb.OffsetCommitResponse) -> int:
+def _commit_code(response: coordinator_pb2.OffsetCommitResponse) -> int:
     """An error of the group is on every partition (OC-15); an error of one partition is not the call's."""
     for topic in response.topics:
         for partition in topic.partitions:
@@ -217,7 +216,7 @@ class GroupLink:
             GroupError: discovery refuses the group id.
         """
         calling = self._call(request, response_type, timeout_ms, follow_moves=follow_moves)
-        if isinstance(request, pb.HeartbeatRequest):
+        if isinstance(request, coordinator_pb2.HeartbeatRequest):
             return await calling  # too frequent to be traced
         with span(f"muster {type(request).__name__.removesuffix('Request')}", self.group_id):
             return await calling
@@ -252,11 +251,11 @@ class GroupLink:
         return Outcome(header.code, response, header.message, hurry=followed)
 
     async def heartbeat(
-        self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
+        self, request: coordinator_pb2.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
     ) -> Pulse:
         """See `muster._session.transport.HeartbeatCalls`."""
         try:
-            outcome = await self.call(request, pb.HeartbeatResponse, timeout_ms=timeout_ms)
+            outcome = await self.call(request, coordinator_pb2.HeartbeatResponse, timeout_ms=timeout_ms)
         except (RequestRefused, GroupError) as error:
             return Pulse(seat, common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, sent_ms, message=str(error))
         response = outcome.response

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
@@ -125,7 +124,7 @@ class Committer:
                 async with self._alarms.deadline(self._standing.life.ends_at_ms):
                     outcome = await self._link.call(
                         request,
-                        pb.OffsetCommitResponse,
+                        coordinator_pb2.OffsetCommitResponse,
                         timeout_ms=min(self._request_timeout_ms, self._remaining_ms()),
                     )
             except TimeoutError:
@@ -160,7 +159,7 @@ class Committer:
     def _settle(
         self,
         batch: dict[TopicPartition, _PendingCommit],
-        outcome: Outcome[pb.OffsetCommitResponse],
+        outcome: Outcome[coordinator_pb2.OffsetCommitResponse],
         out_of_patience: bool,
     ) -> bool:
         """Hands the outcome of each partition out; True: some have to be sent again."""
@@ -186,7 +185,7 @@ class Committer:
         self,
         batch: dict[TopicPartition, _PendingCommit],
         reaction: Reaction,
-        outcome: Outcome[pb.OffsetCommitResponse],
+        outcome: Outcome[coordinator_pb2.OffsetCommitResponse],
     ) -> None:
         why = f"{code_name(outcome.code)}: {outcome.message}".removesuffix(": ")
         if reaction is Reaction.RAISE:
@@ -195,18 +194,20 @@ class Committer:
         else:
             _fail(batch, CommitFailed(batch, f"the coordinator answered {why}"))
 
-    def _request(self, seat: Seat, positions: Mapping[TopicPartition, Committed]) -> pb.OffsetCommitRequest:
-        return pb.OffsetCommitRequest(
+    def _request(
+        self, seat: Seat, positions: Mapping[TopicPartition, Committed]
+    ) -> coordinator_pb2.OffsetCommitRequest:
+        return coordinator_pb2.OffsetCommitRequest(
             group_id=self._link.group_id,
             generation=seat.generation,
             member_id=seat.member_id,
             group_instance_id=self._group_instance_id,
             member_seq=self._member_seq,
             topics=[
-                pb.OffsetCommitRequest.Topic(
+                coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,
                     partitions=[
-                        pb.OffsetCommitRequest.Partition(
+                        coordinator_pb2.OffsetCommitRequest.Partition(
                             partition=number, offset=at.offset, leader_epoch=-1, metadata=at.metadata
                         )
                         for number in numbers

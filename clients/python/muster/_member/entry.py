@@ -4,8 +4,7 @@ import uuid
 from collections.abc import Mapping
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -53,7 +52,7 @@ class Entry:
         self._member_seq = 0
         self.given_up: tuple[tuple[TopicPartition, ...], int] = ((), -1)
 
-    async def join(self, reason: str) -> pb.JoinGroupResponse:
+    async def join(self, reason: str) -> coordinator_pb2.JoinGroupResponse:
         """Joins until the member is in a generation, and returns the answer.
 
         Raises:
@@ -69,7 +68,10 @@ class Entry:
                 request.member_id = standing.seat.member_id
                 outcome = await self._waits.unless_closing(
                     self._link.call(
-                        request, pb.JoinGroupResponse, timeout_ms=self._join_timeout_ms(), follow_moves=True
+                        request,
+                        coordinator_pb2.JoinGroupResponse,
+                        timeout_ms=self._join_timeout_ms(),
+                        follow_moves=True,
                     )
                 )
                 match reaction_to(Call.JOIN, outcome.code):
@@ -95,7 +97,7 @@ class Entry:
         finally:
             standing.joining = False
 
-    def _join_request(self, reason: str) -> pb.JoinGroupRequest:
+    def _join_request(self, reason: str) -> coordinator_pb2.JoinGroupRequest:
         """A new join; retries of it differ only in the member id that was assigned meanwhile."""
         self._member_seq += 1
         config = self._config
@@ -103,13 +105,15 @@ class Entry:
         metadata = encode_subscription(
             self._topics, owned=given_up, keeps_owned=False, generation=generation, rack_id=config.rack_id
         )
-        return pb.JoinGroupRequest(
+        return coordinator_pb2.JoinGroupRequest(
             group_id=self._link.group_id,
             group_instance_id=config.group_instance_id,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[pb.GroupProtocol(name=name, metadata=metadata) for name in self._assignors],
+            protocols=[
+                coordinator_pb2.GroupProtocol(name=name, metadata=metadata) for name in self._assignors
+            ],
             reason=harmless(reason)[:REASON_MAX_CHARACTERS],
             client_id=config.client_id,
             disconnect_grace_ms=config.grace_ms,
@@ -120,7 +124,9 @@ class Entry:
     def _join_timeout_ms(self) -> int:
         return max(self._config.request_timeout_ms, self._config.rebalance_timeout_ms + JOIN_SLACK_MS)
 
-    async def _take_seat(self, joined: pb.JoinGroupResponse) -> pb.JoinGroupResponse:
+    async def _take_seat(
+        self, joined: coordinator_pb2.JoinGroupResponse
+    ) -> coordinator_pb2.JoinGroupResponse:
         if joined.protocol_type != PROTOCOL_TYPE or joined.protocol_name not in self._assignors:
             raise group_error(
                 self._link.group_id,
@@ -145,11 +151,11 @@ class Entry:
         self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
         return joined
 
-    async def sync(self, joined: pb.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
+    async def sync(self, joined: coordinator_pb2.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
         """Fetches the assigned partitions with their tokens; None: an order came first."""
         standing = self._standing
         seat = standing.seat
-        request = pb.SyncGroupRequest(
+        request = coordinator_pb2.SyncGroupRequest(
             group_id=self._link.group_id,
             generation=seat.generation,
             member_id=seat.member_id,
@@ -173,7 +179,7 @@ class Entry:
             outcome = await self._waits.unless_ordered(
                 self._link.call(
                     request,
-                    pb.SyncGroupResponse,
+                    coordinator_pb2.SyncGroupResponse,
                     timeout_ms=self._config.request_timeout_ms,
                     follow_moves=True,
                 )
@@ -190,7 +196,7 @@ class Entry:
                     return None
 
     def _read_assignment(
-        self, joined: pb.JoinGroupResponse, synced: pb.SyncGroupResponse
+        self, joined: coordinator_pb2.JoinGroupResponse, synced: coordinator_pb2.SyncGroupResponse
     ) -> Mapping[TopicPartition, str]:
         if synced.protocol_type != joined.protocol_type or synced.protocol_name != joined.protocol_name:
             raise group_error(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._errors import AssignorFailed
 from muster._messages import decode_member, encode_assignment
@@ -29,8 +29,8 @@ class Leader:
         self.counts = {}
 
     async def assign(
-        self, assignor: Assignor, members: Iterable[pb.JoinGroupResponse.Member]
-    ) -> list[pb.SyncGroupRequest.Assignment]:
+        self, assignor: Assignor, members: Iterable[coordinator_pb2.JoinGroupResponse.Member]
+    ) -> list[coordinator_pb2.SyncGroupRequest.Assignment]:
         """Returns the assignment of every member. The assignor runs in a thread: heartbeats go on.
 
         Raises:
@@ -44,7 +44,7 @@ class Leader:
             assignment = await asyncio.to_thread(assignor.assign, snapshot)
             check_assignment(assignor.name, snapshot, assignment)
             return [
-                pb.SyncGroupRequest.Assignment(
+                coordinator_pb2.SyncGroupRequest.Assignment(
                     member_id=m, assignment=encode_assignment(assignment.get(m, ()))
                 )
                 for m in snapshots
@@ -54,7 +54,7 @@ class Leader:
         except Exception as error:
             raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
 
-    async def observe(self, members: Iterable[pb.JoinGroupResponse.Member]) -> None:
+    async def observe(self, members: Iterable[coordinator_pb2.JoinGroupResponse.Member]) -> None:
         """Remembers the partition counts for an assignment that is stored already."""
         self.counts = await self._count(
             {t for m in members if (s := decode_member(m)) is not None for t in s.topics}

@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -363,16 +362,16 @@ class Member:
         seat = self._standing.seat
         if self.config.group_instance_id or not seat.member_id:
             return
-        member = pb.LeaveGroupRequest.Member(
+        member = coordinator_pb2.LeaveGroupRequest.Member(
             member_id=seat.member_id, reason=harmless(self._standing.closing or "")[:REASON_MAX_CHARACTERS]
         )
-        request = pb.LeaveGroupRequest(group_id=self.group_id, members=[member])
+        request = coordinator_pb2.LeaveGroupRequest(group_id=self.group_id, members=[member])
         backoff = Backoff()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1_000):
                 while True:
                     outcome = await self._link.call(
-                        request, pb.LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS
+                        request, coordinator_pb2.LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS
                     )
                     if reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER):
                         return

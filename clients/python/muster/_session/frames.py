@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 import grpc
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import session_pb2
+from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 
 from muster._session.transport import GroupRequest, GroupResponse, sort_status
 from muster._tracing import traceparent
@@ -16,12 +15,12 @@ MOST_BYTES = 1 << 20
 """Size of one message, and of the largest call that travels as a frame."""
 
 _FIELDS = {
-    pb.JoinGroupRequest: "join_group",
-    pb.SyncGroupRequest: "sync_group",
-    pb.HeartbeatRequest: "heartbeat",
-    pb.LeaveGroupRequest: "leave_group",
-    pb.OffsetCommitRequest: "offset_commit",
-    pb.OffsetFetchRequest: "offset_fetch",
+    coordinator_pb2.JoinGroupRequest: "join_group",
+    coordinator_pb2.SyncGroupRequest: "sync_group",
+    coordinator_pb2.HeartbeatRequest: "heartbeat",
+    coordinator_pb2.LeaveGroupRequest: "leave_group",
+    coordinator_pb2.OffsetCommitRequest: "offset_commit",
+    coordinator_pb2.OffsetFetchRequest: "offset_fetch",
 }
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from muster_protos.muster.v1 import session_pb2
-from muster_protos.muster.v1 import session_pb2_grpc as pb_grpc
+from muster_protos.muster.v1 import session_pb2, session_pb2_grpc
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -179,7 +178,7 @@ class Session:
         loop = asyncio.get_running_loop()
         async with self._channels.use(self.address) as channel:
             try:
-                stream = pb_grpc.GroupSessionServiceStub(channel).Session()
+                stream = session_pb2_grpc.GroupSessionServiceStub(channel).Session()
             except grpc.aio.UsageError as error:
                 return StreamEnd(How.UNREACHED, ConnectionLost(str(error)))
             self._begin()

@@ -11,9 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
-from muster_protos.muster.v1 import coordinator_pb2_grpc as pb_grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 from muster._backoff import Backoff
 from muster._clock import boot_ms
@@ -23,32 +21,32 @@ from muster._standing import Pulse, Seat
 from muster._tracing import metadata
 
 GroupRequest: TypeAlias = (
-    pb.JoinGroupRequest
-    | pb.SyncGroupRequest
-    | pb.HeartbeatRequest
-    | pb.LeaveGroupRequest
-    | pb.OffsetCommitRequest
-    | pb.OffsetFetchRequest
-    | pb.OffsetDeleteRequest
-    | pb.DescribeGroupsRequest
-    | pb.ListGroupsRequest
-    | pb.DeleteGroupsRequest
-    | pb.GroupHistoryRequest
-    | pb.ReleaseGroupRequest
+    coordinator_pb2.JoinGroupRequest
+    | coordinator_pb2.SyncGroupRequest
+    | coordinator_pb2.HeartbeatRequest
+    | coordinator_pb2.LeaveGroupRequest
+    | coordinator_pb2.OffsetCommitRequest
+    | coordinator_pb2.OffsetFetchRequest
+    | coordinator_pb2.OffsetDeleteRequest
+    | coordinator_pb2.DescribeGroupsRequest
+    | coordinator_pb2.ListGroupsRequest
+    | coordinator_pb2.DeleteGroupsRequest
+    | coordinator_pb2.GroupHistoryRequest
+    | coordinator_pb2.ReleaseGroupRequest
 )
 GroupResponse: TypeAlias = (
-    pb.JoinGroupResponse
-    | pb.SyncGroupResponse
-    | pb.HeartbeatResponse
-    | pb.LeaveGroupResponse
-    | pb.OffsetCommitResponse
-    | pb.OffsetFetchResponse
-    | pb.OffsetDeleteResponse
-    | pb.DescribeGroupsResponse
-    | pb.ListGroupsResponse
-    | pb.DeleteGroupsResponse
-    | pb.GroupHistoryResponse
-    | pb.ReleaseGroupResponse
+    coordinator_pb2.JoinGroupResponse
+    | coordinator_pb2.SyncGroupResponse
+    | coordinator_pb2.HeartbeatResponse
+    | coordinator_pb2.LeaveGroupResponse
+    | coordinator_pb2.OffsetCommitResponse
+    | coordinator_pb2.OffsetFetchResponse
+    | coordinator_pb2.OffsetDeleteResponse
+    | coordinator_pb2.DescribeGroupsResponse
+    | coordinator_pb2.ListGroupsResponse
+    | coordinator_pb2.DeleteGroupsResponse
+    | coordinator_pb2.GroupHistoryResponse
+    | coordinator_pb2.ReleaseGroupResponse
 )
 Response = TypeVar("Response", bound=GroupResponse)
 
@@ -93,7 +91,7 @@ class HeartbeatCalls(Protocol):
     """Makes one member's Heartbeat call: finds the coordinator, calls it, reads the answer."""
 
     async def heartbeat(
-        self, request: pb.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
+        self, request: coordinator_pb2.HeartbeatRequest, timeout_ms: int, sent_ms: int, seat: Seat
     ) -> Pulse:
         """Makes one Heartbeat call; never raises for what a server or a network does."""
 
@@ -164,18 +162,18 @@ _RETRIABLE = frozenset(
     }
 )
 _METHODS = {
-    pb.JoinGroupRequest: "JoinGroup",
-    pb.SyncGroupRequest: "SyncGroup",
-    pb.HeartbeatRequest: "Heartbeat",
-    pb.LeaveGroupRequest: "LeaveGroup",
-    pb.OffsetCommitRequest: "OffsetCommit",
-    pb.OffsetFetchRequest: "OffsetFetch",
-    pb.OffsetDeleteRequest: "OffsetDelete",
-    pb.DescribeGroupsRequest: "DescribeGroups",
-    pb.ListGroupsRequest: "ListGroups",
-    pb.DeleteGroupsRequest: "DeleteGroups",
-    pb.GroupHistoryRequest: "GroupHistory",
-    pb.ReleaseGroupRequest: "ReleaseGroup",
+    coordinator_pb2.JoinGroupRequest: "JoinGroup",
+    coordinator_pb2.SyncGroupRequest: "SyncGroup",
+    coordinator_pb2.HeartbeatRequest: "Heartbeat",
+    coordinator_pb2.LeaveGroupRequest: "LeaveGroup",
+    coordinator_pb2.OffsetCommitRequest: "OffsetCommit",
+    coordinator_pb2.OffsetFetchRequest: "OffsetFetch",
+    coordinator_pb2.OffsetDeleteRequest: "OffsetDelete",
+    coordinator_pb2.DescribeGroupsRequest: "DescribeGroups",
+    coordinator_pb2.ListGroupsRequest: "ListGroups",
+    coordinator_pb2.DeleteGroupsRequest: "DeleteGroups",
+    coordinator_pb2.GroupHistoryRequest: "GroupHistory",
+    coordinator_pb2.ReleaseGroupRequest: "ReleaseGroup",
 }
 
 
@@ -212,7 +210,7 @@ class UnaryTransport:
         """See `Transport`."""
         method = _METHODS[type(request)]
         async with self._channels.use(address) as channel:
-            stub = pb_grpc.GroupCoordinatorServiceStub(channel)
+            stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
             call: Any = getattr(stub, method)
             try:
                 response = await call(request, timeout=timeout_ms / 1_000, metadata=metadata())
@@ -258,7 +256,7 @@ class Heartbeats:
 
     async def _run(self) -> None:
         vitals = self._vitals
-        request = pb.HeartbeatRequest(
+        request = coordinator_pb2.HeartbeatRequest(
             group_id=vitals.group_id,
             generation=vitals.seat.generation,
             member_id=vitals.seat.member_id,

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._messages import decode_assignment, group_by_topic
 from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table, when
@@ -42,7 +42,7 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     if output is Output.JSON:
         show_json(as_dict(group))
         return
-    if group.state == pb.GROUP_STATE_DEAD:
+    if group.state == coordinator_pb2.GROUP_STATE_DEAD:
         say(f"there is no group {group_id}")
         raise typer.Exit(1)
     say(f"group {group_id}: {_state(group.state)} since {when(group.state_since_ms)} UTC")
@@ -106,12 +106,12 @@ def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.
     show_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), rows, "nothing was committed")
 
 
-def _state(state: pb.GroupState.ValueType) -> str:
+def _state(state: coordinator_pb2.GroupState.ValueType) -> str:
     """`GROUP_STATE_PREPARING_REBALANCE` as Kafka writes it: `PreparingRebalance`."""
-    return pb.GroupState.Name(state).removeprefix("GROUP_STATE_").title().replace("_", "")
+    return coordinator_pb2.GroupState.Name(state).removeprefix("GROUP_STATE_").title().replace("_", "")
 
 
-def _owned(member: pb.DescribeGroupsResponse.Member) -> str:
+def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:
     partitions = decode_assignment(member.assignment)
     if partitions is None:
         return "(foreign bytes)"

@@ -18,8 +18,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.sharding import shard_of
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 from muster_coordinator.pace import Pace
@@ -68,8 +67,8 @@ class Answers:
         self._one_at_a_time = asyncio.Lock()
 
     async def fetch(
-        self, request: pb.OffsetFetchRequest, shard_count: int, host: str
-    ) -> pb.OffsetFetchResponse:
+        self, request: coordinator_pb2.OffsetFetchRequest, shard_count: int, host: str
+    ) -> coordinator_pb2.OffsetFetchResponse:
         """Progress of groups.
 
         Raises:
@@ -84,8 +83,8 @@ class Answers:
             return await _Fetch(request, shard_count, self._room("groups")).run(asks, host)
 
     async def describe(
-        self, request: pb.DescribeGroupsRequest, shard_count: int, host: str
-    ) -> pb.DescribeGroupsResponse:
+        self, request: coordinator_pb2.DescribeGroupsRequest, shard_count: int, host: str
+    ) -> coordinator_pb2.DescribeGroupsResponse:
         """States of groups, one after the other: each may have megabytes of metadata and assignments.
 
         Raises:
@@ -94,11 +93,11 @@ class Answers:
         numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
         asks = await self._reach(set(numbers), barrier=False)
         room = self._room("group_ids")
-        answer = pb.DescribeGroupsResponse()
+        answer = coordinator_pb2.DescribeGroupsResponse()
         async with self._one_at_a_time:
             pace = Pace()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
-                part = asks[number](pb.DescribeGroupsRequest(group_ids=[group_id]), host)
+                part = asks[number](coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), host)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     room.take(part)
                 answer.groups.extend(part.groups)
@@ -106,18 +105,20 @@ class Answers:
         return answer
 
     async def history(
-        self, request: pb.GroupHistoryRequest, shard_count: int, host: str
-    ) -> pb.GroupHistoryResponse:
+        self, request: coordinator_pb2.GroupHistoryRequest, shard_count: int, host: str
+    ) -> coordinator_pb2.GroupHistoryResponse:
         """The last generations of a group, which may be megabytes."""
         number = shard_of(request.group_id, shard_count)
         asks = await self._reach([number], barrier=False)
         async with self._one_at_a_time:
             pace = Pace()
-            answer: pb.GroupHistoryResponse = asks[number](request, host)
+            answer: coordinator_pb2.GroupHistoryResponse = asks[number](request, host)
             await pace.rest()
         return answer
 
-    async def list(self, request: pb.ListGroupsRequest, host: str) -> pb.ListGroupsResponse:
+    async def list(
+        self, request: coordinator_pb2.ListGroupsRequest, host: str
+    ) -> coordinator_pb2.ListGroupsResponse:
         """The groups of all shards here, or a page of them; an error says that a shard is missing.
 
         Raises:
@@ -132,12 +133,17 @@ class Answers:
             return await self._whole_list(request, asks, host)
 
     async def _page(
-        self, request: pb.ListGroupsRequest, first: int, after: str, asks: Mapping[int, Ask], host: str
-    ) -> pb.ListGroupsResponse:
+        self,
+        request: coordinator_pb2.ListGroupsRequest,
+        first: int,
+        after: str,
+        asks: Mapping[int, Ask],
+        host: str,
+    ) -> coordinator_pb2.ListGroupsResponse:
         """Groups in the order of their shards."""
         room = self._room("limit")
-        answer = pb.ListGroupsResponse()
-        step = pb.ListGroupsRequest(states=request.states, types=request.types)
+        answer = coordinator_pb2.ListGroupsResponse()
+        step = coordinator_pb2.ListGroupsRequest(states=request.states, types=request.types)
         pace = Pace()
         for number in sorted(asks):
             step.page_token = after if number == first else ""
@@ -158,16 +164,18 @@ class Answers:
         return answer
 
     async def _whole_list(
-        self, request: pb.ListGroupsRequest, asks: Mapping[int, Ask], host: str
-    ) -> pb.ListGroupsResponse:
+        self, request: coordinator_pb2.ListGroupsRequest, asks: Mapping[int, Ask], host: str
+    ) -> coordinator_pb2.ListGroupsResponse:
         """All groups in the order of their ids."""
         room = self._room("limit")
-        answer = pb.ListGroupsResponse()
-        step = pb.ListGroupsRequest(states=request.states, types=request.types, limit=STEP_GROUPS)
+        answer = coordinator_pb2.ListGroupsResponse()
+        step = coordinator_pb2.ListGroupsRequest(
+            states=request.states, types=request.types, limit=STEP_GROUPS
+        )
         pace = Pace()
-        of_shards: list[list[pb.ListGroupsResponse.Group]] = []
+        of_shards: list[list[coordinator_pb2.ListGroupsResponse.Group]] = []
         for ask in asks.values():
-            groups: list[pb.ListGroupsResponse.Group] = []
+            groups: list[coordinator_pb2.ListGroupsResponse.Group] = []
             step.page_token = ""
             while True:
                 part = ask(step, host)
@@ -213,7 +221,7 @@ class _Room:
             raise InvalidArgument([Violation(self._field, text)])
 
 
-def _missing(part: pb.ListGroupsResponse) -> ErrorCode:
+def _missing(part: coordinator_pb2.ListGroupsResponse) -> ErrorCode:
     """Why the groups of a shard that should be here are missing in a list; 0: they are not."""
     return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
 
@@ -224,7 +232,7 @@ def _place_of(token: str) -> tuple[int, str]:
     return int(number or 0), after
 
 
-def _is_small(request: pb.OffsetFetchRequest) -> bool:
+def _is_small(request: coordinator_pb2.OffsetFetchRequest) -> bool:
     """Whether it takes so little that any number of them may be answered in one turn."""
     total = 0
     for group in request.groups:
@@ -246,7 +254,7 @@ class _Piece:
     """
 
     place: int
-    asked: pb.OffsetFetchRequest.Group
+    asked: coordinator_pb2.OffsetFetchRequest.Group
     cost: int
     is_whole: bool
 
@@ -261,7 +269,7 @@ class _Progress:
         bytes: size of the answer.
     """
 
-    answer: pb.OffsetFetchResponse.Group
+    answer: coordinator_pb2.OffsetFetchResponse.Group
     left: int
     bytes: int = 0
 
@@ -270,28 +278,28 @@ class _Progress:
 class _Fetch:
     """One OffsetFetch that takes several steps."""
 
-    request: pb.OffsetFetchRequest
+    request: coordinator_pb2.OffsetFetchRequest
     shard_count: int
     room: _Room
     _progress: list[_Progress] = field(default_factory=list)
     _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
 
-    async def run(self, asks: Mapping[int, Ask], host: str) -> pb.OffsetFetchResponse:
+    async def run(self, asks: Mapping[int, Ask], host: str) -> coordinator_pb2.OffsetFetchResponse:
         for place, group in enumerate(self.request.groups):
             self._progress.append(
-                _Progress(pb.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
+                _Progress(coordinator_pb2.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
             )
             self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
         pace = Pace()
         for number, line in self._lines.items():
             while step := self._step(line):
-                asked = pb.OffsetFetchRequest(groups=[piece.asked for piece in step])
+                asked = coordinator_pb2.OffsetFetchRequest(groups=[piece.asked for piece in step])
                 part = asks[number](asked, host)
                 self.room.take(part)
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)
                 await pace.rest()
-        return pb.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
+        return coordinator_pb2.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
 
     def _step(self, line: deque[_Piece]) -> list[_Piece]:
         """The next pieces that a turn can bear."""
@@ -308,7 +316,9 @@ class _Fetch:
             step.append(piece)
         return step
 
-    def _take(self, line: deque[_Piece], piece: _Piece, part: pb.OffsetFetchResponse.Group) -> None:
+    def _take(
+        self, line: deque[_Piece], piece: _Piece, part: coordinator_pb2.OffsetFetchResponse.Group
+    ) -> None:
         progress = self._progress[piece.place]
         answer = progress.answer
         if part.error_code:
@@ -331,7 +341,7 @@ class _Fetch:
         line.appendleft(piece)
 
 
-def _append(answer: pb.OffsetFetchResponse.Group, topics: Any) -> None:
+def _append(answer: coordinator_pb2.OffsetFetchResponse.Group, topics: Any) -> None:
     """Puts further partitions at the end; those of the last topic go on there."""
     rest = list(topics)
     if rest and answer.topics and answer.topics[-1].name == rest[0].name:
@@ -339,19 +349,19 @@ def _append(answer: pb.OffsetFetchResponse.Group, topics: Any) -> None:
     answer.topics.extend(rest)
 
 
-def _pieces(place: int, group: pb.OffsetFetchRequest.Group) -> Iterable[_Piece]:
+def _pieces(place: int, group: coordinator_pb2.OffsetFetchRequest.Group) -> Iterable[_Piece]:
     if not group.topics:
-        asked = pb.OffsetFetchRequest.Group()
+        asked = coordinator_pb2.OffsetFetchRequest.Group()
         asked.CopyFrom(group)
         yield _Piece(place, asked, STEP_PARTITIONS // _WHOLE_GROUPS_AT_ONCE, is_whole=True)
         return
-    asked, cost = pb.OffsetFetchRequest.Group(group_id=group.group_id), 0
+    asked, cost = coordinator_pb2.OffsetFetchRequest.Group(group_id=group.group_id), 0
     for topic in group.topics:
         for begin in range(0, len(topic.partitions), STEP_PARTITIONS):
             numbers = topic.partitions[begin : begin + STEP_PARTITIONS]
             if cost + len(numbers) > STEP_PARTITIONS:
                 yield _Piece(place, asked, cost, is_whole=False)
-                asked, cost = pb.OffsetFetchRequest.Group(group_id=group.group_id), 0
+                asked, cost = coordinator_pb2.OffsetFetchRequest.Group(group_id=group.group_id), 0
             asked.topics.append(common_pb2.TopicPartitions(topic=topic.topic, partitions=numbers))
             cost += len(numbers)
     if cost:

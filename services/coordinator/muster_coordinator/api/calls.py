@@ -13,8 +13,7 @@ from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
@@ -116,21 +115,21 @@ class Calls:
         if cluster is None:
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, 0, _NOT_YET)
         match request:
-            case pb.OffsetFetchRequest():
+            case coordinator_pb2.OffsetFetchRequest():
                 return await self._answers.fetch(request, cluster.shard_count, host)
-            case pb.DescribeGroupsRequest():
+            case coordinator_pb2.DescribeGroupsRequest():
                 return await self._answers.describe(request, cluster.shard_count, host)
-            case pb.ListGroupsRequest():
+            case coordinator_pb2.ListGroupsRequest():
                 return await self._answers.list(request, host)
-            case pb.GroupHistoryRequest() if request.group_id:
+            case coordinator_pb2.GroupHistoryRequest() if request.group_id:
                 return await self._answers.history(request, cluster.shard_count, host)
-            case pb.DeleteGroupsRequest():
+            case coordinator_pb2.DeleteGroupsRequest():
                 return await self._delete(request, cluster.shard_count, host)
             case _:
                 return await self._single(request, cluster.shard_count, host)
 
     async def _single(self, request: Any, shard_count: int, host: str) -> GroupResponse:
-        if not request.group_id and not isinstance(request, pb.OffsetCommitRequest):
+        if not request.group_id and not isinstance(request, coordinator_pb2.OffsetCommitRequest):
             # No shard owns the empty id, so no owner needs to be asked (conformance GV-02).
             return refusal(request, error_code.INVALID_GROUP_ID, 0, _NO_GROUP_ID)
         return await self.call(shard_of(request.group_id, shard_count), request, host)
@@ -157,20 +156,20 @@ class Calls:
         return refusal(request, error_code.NOT_COORDINATOR, owner.shard_epoch, _ELSEWHERE, owner)
 
     async def _delete(
-        self, request: pb.DeleteGroupsRequest, shard_count: int, host: str
-    ) -> pb.DeleteGroupsResponse:
+        self, request: coordinator_pb2.DeleteGroupsRequest, shard_count: int, host: str
+    ) -> coordinator_pb2.DeleteGroupsResponse:
         """Splits the call by shard and puts the results back in its order; a repeated id has one."""
         by_shard: dict[int, list[str]] = {}
         for group_id in dict.fromkeys(request.group_ids):
             by_shard.setdefault(shard_of(group_id, shard_count), []).append(group_id)
         answers: Sequence[Any] = await asyncio.gather(
             *(
-                self.call(number, pb.DeleteGroupsRequest(group_ids=group_ids), host)
+                self.call(number, coordinator_pb2.DeleteGroupsRequest(group_ids=group_ids), host)
                 for number, group_ids in by_shard.items()
             )
         )
         results = {result.group_id: result for answer in answers for result in answer.results}
-        return pb.DeleteGroupsResponse(
+        return coordinator_pb2.DeleteGroupsResponse(
             results=[results[group_id] for group_id in dict.fromkeys(request.group_ids)]
         )
 
@@ -185,7 +184,7 @@ def check(request: GroupRequest) -> None:
     problems = violations(request)
     if problems:
         raise InvalidArgument(problems)
-    if isinstance(request, pb.JoinGroupRequest) and request.server_assignor:
+    if isinstance(request, coordinator_pb2.JoinGroupRequest) and request.server_assignor:
         raise Unimplemented(
             "server_assignor: this version has no assignors in the coordinator; the leader assigns"
         )
@@ -196,10 +195,10 @@ _shard_of = functools.lru_cache(_KNOWN_GROUPS)(shard_of)
 
 _AT_ONCE = frozenset(
     {
-        pb.JoinGroupRequest,
-        pb.SyncGroupRequest,
-        pb.HeartbeatRequest,
-        pb.LeaveGroupRequest,
-        pb.OffsetCommitRequest,
+        coordinator_pb2.JoinGroupRequest,
+        coordinator_pb2.SyncGroupRequest,
+        coordinator_pb2.HeartbeatRequest,
+        coordinator_pb2.LeaveGroupRequest,
+        coordinator_pb2.OffsetCommitRequest,
     }
 )

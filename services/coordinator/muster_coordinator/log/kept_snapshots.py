@@ -2,7 +2,7 @@
 
 from muster_core.log.snapshot import Covered
 from muster_core.position import NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import ShardLog
@@ -27,9 +27,9 @@ class KeptSnapshots:
         self.log = shard_log
         self.newest: Covered = image.base
         marker = image.base_marker
-        self.marker: pb.LogEnd | None = None
+        self.marker: metadata_pb2.LogEnd | None = None
         if marker is not None:
-            self.marker = pb.LogEnd(position=marker.position.to_proto(), hash=marker.hash)
+            self.marker = metadata_pb2.LogEnd(position=marker.position.to_proto(), hash=marker.hash)
         self.trimmed = NOWHERE
         self.skips = image.core.skipped_records > 0
         self._bytes_before = image.size_bytes
@@ -44,7 +44,7 @@ class KeptSnapshots:
         """About how many bytes they have."""
         return self._bytes_before + self.log.written_bytes
 
-    def taken(self, covered: Covered, marker: pb.LogEnd, bytes_behind: int) -> None:
+    def taken(self, covered: Covered, marker: metadata_pb2.LogEnd, bytes_behind: int) -> None:
         """A new snapshot counts.
 
         Args:

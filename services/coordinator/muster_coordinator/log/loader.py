@@ -10,8 +10,7 @@ from muster_core.log.replay import LogDamaged
 from muster_core.log.snapshot import SnapshotUnusable
 from muster_core.position import Position
 from muster_core.state.quarantine import NOBODY, Quarantine
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.garbage import COLLECTOR
 from muster_runtime.logs import alarm
 from muster_runtime.rpc.reads import read_within
@@ -58,7 +57,7 @@ class Loader:
     async def acknowledged(self, shard: int) -> Position:
         """How far a log is acknowledged now, as a majority of its nodes says; asks until it is known."""
         pause_s = _PAUSE_FIRST_S
-        request = pb.ReadLogRequest(shard=shard, page_size=1)
+        request = metadata_pb2.ReadLogRequest(shard=shard, page_size=1)
         getattr(request, "from").CopyFrom(_BEYOND.to_proto())
         while True:
             try:
@@ -71,15 +70,15 @@ class Loader:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    async def _acknowledged(self, request: pb.ReadLogRequest) -> Position:
-        call = rpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
+    async def _acknowledged(self, request: metadata_pb2.ReadLogRequest) -> Position:
+        call = metadata_pb2_grpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
         try:
             page = await read_within(call, PAGE_TIMEOUT_S)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             raise _NotKnown(repr(error)) from error
         finally:
             call.cancel()
-        if isinstance(page, pb.ReadLogResponse) and page.outcome == pb.LOG_OUTCOME_OK:
+        if isinstance(page, metadata_pb2.ReadLogResponse) and page.outcome == metadata_pb2.LOG_OUTCOME_OK:
             return Position.from_proto(page.acknowledged)
         raise _NotKnown(str(page))
 
@@ -94,7 +93,7 @@ class Loader:
         """
         await self._read(image, 0, b"", None)
 
-    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: pb.LogEnd) -> None:
+    async def load(self, image: LogImage, epoch: int, claim_nonce: bytes, end: metadata_pb2.LogEnd) -> None:
         """Reads on up to the reader's own Claim.
 
         Raises:
@@ -113,7 +112,7 @@ class Loader:
                 f"{Position.from_proto(end.position).stream_id}"
             )
 
-    async def _read(self, image: LogImage, epoch: int, nonce: bytes, end: pb.LogEnd | None) -> None:
+    async def _read(self, image: LogImage, epoch: int, nonce: bytes, end: metadata_pb2.LogEnd | None) -> None:
         pause_s, short_reads = _PAUSE_FIRST_S, 0
         careful = False
         while True:
@@ -153,14 +152,14 @@ class Loader:
         """Reads as far as one instance gives; returns why it ended early, empty if it did not."""
         if image.fresh is False and image.chain.end.offset == 0:
             image.restart()  # a snapshot that was not read to its end
-        call = rpc.MetadataServiceStub(self._channels(instance)).ReadLog(
+        call = metadata_pb2_grpc.MetadataServiceStub(self._channels(instance)).ReadLog(
             _request(image, epoch, nonce, careful=careful)
         )
         try:
             with COLLECTOR.left_alone():
                 while True:
                     page = await read_within(call, PAGE_TIMEOUT_S)
-                    if not isinstance(page, pb.ReadLogResponse):
+                    if not isinstance(page, metadata_pb2.ReadLogResponse):
                         return ""
                     problem = _take(image, page)
                     if problem:
@@ -174,8 +173,8 @@ class Loader:
             call.cancel()
 
 
-def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> pb.ReadLogRequest:
-    request = pb.ReadLogRequest(
+def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> metadata_pb2.ReadLogRequest:
+    request = metadata_pb2.ReadLogRequest(
         shard=image.shard,
         epoch=epoch,
         claim_nonce=nonce,
@@ -192,24 +191,28 @@ def _request(image: LogImage, epoch: int, nonce: bytes, *, careful: bool) -> pb.
     return request
 
 
-def _take(image: LogImage, page: pb.ReadLogResponse) -> str:
+def _take(image: LogImage, page: metadata_pb2.ReadLogResponse) -> str:
     """Takes a page; returns why the read has to begin anew, empty if it has not.
 
     Raises:
         LogDamaged, LoadFailed: see `LogImage.take`; or every node says that the log is damaged.
         LogStopped: somebody else claimed the shard, or there is no such log.
     """
-    if page.outcome in (pb.LOG_OUTCOME_FENCED, pb.LOG_OUTCOME_NO_LOG, pb.LOG_OUTCOME_TRUNCATED):
+    if page.outcome in (
+        metadata_pb2.LOG_OUTCOME_FENCED,
+        metadata_pb2.LOG_OUTCOME_NO_LOG,
+        metadata_pb2.LOG_OUTCOME_TRUNCATED,
+    ):
         raise LogStopped(page.outcome, page.message)
-    if page.outcome == pb.LOG_OUTCOME_TRIMMED:
+    if page.outcome == metadata_pb2.LOG_OUTCOME_TRIMMED:
         image.restart()
         return page.message
-    if page.outcome == pb.LOG_OUTCOME_DAMAGED:
+    if page.outcome == metadata_pb2.LOG_OUTCOME_DAMAGED:
         if not page.HasField("snapshot_upto"):
             raise LoadFailed(page.message)
         return _without(image, page, page.message)
-    if page.outcome != pb.LOG_OUTCOME_OK:
-        return page.message or pb.LogOutcome.Name(page.outcome)
+    if page.outcome != metadata_pb2.LOG_OUTCOME_OK:
+        return page.message or metadata_pb2.LogOutcome.Name(page.outcome)
     try:
         if page.snapshot_part:
             image.take_part(page.snapshot_part)
@@ -220,7 +223,7 @@ def _take(image: LogImage, page: pb.ReadLogResponse) -> str:
     return ""
 
 
-def _without(image: LogImage, page: pb.ReadLogResponse, reason: str) -> str:
+def _without(image: LogImage, page: metadata_pb2.ReadLogResponse, reason: str) -> str:
     """Goes on without a snapshot: with an older one, or with the log from its beginning."""
     upto = Position.from_proto(page.snapshot_upto)
     alarm("snapshot_unusable", shard=image.shard, upto=upto.stream_id, reason=reason)

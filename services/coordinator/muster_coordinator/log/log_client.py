@@ -11,8 +11,7 @@ from typing import Protocol
 
 import grpc
 import structlog
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 
 log = structlog.get_logger()
 
@@ -22,15 +21,21 @@ REQUEST_MAX_BYTES = 16 << 20
 _NONCE = struct.Struct(">8sQ")
 _FINAL = frozenset(
     {
-        pb.LOG_OUTCOME_OK,
-        pb.LOG_OUTCOME_FENCED,
-        pb.LOG_OUTCOME_NO_LOG,
-        pb.LOG_OUTCOME_TRUNCATED,
-        pb.LOG_OUTCOME_INVALID,
+        metadata_pb2.LOG_OUTCOME_OK,
+        metadata_pb2.LOG_OUTCOME_FENCED,
+        metadata_pb2.LOG_OUTCOME_NO_LOG,
+        metadata_pb2.LOG_OUTCOME_TRUNCATED,
+        metadata_pb2.LOG_OUTCOME_INVALID,
     }
 )
 
-Step = pb.ClaimStep | pb.AppendStep | pb.CheckStep | pb.SnapshotStep | pb.TrimStep
+Step = (
+    metadata_pb2.ClaimStep
+    | metadata_pb2.AppendStep
+    | metadata_pb2.CheckStep
+    | metadata_pb2.SnapshotStep
+    | metadata_pb2.TrimStep
+)
 
 
 class Nonces:
@@ -49,7 +54,7 @@ class Nonces:
 class Log(Protocol):
     """What shards need of the log client."""
 
-    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[metadata_pb2.LogResult]":
         """Carries out a step; repeats it unchanged until its outcome is known."""
 
 
@@ -83,7 +88,7 @@ class _Open:
 
     shard: int
     step: Step
-    future: "asyncio.Future[pb.LogResult]"
+    future: "asyncio.Future[metadata_pb2.LogResult]"
     size_bytes: int
     call_id: int = 0
     sent_at: float = 0.0
@@ -150,7 +155,7 @@ class LogClient:
         self._open.clear()
         self._waiting.clear()
 
-    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[metadata_pb2.LogResult]":
         """Carries out a step on a shard's log.
 
         Args:
@@ -196,7 +201,7 @@ class LogClient:
         channel = call = None
         try:
             channel = self._connect(target)
-            call = rpc.MetadataServiceStub(channel).Log()
+            call = metadata_pb2_grpc.MetadataServiceStub(channel).Log()
             parts = [
                 asyncio.ensure_future(part)
                 for part in (self._write(call, stream), self._read(call, stream), self._watch(stream))
@@ -220,12 +225,14 @@ class LogClient:
                 await channel.close()
 
     async def _write(
-        self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream
+        self,
+        call: "grpc.aio.StreamStreamCall[metadata_pb2.LogRequest, metadata_pb2.LogResponse]",
+        stream: _Stream,
     ) -> str:
         loop = asyncio.get_running_loop()
         while True:
             while self._waiting:
-                request = pb.LogRequest()
+                request = metadata_pb2.LogRequest()
                 size_bytes = taken = 0
                 now = loop.time()
                 for entry in self._waiting:
@@ -241,39 +248,41 @@ class LogClient:
             stream.wake.clear()
             await stream.wake.wait()
 
-    def _put(self, request: pb.LogRequest, entry: _Open, now: float) -> None:
+    def _put(self, request: metadata_pb2.LogRequest, entry: _Open, now: float) -> None:
         self._call_ids += 1
         entry.call_id, entry.sent_at = self._call_ids, now
         self._open[entry.call_id] = entry
         call = request.calls.add(call_id=entry.call_id, shard=entry.shard)
         match entry.step:
-            case pb.ClaimStep():
+            case metadata_pb2.ClaimStep():
                 call.claim.CopyFrom(entry.step)
-            case pb.AppendStep():
+            case metadata_pb2.AppendStep():
                 call.append.CopyFrom(entry.step)
-            case pb.CheckStep():
+            case metadata_pb2.CheckStep():
                 call.check.CopyFrom(entry.step)
-            case pb.SnapshotStep():
+            case metadata_pb2.SnapshotStep():
                 call.snapshot.CopyFrom(entry.step)
-            case pb.TrimStep():
+            case metadata_pb2.TrimStep():
                 call.trim.CopyFrom(entry.step)
 
     async def _read(
-        self, call: "grpc.aio.StreamStreamCall[pb.LogRequest, pb.LogResponse]", stream: _Stream
+        self,
+        call: "grpc.aio.StreamStreamCall[metadata_pb2.LogRequest, metadata_pb2.LogResponse]",
+        stream: _Stream,
     ) -> str:
         while True:
             response = await call.read()
-            if not isinstance(response, pb.LogResponse):
+            if not isinstance(response, metadata_pb2.LogResponse):
                 code = await call.code()
                 return f"{code.name}: the stream was ended"
             stream.answered = True
             for result in response.results:
                 self._settle(result, stream)
 
-    def _settle(self, result: pb.LogResult, stream: _Stream) -> None:
+    def _settle(self, result: metadata_pb2.LogResult, stream: _Stream) -> None:
         if result.outcome in _FINAL:
             stream.fruitless_since = None
-        elif result.outcome == pb.LOG_OUTCOME_UNKNOWN and stream.fruitless_since is None:
+        elif result.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN and stream.fruitless_since is None:
             stream.fruitless_since = asyncio.get_running_loop().time()
         entry = self._open.pop(result.call_id, None)
         if entry is None or entry.future.done():
@@ -288,7 +297,7 @@ class LogClient:
         level(
             "log_step_repeated",
             shard=entry.shard,
-            outcome=pb.LogOutcome.Name(result.outcome),
+            outcome=metadata_pb2.LogOutcome.Name(result.outcome),
             reason=result.message,
             repeats=entry.repeats,
         )
@@ -314,7 +323,9 @@ class LogClient:
             if len(self._targets) > 1 and since is not None and (now - since) * 1_000 > pace.fruitless_ms:
                 return f"no outcome was known for {pace.fruitless_ms} ms"
             for call_id, entry in tuple(self._open.items()):
-                limit_ms = pace.claim_stall_ms if isinstance(entry.step, pb.ClaimStep) else pace.stall_ms
+                limit_ms = (
+                    pace.claim_stall_ms if isinstance(entry.step, metadata_pb2.ClaimStep) else pace.stall_ms
+                )
                 if entry.future.done():
                     del self._open[call_id]
                 elif (now - entry.sent_at) * 1_000 > limit_ms:

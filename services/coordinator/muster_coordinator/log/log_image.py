@@ -10,7 +10,7 @@ from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, 
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.quarantine import NOBODY, Quarantine
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime import clock
 
@@ -98,7 +98,7 @@ class LogImage:
         """
         if self._restoring is not None:
             self._begin_behind(self._restoring)
-        columns = pb.EntryRun.FromString(run)
+        columns = metadata_pb2.EntryRun.FromString(run)
         first = Position(columns.epoch, columns.first_offset)
         records = _decoded(first, columns.records[:])
         self.chain.read_run(records, columns.nonces, columns.hashes)

@@ -13,7 +13,7 @@ from muster_core.record_bounds import (
     RECORD_MAX_BYTES,
     RECORD_OVERHEAD_BYTES,
 )
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
@@ -35,8 +35,8 @@ class LogStopped(Exception):
         epoch: with FENCED the epoch that was promised, if known.
     """
 
-    def __init__(self, outcome: pb.LogOutcome.ValueType, message: str, epoch: int = 0) -> None:
-        super().__init__(f"{pb.LogOutcome.Name(outcome)}: {message}")
+    def __init__(self, outcome: metadata_pb2.LogOutcome.ValueType, message: str, epoch: int = 0) -> None:
+        super().__init__(f"{metadata_pb2.LogOutcome.Name(outcome)}: {message}")
         self.outcome = outcome
         self.message = message
         self.epoch = epoch
@@ -44,7 +44,7 @@ class LogStopped(Exception):
     @property
     def fenced(self) -> bool:
         """Whether another claim took the shard; everything else is damage."""
-        return self.outcome == pb.LOG_OUTCOME_FENCED
+        return self.outcome == metadata_pb2.LOG_OUTCOME_FENCED
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class ShardLog:
         shard: int,
         epoch: int,
         claim_nonce: bytes,
-        end: pb.LogEnd,
+        end: metadata_pb2.LogEnd,
         log: Log,
         nonces: Nonces,
         on_done: Callable[[int, Position], None],
@@ -104,7 +104,7 @@ class ShardLog:
         self._watch = watch
         self._queue: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
-        self._step: asyncio.Future[pb.LogResult] | None = None
+        self._step: asyncio.Future[metadata_pb2.LogResult] | None = None
         self._barriers: list[asyncio.Future[None]] = []
         self._barriers_of_step: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
@@ -199,15 +199,15 @@ class ShardLog:
             if self._watch is not None:
                 self._watch.sending(step, [batch.append_id for batch in self._sent])
         elif self._barriers:
-            step = pb.CheckStep(epoch=self.epoch, claim_nonce=self.claim_nonce)
+            step = metadata_pb2.CheckStep(epoch=self.epoch, claim_nonce=self.claim_nonce)
         else:
             return
         self._barriers_of_step, self._barriers = self._barriers, []
         self._step = self._log.submit(self.shard, step)
         self._step.add_done_callback(self._stepped)
 
-    def _next_batch(self) -> pb.AppendStep:
-        step = pb.AppendStep(epoch=self.epoch, claim_nonce=self.claim_nonce, end=self.end)
+    def _next_batch(self) -> metadata_pb2.AppendStep:
+        step = metadata_pb2.AppendStep(epoch=self.epoch, claim_nonce=self.claim_nonce, end=self.end)
         count = size_bytes = 0
         while self._queue:
             batch = self._queue[0]
@@ -224,14 +224,14 @@ class ShardLog:
         self.written_bytes += size_bytes
         return step
 
-    def _stepped(self, future: "asyncio.Future[pb.LogResult]") -> None:
+    def _stepped(self, future: "asyncio.Future[metadata_pb2.LogResult]") -> None:
         if future.cancelled() or self._closed:
             return
         self._step = None
         if self._watch is not None:
             self._watch.settled()
         result = future.result()
-        if result.outcome != pb.LOG_OUTCOME_OK:
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
             self._stop(LogStopped(result.outcome, result.message, result.epoch))
             return
         self.confirmed += 1

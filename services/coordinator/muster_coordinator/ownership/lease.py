@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 from muster_core.features import FEATURE_NAMES, NO_FEATURES, known_of
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.logs import alarm
 
@@ -120,7 +120,7 @@ class LeaseKeeper:
         self._current = 0
         self._number = 0
         self._sent_ms = 0
-        self._answers: dict[int, pb.LeaseResponse] = {}
+        self._answers: dict[int, metadata_pb2.LeaseResponse] = {}
         # Written on the line, read by the loop.
         self._deadline_ms = 0
         self._lapsed = True
@@ -279,7 +279,7 @@ class LeaseKeeper:
             number, serving, state = self._number, self._serving, self._state
             catalog_offset = self._catalog_offset
         lease_ms = self._pace.lease_ms
-        request = pb.LeaseRequest(
+        request = metadata_pb2.LeaseRequest(
             node_id=self._holder.node_id,
             session=self._holder.session,
             host=self._holder.host,
@@ -287,7 +287,7 @@ class LeaseKeeper:
             version=self._holder.version,
             state=state,
             number=number,
-            serving=[pb.ServedShard(shard=shard, epoch=epoch) for shard, epoch in serving],
+            serving=[metadata_pb2.ServedShard(shard=shard, epoch=epoch) for shard, epoch in serving],
             release=release,
             features=self._holder.features,
             lease_ms=lease_ms,
@@ -350,7 +350,7 @@ class LeaseKeeper:
         if stream is not None:
             stream.close()
 
-    def _heard(self, answer: pb.LeaseResponse | None) -> None:
+    def _heard(self, answer: metadata_pb2.LeaseResponse | None) -> None:
         """Called by the stream, wherever it reads; None: it broke."""
         if answer is not None:
             with self._line.lock:

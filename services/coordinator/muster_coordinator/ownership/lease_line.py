@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 
 LEAVE_S = 2.0
 """An instance that was told and has not ended the stream by then is not there: it is broken off."""
 
-Heard = Callable[[pb.LeaseResponse | None], None]
+Heard = Callable[[metadata_pb2.LeaseResponse | None], None]
 """Takes what a stream hears; None: it broke."""
 
 
@@ -43,7 +42,7 @@ class LeaseStream(Protocol):
     target: str
     problem: str
 
-    def send(self, request: pb.LeaseRequest) -> None:
+    def send(self, request: metadata_pb2.LeaseRequest) -> None:
         """Sends a renewal; never waits and never fails."""
 
     def close(self) -> None:
@@ -120,14 +119,14 @@ class _BlockingStream:
         self.problem = ""
         self._channel = channel
         self._heard = heard
-        self._requests: queue.SimpleQueue[pb.LeaseRequest | None] = queue.SimpleQueue()
-        stub: Any = rpc.MetadataServiceStub(channel)
+        self._requests: queue.SimpleQueue[metadata_pb2.LeaseRequest | None] = queue.SimpleQueue()
+        stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
         self._closed = False
         self._patience: threading.Timer | None = None
         self._call: Any = stub.Lease(self._outgoing())
         threading.Thread(target=self._read, name="lease-answers", daemon=True).start()
 
-    def send(self, request: pb.LeaseRequest) -> None:
+    def send(self, request: metadata_pb2.LeaseRequest) -> None:
         self._requests.put(request)
 
     def close(self) -> None:
@@ -136,7 +135,7 @@ class _BlockingStream:
         self._patience = threading.Timer(LEAVE_S, self._call.cancel)
         self._patience.daemon = True
         self._patience.start()
-        self._requests.put(pb.LeaseRequest(leave=True))
+        self._requests.put(metadata_pb2.LeaseRequest(leave=True))
         self._requests.put(None)
         if self.problem:
             self._end()
@@ -146,7 +145,7 @@ class _BlockingStream:
             self._patience.cancel()
         self._channel.close()
 
-    def _outgoing(self) -> Iterator[pb.LeaseRequest]:
+    def _outgoing(self) -> Iterator[metadata_pb2.LeaseRequest]:
         return iter(self._requests.get, None)
 
     def _read(self) -> None:

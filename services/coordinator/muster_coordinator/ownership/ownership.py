@@ -10,7 +10,7 @@ import grpc
 import structlog
 from muster_core.events import Event, Push
 from muster_core.shard import Shard
-from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.view import ClusterView
@@ -221,18 +221,18 @@ class Ownership(ShardListener):
             node_id=node.node_id, host=node.host, port=node.port, shard=shard, shard_epoch=row.shard_epoch
         )
 
-    async def give(self, number: int, asker: common_pb2.Coordinator) -> peer_pb.RequestHandoffResponse:
+    async def give(self, number: int, asker: common_pb2.Coordinator) -> peer_pb2.RequestHandoffResponse:
         """Hands a shard over to a coordinator that asks for it, or says why not."""
         shard = self.shards.get(number)
         if shard is None or shard.phase in (Phase.FAILED, Phase.GONE, Phase.ELSEWHERE):
-            return _no(peer_pb.HANDOFF_OUTCOME_NOT_OWNER, "this coordinator does not serve the shard")
+            return _no(peer_pb2.HANDOFF_OUTCOME_NOT_OWNER, "this coordinator does not serve the shard")
         if shard.phase is not Phase.SERVING or shard.suspended:
-            return _no(peer_pb.HANDOFF_OUTCOME_BUSY, f"the shard is {shard.phase.value}")
+            return _no(peer_pb2.HANDOFF_OUTCOME_BUSY, f"the shard is {shard.phase.value}")
         picture = self._picture()
         node = self._view.node(asker.node_id)
         may = picture is not None and may_give(picture, number, asker.node_id, draining=self.draining)
         if node is None or not may:
-            return _no(peer_pb.HANDOFF_OUTCOME_DECLINED, "by this coordinator's view the shard stays here")
+            return _no(peer_pb2.HANDOFF_OUTCOME_DECLINED, "by this coordinator's view the shard stays here")
         epoch = shard.epoch
         # The address that it has a lease with: callers are sent there, whoever it was that asked.
         successor = common_pb2.Coordinator(
@@ -241,7 +241,9 @@ class Ownership(ShardListener):
         self._given[number] = successor
         await asyncio.shield(self._in_background(shard.hand_over(successor)))
         log.info("shard_handed_over", shard=number, epoch=epoch, successor=asker.node_id)
-        return peer_pb.RequestHandoffResponse(outcome=peer_pb.HANDOFF_OUTCOME_HANDED_OVER, shard_epoch=epoch)
+        return peer_pb2.RequestHandoffResponse(
+            outcome=peer_pb2.HANDOFF_OUTCOME_HANDED_OVER, shard_epoch=epoch
+        )
 
     # --- reconciling
 
@@ -383,7 +385,7 @@ class Ownership(ShardListener):
                 "handoff_not_answered", shard=shard.number, owner=action.owner, reason=error.code().name
             )
             return
-        if answer.outcome not in (peer_pb.HANDOFF_OUTCOME_HANDED_OVER, peer_pb.HANDOFF_OUTCOME_NOT_OWNER):
+        if answer.outcome not in (peer_pb2.HANDOFF_OUTCOME_HANDED_OVER, peer_pb2.HANDOFF_OUTCOME_NOT_OWNER):
             log.debug("handoff_refused", shard=shard.number, owner=action.owner, reason=answer.message)
             return
         await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
@@ -492,5 +494,5 @@ class Ownership(ShardListener):
         return self._shared.now().boot_ms
 
 
-def _no(outcome: peer_pb.HandoffOutcome.ValueType, message: str) -> peer_pb.RequestHandoffResponse:
-    return peer_pb.RequestHandoffResponse(outcome=outcome, message=message)
+def _no(outcome: peer_pb2.HandoffOutcome.ValueType, message: str) -> peer_pb2.RequestHandoffResponse:
+    return peer_pb2.RequestHandoffResponse(outcome=outcome, message=message)

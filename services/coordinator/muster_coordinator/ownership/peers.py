@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Set
 import grpc
 import structlog
 from muster_protos.limits import ID_MAX_BYTES
-from muster_protos.muster.internal.v1 import coordinator_pb2 as pb
-from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as rpc
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.addresses import Address
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
@@ -30,7 +30,7 @@ class Peers:
 
     async def request_handoff(
         self, address: Address, shard: int, shard_epoch: int, successor: common_pb2.Coordinator
-    ) -> pb.RequestHandoffResponse:
+    ) -> peer_pb2.RequestHandoffResponse:
         """Asks the owner at an address for a shard.
 
         Raises:
@@ -39,8 +39,10 @@ class Peers:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._connect(address)
-        stub: rpc.CoordinatorPeerServiceAsyncStub = rpc.CoordinatorPeerServiceStub(channel)
-        request = pb.RequestHandoffRequest(shard=shard, shard_epoch=shard_epoch, successor=successor)
+        stub: peer_pb2_grpc.CoordinatorPeerServiceAsyncStub = peer_pb2_grpc.CoordinatorPeerServiceStub(
+            channel
+        )
+        request = peer_pb2.RequestHandoffRequest(shard=shard, shard_epoch=shard_epoch, successor=successor)
         return await stub.RequestHandoff(request, timeout=ASK_TIMEOUT_S)
 
     async def keep(self, addresses: Set[Address]) -> None:
@@ -55,7 +57,7 @@ class Peers:
             await channel.close()
 
 
-class CoordinatorPeerServicer(rpc.CoordinatorPeerServiceServicer):
+class CoordinatorPeerServicer(peer_pb2_grpc.CoordinatorPeerServiceServicer):
     """Answers other coordinators, and `muster doctor`.
 
     Args:
@@ -65,21 +67,21 @@ class CoordinatorPeerServicer(rpc.CoordinatorPeerServiceServicer):
 
     def __init__(
         self,
-        give: Callable[[int, common_pb2.Coordinator], Awaitable[pb.RequestHandoffResponse]],
-        failed: Callable[[], pb.DescribeFaultsResponse],
+        give: Callable[[int, common_pb2.Coordinator], Awaitable[peer_pb2.RequestHandoffResponse]],
+        failed: Callable[[], peer_pb2.DescribeFaultsResponse],
     ) -> None:
         self._give = give
         self._failed = failed
 
     async def DescribeFaults(
-        self, _request: pb.DescribeFaultsRequest, _context: object
-    ) -> pb.DescribeFaultsResponse:
+        self, _request: peer_pb2.DescribeFaultsRequest, _context: object
+    ) -> peer_pb2.DescribeFaultsResponse:
         """Says what failed here."""
         return self._failed()
 
     async def RequestHandoff(
-        self, request: pb.RequestHandoffRequest, _context: object
-    ) -> pb.RequestHandoffResponse:
+        self, request: peer_pb2.RequestHandoffRequest, _context: object
+    ) -> peer_pb2.RequestHandoffResponse:
         """Hands a shard over to the coordinator that asks."""
         who = request.successor
         problems = [

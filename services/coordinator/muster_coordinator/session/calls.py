@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import structlog
 from muster_core.events import GroupResponse
-from muster_protos.muster.v1 import session_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Refused, ResourceExhausted, Unimplemented, oversized
 
 from muster_coordinator.api.calls import Calls, check
@@ -80,7 +80,7 @@ class StreamCalls:
         calls: Calls,
         host: str,
         max_open: int,
-        frame: Callable[[int], pb.ServerFrame],
+        frame: Callable[[int], session_pb2.ServerFrame],
         idle: Callable[[], None],
         watch: CallWatch = UNWATCHED,
     ) -> None:
@@ -96,7 +96,7 @@ class StreamCalls:
         """Number of open calls."""
         return len(self._open)
 
-    def start(self, call: pb.Call) -> None:
+    def start(self, call: session_pb2.Call) -> None:
         """Starts a call; its answer comes as a frame, at once or later.
 
         Raises:

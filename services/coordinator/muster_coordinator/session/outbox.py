@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from muster_protos.muster.v1 import session_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
 
 MESSAGE_MAX_BYTES = 1 << 20
 """A message gets no further frame that would make it larger; a larger frame goes alone."""
@@ -33,7 +33,7 @@ class Outbox:
     def __init__(self, max_bytes: int, queued: Queued) -> None:
         self._max_bytes = max_bytes
         self._queued = queued
-        self._messages: deque[pb.SessionResponse] = deque()
+        self._messages: deque[session_pb2.SessionResponse] = deque()
         self._sizes: deque[int] = deque()
         self._taken_bytes = 0
         self.bytes = 0
@@ -48,7 +48,7 @@ class Outbox:
         """Whether more waits than may. Asked before a frame is added, so that one of any size is taken."""
         return self.bytes > self._max_bytes
 
-    def frame(self, size_bytes: int) -> pb.ServerFrame:
+    def frame(self, size_bytes: int) -> session_pb2.ServerFrame:
         """A new frame at the end, to be filled in before the loop's turn ends.
 
         Args:
@@ -56,14 +56,14 @@ class Outbox:
         """
         size_bytes += _FRAME_OVERHEAD_BYTES
         if not self._messages or self._sizes[-1] + size_bytes > MESSAGE_MAX_BYTES:
-            self._messages.append(pb.SessionResponse())
+            self._messages.append(session_pb2.SessionResponse())
             self._sizes.append(0)
             self.wake()
         self._sizes[-1] += size_bytes
         self._count(size_bytes)
         return self._messages[-1].frames.add()
 
-    def take(self) -> pb.SessionResponse:
+    def take(self) -> session_pb2.SessionResponse:
         """The oldest message; nothing is added to it any more. It waits until `written`."""
         self._taken_bytes = self._sizes.popleft()
         return self._messages.popleft()

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from muster_core.events import Push
-from muster_protos.muster.v1 import session_pb2 as pb
+from muster_protos.muster.v1 import session_pb2
 from muster_runtime.rpc.refusals import ResourceExhausted, Unavailable
 
 from muster_coordinator.api.calls import Calls
@@ -136,7 +136,7 @@ class Sessions(ShardListener):
         """Says goodbye on all streams and ends them; nobody becomes suspect."""
         self.abandon()
         for stream in tuple(self._streams.values()):
-            stream.end(pb.GOODBYE_REASON_DRAINING, "the coordinator stops")
+            stream.end(session_pb2.GOODBYE_REASON_DRAINING, "the coordinator stops")
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=_STOP_WAIT_S)
 

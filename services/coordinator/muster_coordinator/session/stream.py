@@ -12,8 +12,7 @@ from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import Attach, Detach, Push
 from muster_protos.limits import ID_MAX_BYTES
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import session_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, session_pb2
 from muster_runtime.rpc.refusals import Refused
 from muster_runtime.rpc.unread import Cuts
 
@@ -43,10 +42,10 @@ _TURN_S = 0.005
 """Frames of a message that take longer are played one message at a time."""
 
 _NEWS = {
-    pb.AttachResult: "attach_result",
-    pb.RebalanceStarted: "rebalance_started",
-    pb.Fenced: "fenced",
-    pb.CoordinatorMoved: "coordinator_moved",
+    session_pb2.AttachResult: "attach_result",
+    session_pb2.RebalanceStarted: "rebalance_started",
+    session_pb2.Fenced: "fenced",
+    session_pb2.CoordinatorMoved: "coordinator_moved",
 }
 _ATTACHED = (error_code.NONE, error_code.REBALANCE_IN_PROGRESS)
 
@@ -197,7 +196,10 @@ class SessionStream:
         self._half_closed = True
         self._outbox.wake()
         asyncio.get_running_loop().call_later(
-            _HALF_CLOSED_WAIT_S, self.end, pb.GOODBYE_REASON_REFUSED, "the client closed the stream long ago"
+            _HALF_CLOSED_WAIT_S,
+            self.end,
+            session_pb2.GOODBYE_REASON_REFUSED,
+            "the client closed the stream long ago",
         )
         if self.members:
             self._report_break()
@@ -207,7 +209,7 @@ class SessionStream:
             self._reported = True
             self._around.broke(self)
 
-    def end(self, reason: pb.GoodbyeReason.ValueType, message: str) -> None:
+    def end(self, reason: session_pb2.GoodbyeReason.ValueType, message: str) -> None:
         """Says goodbye and ends the stream; nobody becomes suspect.
 
         Args:
@@ -235,7 +237,7 @@ class SessionStream:
                 members=len(self.members),
                 reason=message,
             )
-            self.end(pb.GOODBYE_REASON_REFUSED, message)
+            self.end(session_pb2.GOODBYE_REASON_REFUSED, message)
 
     def _leave(self) -> None:
         """Nothing of the stream goes on."""
@@ -279,11 +281,11 @@ class SessionStream:
         elif silent_ms > max(settings.max_silence_ms, MISSED_BEATS * self._beat_interval_ms):
             self.refuse(f"the client was silent for {silent_ms:,} ms")
         elif now_ms - self._opened_ms > self._oldest_ms:
-            self.end(pb.GOODBYE_REASON_AGE, "the stream is old; open another")
+            self.end(session_pb2.GOODBYE_REASON_AGE, "the stream is old; open another")
 
     # --- what the client says
 
-    async def _handle(self, message: pb.SessionRequest) -> None:
+    async def _handle(self, message: session_pb2.SessionRequest) -> None:
         try:
             await self._play(message)
         except ProtocolBroken:
@@ -292,7 +294,7 @@ class SessionStream:
             log.exception("session_failed", stream_id=self.stream_id, client_id=self.client_id)
             self.refuse("the server failed in a way it did not foresee")
 
-    async def _play(self, message: pb.SessionRequest) -> None:
+    async def _play(self, message: session_pb2.SessionRequest) -> None:
         """Plays the frames of a message; if they take long, in several turns of the loop."""
         if len(message.frames) > self._settings.max_frames:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
@@ -307,7 +309,7 @@ class SessionStream:
                     await pace.rest()
                     played = self._play_from(message, played, pace)
 
-    def _play_from(self, message: pb.SessionRequest, first: int, pace: Pace) -> int:
+    def _play_from(self, message: session_pb2.SessionRequest, first: int, pace: Pace) -> int:
         """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
         frames = message.frames
         for number in range(first, len(frames)):
@@ -318,7 +320,7 @@ class SessionStream:
                 return number + 1
         return len(frames)
 
-    def _play_frame(self, frame: pb.ClientFrame) -> None:
+    def _play_frame(self, frame: session_pb2.ClientFrame) -> None:
         kind = frame.WhichOneof("kind")
         if self._beat_interval_ms == 0:
             if kind != "hello":
@@ -329,7 +331,7 @@ class SessionStream:
         else:
             self._frames[kind](getattr(frame, kind))
 
-    def _hello(self, hello: pb.Hello) -> None:
+    def _hello(self, hello: session_pb2.Hello) -> None:
         if not BEAT_INTERVAL_MIN_MS <= hello.beat_interval_ms <= BEAT_INTERVAL_MAX_MS:
             raise ProtocolBroken(
                 f"hello.beat_interval_ms: must be {BEAT_INTERVAL_MIN_MS:,} to {BEAT_INTERVAL_MAX_MS:,}"
@@ -340,13 +342,13 @@ class SessionStream:
         self.client_id = hello.client_id or "client"
         self._knows_unsure = hello.knows_unsure
 
-    def _second_hello(self, _: pb.Hello) -> None:
+    def _second_hello(self, _: session_pb2.Hello) -> None:
         raise ProtocolBroken("there was a Hello already")
 
-    def _call(self, call: pb.Call) -> None:
+    def _call(self, call: session_pb2.Call) -> None:
         self._calls.start(call)
 
-    def _attach(self, request: pb.Attach) -> None:
+    def _attach(self, request: session_pb2.Attach) -> None:
         key = (request.group_id, request.member_id)
         if not request.group_id:
             self._not_attached(request, error_code.INVALID_GROUP_ID)
@@ -379,7 +381,7 @@ class SessionStream:
 
     def _not_attached(
         self,
-        request: pb.Attach,
+        request: session_pb2.Attach,
         code: ErrorCode,
         shard_epoch: int = 0,
         owner: common_pb2.Coordinator | None = None,
@@ -395,13 +397,13 @@ class SessionStream:
         if owner is not None and code == error_code.NOT_COORDINATOR:
             result.coordinator.CopyFrom(owner)
 
-    def _detach(self, request: pb.Detach) -> None:
+    def _detach(self, request: session_pb2.Detach) -> None:
         shard = self.members.remove((request.group_id, request.member_id))
         if shard is not None:
             self._around.places.pop((request.group_id, request.member_id), None)
             shard.tell(Detach(self.stream_id, request))
 
-    def _beat(self, beat: pb.Beat) -> None:
+    def _beat(self, beat: session_pb2.Beat) -> None:
         if beat.number <= self._beat_number:
             raise ProtocolBroken("beat.number: must grow with each beat, from 1")
         self._beat_number = beat.number
@@ -423,27 +425,27 @@ class SessionStream:
         """Passes on what a shard's core has to say to a member of the stream."""
         message = push.message
         key = (message.group_id, message.member_id)
-        if isinstance(message, pb.AttachResult):
+        if isinstance(message, session_pb2.AttachResult):
             if message.error_code in _ATTACHED:
                 before = self._around.places.get(key)
                 if before is not None and before is not self:
                     before.members.remove(key)
                 self._around.places[key] = self
                 self.members.add(shard, key)
-        elif not isinstance(message, pb.RebalanceStarted):
+        elif not isinstance(message, session_pb2.RebalanceStarted):
             self.members.remove(key)
             if self._around.places.get(key) is self:
                 del self._around.places[key]
         if not self._left:
             getattr(self._frame(message.ByteSize()), _NEWS[type(message)]).CopyFrom(message)
 
-    def _frame(self, size_bytes: int) -> pb.ServerFrame:
+    def _frame(self, size_bytes: int) -> session_pb2.ServerFrame:
         if self._outbox.full and not self._overflowed:
             # Not now: this may be in the midst of a turn of a shard, which ending the stream speaks to.
             self._overflowed = True
             asyncio.get_running_loop().call_soon(self._overflow)
         if self._ended or self._overflowed:
-            return pb.ServerFrame()  # nobody will read it
+            return session_pb2.ServerFrame()  # nobody will read it
         frame = self._outbox.frame(size_bytes)
         if self._around.queued.bytes > self._settings.max_total_queued_bytes:
             self._around.crowded()

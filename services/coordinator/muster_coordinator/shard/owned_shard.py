@@ -23,8 +23,7 @@ from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.logs import alarm
 
 from muster_coordinator.failstop.failures import Failure
@@ -200,9 +199,9 @@ class OwnedShard:
         refused = self._refused(message)
         if refused is not None:
             return refused
-        if isinstance(message, pb.ReleaseGroupRequest):
+        if isinstance(message, coordinator_pb2.ReleaseGroupRequest):
             return self._release(message.group_id)
-        if isinstance(message, pb.OffsetFetchRequest) and not await self._confirmed():
+        if isinstance(message, coordinator_pb2.OffsetFetchRequest) and not await self._confirmed():
             return self._refused(message) or self.refuse(
                 message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
             )
@@ -445,16 +444,16 @@ class OwnedShard:
         self._drop(None)
         self._listener.changed(self)
 
-    def _release(self, group_id: str) -> pb.ReleaseGroupResponse:
+    def _release(self, group_id: str) -> coordinator_pb2.ReleaseGroupResponse:
         """Takes a group out of quarantine; what was left out of it is loaded."""
         if not self._shared.faults.release(self.number, group_id):
             code = error_code.GROUP_ID_NOT_FOUND
-            return pb.ReleaseGroupResponse(
+            return coordinator_pb2.ReleaseGroupResponse(
                 error_code=code, shard_epoch=self.epoch, error_message=_NOT_QUARANTINED
             )
         log.warning("group_released", shard=self.number, group_id=group_id)
         self._reload()
-        return pb.ReleaseGroupResponse(error_code=error_code.NONE, shard_epoch=self.epoch)
+        return coordinator_pb2.ReleaseGroupResponse(error_code=error_code.NONE, shard_epoch=self.epoch)
 
     def _fail(self, reason: str, last_event: Event | None = _SUSPEND) -> None:
         alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)

@@ -5,7 +5,7 @@ import enum
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
 from muster_core.events import GroupRequest
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 NOT_SURE = "the coordinator cannot reach the log, so it is not sure that it still owns the group; try again"
 _LOADING = "the coordinator is loading the group's shard; try again"
@@ -34,7 +34,7 @@ class Phase(enum.Enum):
         match self:
             case Phase.CLAIMING | Phase.LOADING | Phase.ELSEWHERE:
                 # Clients do not expect 14 as an answer to SyncGroup (conformance GV-11).
-                sync = isinstance(message, pb.SyncGroupRequest)
+                sync = isinstance(message, coordinator_pb2.SyncGroupRequest)
                 code = error_code.REBALANCE_IN_PROGRESS if sync else error_code.COORDINATOR_LOAD_IN_PROGRESS
                 return code, _LOADING
             case Phase.FAILED:

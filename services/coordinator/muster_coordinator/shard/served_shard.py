@@ -27,7 +27,7 @@ from muster_core.features import Feature
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_coordinator.failstop.failures import Failure, of_turn
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
@@ -215,7 +215,7 @@ class ServedShard:
         self._call_ids += 1
         call_id = self._call_ids
         self._calls[call_id] = (answered, message)
-        draw = str(uuid.uuid4()) if isinstance(message, pb.JoinGroupRequest) else ""
+        draw = str(uuid.uuid4()) if isinstance(message, coordinator_pb2.JoinGroupRequest) else ""
         self._turn(Request(call_id, message, host, draw), self._now())
         return call_id if call_id in self._calls else None
 

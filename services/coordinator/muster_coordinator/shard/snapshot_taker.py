@@ -8,7 +8,7 @@ import structlog
 from muster_core.clock import Now
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
@@ -221,7 +221,7 @@ class SnapshotTaker:
         """Tells the nodes which snapshot counts, and removes what is old enough."""
         if kept.marker is None:
             return
-        step = pb.TrimStep(
+        step = metadata_pb2.TrimStep(
             epoch=kept.log.epoch,
             claim_nonce=kept.log.claim_nonce,
             marker=kept.marker,
@@ -260,11 +260,11 @@ class SnapshotTaker:
         finally:
             future.cancel()
         result = future.result()
-        if result.outcome != pb.LOG_OUTCOME_OK:
-            raise _GivenUp(result.message or pb.LogOutcome.Name(result.outcome))
+        if result.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            raise _GivenUp(result.message or metadata_pb2.LogOutcome.Name(result.outcome))
 
 
-def _part_step(kept: KeptSnapshots, covered: Covered) -> pb.SnapshotStep:
-    return pb.SnapshotStep(
+def _part_step(kept: KeptSnapshots, covered: Covered) -> metadata_pb2.SnapshotStep:
+    return metadata_pb2.SnapshotStep(
         epoch=kept.log.epoch, claim_nonce=kept.log.claim_nonce, upto=covered.upto.to_proto()
     )

@@ -15,7 +15,7 @@ from muster_core.events import GroupRequest, GroupResponse
 from muster_core.shard import Shard
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.telemetry import Metric, Sample, Source
 from muster_runtime.telemetry.instruments import Counter, Histogram
@@ -39,11 +39,11 @@ GROUPS_AT_ONCE = 500
 """Groups that are looked at before other work of the loop gets its turn."""
 
 _STEP_NAMES = {
-    pb.ClaimStep: "claim",
-    pb.AppendStep: "append",
-    pb.CheckStep: "check",
-    pb.SnapshotStep: "snapshot",
-    pb.TrimStep: "trim",
+    metadata_pb2.ClaimStep: "claim",
+    metadata_pb2.AppendStep: "append",
+    metadata_pb2.CheckStep: "check",
+    metadata_pb2.SnapshotStep: "snapshot",
+    metadata_pb2.TrimStep: "trim",
 }
 _NOTHING = nullcontext()
 _RUNNING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
@@ -170,17 +170,20 @@ class MeasuredLog:
         self._bytes = Counter(metrics.LOG_BYTES)
         self.instruments = (self._durations, self._records, self._bytes)
 
-    def submit(self, shard: int, step: Step) -> "asyncio.Future[pb.LogResult]":
+    def submit(self, shard: int, step: Step) -> "asyncio.Future[metadata_pb2.LogResult]":
         """See `Log`."""
         future = self._log.submit(shard, step)
         future.add_done_callback(partial(self._done, step, time.perf_counter()))
         return future
 
-    def _done(self, step: Step, began: float, future: "asyncio.Future[pb.LogResult]") -> None:
+    def _done(self, step: Step, began: float, future: "asyncio.Future[metadata_pb2.LogResult]") -> None:
         if future.cancelled():
             return
         self._durations.observe(time.perf_counter() - began, (_STEP_NAMES[type(step)],))
-        if isinstance(step, pb.AppendStep) and future.result().outcome == pb.LOG_OUTCOME_OK:
+        if (
+            isinstance(step, metadata_pb2.AppendStep)
+            and future.result().outcome == metadata_pb2.LOG_OUTCOME_OK
+        ):
             self._records.add((), len(step.records))
             self._bytes.add((), step.ByteSize())
 

@@ -1,8 +1,7 @@
 """Every metric that a coordinator tells."""
 
 from muster_core.protocol.room import Limit
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
 
@@ -11,18 +10,18 @@ from muster_coordinator.session.stream import MAX_MEMBERS
 from muster_coordinator.shard.phase import Phase
 
 CALL_NAMES = {
-    pb.JoinGroupResponse: "JoinGroup",
-    pb.SyncGroupResponse: "SyncGroup",
-    pb.HeartbeatResponse: "Heartbeat",
-    pb.LeaveGroupResponse: "LeaveGroup",
-    pb.OffsetCommitResponse: "OffsetCommit",
-    pb.OffsetFetchResponse: "OffsetFetch",
-    pb.OffsetDeleteResponse: "OffsetDelete",
-    pb.DescribeGroupsResponse: "DescribeGroups",
-    pb.ListGroupsResponse: "ListGroups",
-    pb.DeleteGroupsResponse: "DeleteGroups",
-    pb.GroupHistoryResponse: "GroupHistory",
-    pb.ReleaseGroupResponse: "ReleaseGroup",
+    coordinator_pb2.JoinGroupResponse: "JoinGroup",
+    coordinator_pb2.SyncGroupResponse: "SyncGroup",
+    coordinator_pb2.HeartbeatResponse: "Heartbeat",
+    coordinator_pb2.LeaveGroupResponse: "LeaveGroup",
+    coordinator_pb2.OffsetCommitResponse: "OffsetCommit",
+    coordinator_pb2.OffsetFetchResponse: "OffsetFetch",
+    coordinator_pb2.OffsetDeleteResponse: "OffsetDelete",
+    coordinator_pb2.DescribeGroupsResponse: "DescribeGroups",
+    coordinator_pb2.ListGroupsResponse: "ListGroups",
+    coordinator_pb2.DeleteGroupsResponse: "DeleteGroups",
+    coordinator_pb2.GroupHistoryResponse: "GroupHistory",
+    coordinator_pb2.ReleaseGroupResponse: "ReleaseGroup",
 }
 """Calls of the group protocol by the type of their answer."""
 
@@ -33,7 +32,7 @@ LIMITS = (*(limit.value for limit in Limit), MAX_STREAMS, MAX_MEMBERS)
 NO_ASSIGNMENT, INTERRUPTED = "no_assignment", "interrupted"
 NOT_REJOINED = "not_rejoined"
 
-HEARTBEAT = CALL_NAMES[pb.HeartbeatResponse]
+HEARTBEAT = CALL_NAMES[coordinator_pb2.HeartbeatResponse]
 _CALLS = tuple(CALL_NAMES.values())
 _OF_THE_CATALOG = ("TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS", "POLICY_VIOLATION")
 _CODES = tuple(

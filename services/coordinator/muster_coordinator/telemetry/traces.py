@@ -13,7 +13,7 @@ from muster_core.events import Append, GroupRequest, GroupResponse
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.telemetry.rpc_traces import CURRENT, call_span
 from muster_runtime.telemetry.tracing import ALWAYS, Tracing, context_of, traceparent_of, within
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
@@ -69,13 +69,13 @@ class CoordinatorTraces:
         group_id = getattr(request, "group_id", "")
         if span.is_recording() and group_id:
             span.set_attribute("muster.group_id", group_id)
-        if isinstance(request, pb.JoinGroupRequest):
+        if isinstance(request, coordinator_pb2.JoinGroupRequest):
             context = span.get_span_context()
             self._joins.setdefault(group_id, {})[context.span_id] = context
 
     def ended(self, request: GroupRequest, span: Span) -> None:
         """It was answered, or its caller went away."""
-        if isinstance(request, pb.JoinGroupRequest):
+        if isinstance(request, coordinator_pb2.JoinGroupRequest):
             open_joins = self._joins.get(request.group_id, {})
             open_joins.pop(span.get_span_context().span_id, None)
             if not open_joins:

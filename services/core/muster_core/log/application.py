@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from typing import Any
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core.config import GroupConfig
@@ -54,7 +54,7 @@ class Application:
         self._on_gone = on_gone
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
-        self.failed: tuple[Position, log.Record] | None = None
+        self.failed: tuple[Position, records_pb2.Record] | None = None
         self.catalog_offset = 0
         self.incarnations: dict[str, int] = {}
         self.held: dict[str, Group] = {}
@@ -69,7 +69,7 @@ class Application:
             "topics_seen": self._topics_seen,
         }
 
-    def apply(self, position: Position, record: log.Record) -> None:
+    def apply(self, position: Position, record: records_pb2.Record) -> None:
         """Carries out one record.
 
         Raises:
@@ -78,7 +78,7 @@ class Application:
         """
         self.apply_as(record.WhichOneof("kind") or "", position, record)
 
-    def apply_as(self, kind: str, position: Position, record: log.Record) -> None:
+    def apply_as(self, kind: str, position: Position, record: records_pb2.Record) -> None:
         """Carries out one record whose kind the caller has looked up; empty: this version does not know it.
 
         Raises:
@@ -119,7 +119,9 @@ class Application:
                 group.count_in(self.counts_in)
         return group
 
-    def _generation_started(self, position: Position, wall_ms: int, record: log.GenerationStarted) -> None:
+    def _generation_started(
+        self, position: Position, wall_ms: int, record: records_pb2.GenerationStarted
+    ) -> None:
         group = self.group(record.group_id, wall_ms)
         if group.state is not GroupState.PREPARING_REBALANCE:
             group.become(GroupState.PREPARING_REBALANCE, wall_ms)  # in memory only, so the log skips it
@@ -165,7 +167,7 @@ class Application:
         group.weigh()
 
     def _assignment_committed(
-        self, position: Position, wall_ms: int, record: log.AssignmentCommitted
+        self, position: Position, wall_ms: int, record: records_pb2.AssignmentCommitted
     ) -> None:
         group = self._groups[record.group_id]
         owners: dict[TopicPartition, tuple[str, Position]] = {}
@@ -211,12 +213,12 @@ class Application:
                 )
             )
 
-    def _member_left(self, _: Position, __: int, record: log.MemberLeft) -> None:
+    def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
         group = self._groups[record.group_id]
         group.unfinished = record.cause
         self._remove(group, record.member_id)
 
-    def _member_replaced(self, position: Position, _: int, record: log.MemberReplaced) -> None:
+    def _member_replaced(self, position: Position, _: int, record: records_pb2.MemberReplaced) -> None:
         group = self._groups[record.group_id]
         member = group.replace(record.old_member_id, record.member.member_id)
         group.set_protocols(member, lambda: member.adopt(record.member))
@@ -231,7 +233,7 @@ class Application:
         elif group.state is GroupState.STABLE:
             group.recompute_subscribed_topics()
 
-    def _group_tombstone(self, _: Position, wall_ms: int, record: log.GroupTombstone) -> None:
+    def _group_tombstone(self, _: Position, wall_ms: int, record: records_pb2.GroupTombstone) -> None:
         group = self._groups.pop(record.group_id, None)
         if group is not None:
             group.become(GroupState.DEAD, wall_ms)
@@ -251,7 +253,7 @@ class Application:
             if member is not None and seq > member.commit_seq:
                 member.commit_seq = seq
 
-    def _offset_committed(self, _: Position, wall_ms: int, record: log.OffsetCommitted) -> None:
+    def _offset_committed(self, _: Position, wall_ms: int, record: records_pb2.OffsetCommitted) -> None:
         group = self.group(record.group_id, wall_ms)
         group.stored = True
         group.offsets.store(record, wall_ms)
@@ -260,14 +262,14 @@ class Application:
             member.commit_seq = record.member_seq
         group.weigh()
 
-    def _offset_tombstone(self, _: Position, __: int, record: log.OffsetTombstone) -> None:
+    def _offset_tombstone(self, _: Position, __: int, record: records_pb2.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id) or self.held.get(record.group_id)
         if group is not None:
             for entry in record.topics:
                 group.offsets.remove(entry.topic, entry.partitions[:])
             group.weigh()
 
-    def _topics_seen(self, _: Position, __: int, record: log.TopicsSeen) -> None:
+    def _topics_seen(self, _: Position, __: int, record: records_pb2.TopicsSeen) -> None:
         self.catalog_offset = max(self.catalog_offset, record.catalog_offset)
         topics = frozenset(record.topics)
         for topic in topics:
@@ -279,7 +281,7 @@ class Application:
                 group.renew(topics)
 
     @staticmethod
-    def _adopt(group: Group, member_id: str, entry: log.Member) -> Member:
+    def _adopt(group: Group, member_id: str, entry: records_pb2.Member) -> Member:
         member = group.members.get(member_id)
         if member is None:
             member = Member(member_id)
@@ -297,7 +299,7 @@ class Application:
             group.remove(member_id)
 
 
-def group_of(record: log.Record) -> str:
+def group_of(record: records_pb2.Record) -> str:
     """The group that a record is about; empty: none."""
     kind = record.WhichOneof("kind")
     return "" if kind is None else str(getattr(getattr(record, kind), "group_id", ""))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -60,12 +60,12 @@ class Change:
     position: Position
 
     @property
-    def answer(self) -> pb.ChangeTopicResponse:
+    def answer(self) -> metadata_pb2.ChangeTopicResponse:
         """What its caller is told, each time that it asks."""
         stored = None if self.topic is None else _topic(self.name, self.topic)
-        return pb.ChangeTopicResponse(topic=stored, version=self.position.to_proto())
+        return metadata_pb2.ChangeTopicResponse(topic=stored, version=self.position.to_proto())
 
-    def is_of(self, request: pb.ChangeTopicRequest) -> bool:
+    def is_of(self, request: metadata_pb2.ChangeTopicRequest) -> bool:
         """Whether this can be what was asked for."""
         return self.name == name_of(request) and (self.topic is None) == request.HasField("delete")
 
@@ -178,7 +178,7 @@ class Topics:
             if len(self._changes) > MAX_CHANGES:
                 del self._changes[next(iter(self._changes))]
 
-    def done(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse | None:
+    def done(self, request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse | None:
         """The answer to a change that was carried out before; None: it was not."""
         change = self._changes.get(request.change_id) if request.change_id else None
         if change is None:
@@ -191,12 +191,14 @@ class Topics:
             )
         return change.answer
 
-    def stored(self, request: pb.ChangeTopicRequest) -> pb.ChangeTopicResponse:
+    def stored(self, request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
         """The answer to a change whose record is the last one."""
         name = name_of(request)
         return Change(name, self.by_name.get(name), self.version).answer
 
-    def decide(self, request: pb.ChangeTopicRequest) -> records_pb2.Record | pb.ChangeTopicResponse:
+    def decide(
+        self, request: metadata_pb2.ChangeTopicRequest
+    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
         """The record that makes a change, or the answer if there is nothing to store."""
         name = name_of(request)
         kind = request.WhichOneof("change")
@@ -219,12 +221,12 @@ class Topics:
                 present,
             )
         if wanted == known.partitions:
-            return pb.ChangeTopicResponse(topic=present, version=self.version.to_proto())
+            return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
         return _stored(request.alter, request.change_id)
 
     def _create(
-        self, request: pb.ChangeTopicRequest, known: StoredTopic | None
-    ) -> records_pb2.Record | pb.ChangeTopicResponse:
+        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic | None
+    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
         if known is not None:
             return _refused(
                 common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
@@ -239,15 +241,16 @@ class Topics:
             )
         return _stored(request.create, request.change_id)
 
-    def to_proto(self) -> pb.TopicCatalog:
+    def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
         rows = [_row_of(name, topic) for name, topic in sorted(self.by_name.items())]
-        catalog = pb.TopicCatalog.FromString(b"".join(rows))
+        catalog = metadata_pb2.TopicCatalog.FromString(b"".join(rows))
         catalog.MergeFrom(
-            pb.TopicCatalog(
+            metadata_pb2.TopicCatalog(
                 version=self.version.to_proto(),
                 deletions=[
-                    pb.TopicDeletion(name=name, offset=offset) for name, offset in self.deletions.items()
+                    metadata_pb2.TopicDeletion(name=name, offset=offset)
+                    for name, offset in self.deletions.items()
                 ],
                 deletions_since=self.deletions_since,
                 features=sorted(self.features),
@@ -308,7 +311,7 @@ class Topics:
         return topics
 
 
-def name_of(request: pb.ChangeTopicRequest) -> str:
+def name_of(request: metadata_pb2.ChangeTopicRequest) -> str:
     """The topic that a change is about."""
     kind = request.WhichOneof("change")
     if kind == "delete":
@@ -323,7 +326,7 @@ def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
 @lru_cache(maxsize=MAX_TOPICS)
 def _row_of(name: str, topic: StoredTopic) -> bytes:
     """A topic as it stands in a catalog; remembered, since each change tells watchers the whole catalog."""
-    return pb.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
+    return metadata_pb2.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
 
 
 def _stored(topic: discovery_pb2.Topic, change_id: bytes) -> records_pb2.Record:
@@ -336,8 +339,8 @@ def _stored(topic: discovery_pb2.Topic, change_id: bytes) -> records_pb2.Record:
 
 def _refused(
     code: "common_pb2.ErrorCode.ValueType", message: str, topic: discovery_pb2.Topic | None
-) -> pb.ChangeTopicResponse:
-    return pb.ChangeTopicResponse(error_code=code, error_message=message, topic=topic)
+) -> metadata_pb2.ChangeTopicResponse:
+    return metadata_pb2.ChangeTopicResponse(error_code=code, error_message=message, topic=topic)
 
 
 def _change(change_id: bytes, change: Change) -> snapshot_pb2.CatalogState.Change:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
@@ -136,13 +136,13 @@ class ShardContext:
 
     # --- the log
 
-    def record(self) -> log.Record:
+    def record(self) -> records_pb2.Record:
         """A new record, stamped with the wall clock."""
-        return log.Record(written_at_ms=self.now.wall_ms)
+        return records_pb2.Record(written_at_ms=self.now.wall_ms)
 
     def append(
         self,
-        records: Iterable[log.Record],
+        records: Iterable[records_pb2.Record],
         done: Callable[[], None],
         *,
         holds: Group | None = None,
@@ -177,7 +177,7 @@ class ShardContext:
         self.effects.appends.append(Append(self._last_append_id, append.records))
         self.purgatory.try_complete_else_watch(append, ())
 
-    def on_their_way(self) -> Iterator[log.Record]:
+    def on_their_way(self) -> Iterator[records_pb2.Record]:
         """The records that were sent to the log and are not acknowledged yet, in order."""
         for append in self._appends.values():
             yield from append.records
@@ -398,7 +398,7 @@ class _OpenAppend(DelayedOperation):
     def __init__(
         self,
         context: ShardContext,
-        records: tuple[log.Record, ...],
+        records: tuple[records_pb2.Record, ...],
         done: Callable[[], None],
         holds: Group | None,
         calls: tuple[int, ...],

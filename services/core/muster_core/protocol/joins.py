@@ -6,7 +6,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from muster_protos.limits import ID_MAX_BYTES
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import JoinGroupRequest, JoinGroupResponse
 
@@ -315,7 +315,7 @@ class Joins:
             return
         record = self._context.record()
         record.member_replaced.CopyFrom(
-            log.MemberReplaced(
+            records_pb2.MemberReplaced(
                 group_id=group.group_id,
                 generation=group.generation,
                 old_member_id=old.member_id,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -163,7 +163,7 @@ class Offsets:
         self._deletions.note_before(topic.name for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
-    def _too_much(self, commit: log.OffsetCommitted, *, known: bool) -> str:
+    def _too_much(self, commit: records_pb2.OffsetCommitted, *, known: bool) -> str:
         """Why shard or process cannot hold what a commit brings, for people; empty: they can (LIM-22)."""
         if not self._context.is_full_with(OFFSET_BYTES * len(commit.offsets) + commit.ByteSize()):
             return ""
@@ -200,7 +200,7 @@ class Offsets:
         waiting.clear()
 
     def _answer(
-        self, request: OffsetCommitRequest, commit: log.OffsetCommitted | None = None
+        self, request: OffsetCommitRequest, commit: records_pb2.OffsetCommitted | None = None
     ) -> OffsetCommitResponse:
         """What becomes of each partition; those that are well are written to the commit."""
         response = OffsetCommitResponse(shard_epoch=self._context.epoch)
@@ -320,7 +320,9 @@ class Offsets:
         else:
             answer()
 
-    def tombstones(self, group: Group, partitions: Iterable[TopicPartition], reason: str) -> list[log.Record]:
+    def tombstones(
+        self, group: Group, partitions: Iterable[TopicPartition], reason: str
+    ) -> list[records_pb2.Record]:
         """The records that remove offsets; none without any."""
         return offset_tombstones(self._context, group.group_id, partitions, reason)
 
@@ -386,27 +388,29 @@ class Offsets:
             and p[0] not in wanted
         ]
 
-    def group_tombstone(self, group: Group, reason: str) -> log.Record:
+    def group_tombstone(self, group: Group, reason: str) -> records_pb2.Record:
         """The record that removes a group."""
         record = self._context.record()
         record.group_tombstone.CopyFrom(
-            log.GroupTombstone(group_id=group.group_id, last_generation=group.generation, reason=reason)
+            records_pb2.GroupTombstone(
+                group_id=group.group_id, last_generation=group.generation, reason=reason
+            )
         )
         return record
 
 
-def _in_parts(record: log.Record) -> list[log.Record]:
+def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
     """A commit as the records that hold it; its number stands in the last one, so that it is there once."""
     if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
         return [record]
-    empty, parts = log.Record(), list[log.Record]()
+    empty, parts = records_pb2.Record(), list[records_pb2.Record]()
     empty.CopyFrom(record)
     empty.offset_committed.ClearField("offsets")
     empty.offset_committed.member_seq = 0
     size_bytes = PART_BYTES
     for entry in record.offset_committed.offsets:
         if size_bytes >= PART_BYTES:
-            part, size_bytes = log.Record(), 0
+            part, size_bytes = records_pb2.Record(), 0
             part.CopyFrom(empty)
             parts.append(part)
         parts[-1].offset_committed.offsets.append(entry)

@@ -4,7 +4,7 @@ import heapq
 from functools import partial
 from itertools import islice
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     GROUP_STATE_DEAD,
     DeleteGroupsRequest,
@@ -186,7 +186,7 @@ class Queries:
             self._context.forget(group)
             deletion.settle(group.group_id, error_code.NONE)
         else:
-            records: list[log.Record] = []
+            records: list[records_pb2.Record] = []
             if len(group.offsets):
                 partitions = [partition for partition, _ in group.offsets]
                 records += self._offsets.tombstones(group, partitions, "group_deleted")

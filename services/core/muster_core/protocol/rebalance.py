@@ -6,7 +6,7 @@ Follows Kafka's coordinator; ids in parentheses are rows of the conformance list
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
@@ -149,7 +149,7 @@ class Rebalancer:
             leader = joined[0] if joined else None
         record = self._context.record()
         record.generation_started.CopyFrom(
-            log.GenerationStarted(
+            records_pb2.GenerationStarted(
                 group_id=group.group_id,
                 generation=group.generation + 1,
                 protocol_type=group.protocol_type,
@@ -288,7 +288,7 @@ class Rebalancer:
             if member.recorded:
                 record = self._context.record()
                 record.member_left.CopyFrom(
-                    log.MemberLeft(
+                    records_pb2.MemberLeft(
                         group_id=group.group_id,
                         generation=group.generation,
                         member_id=member.member_id,

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from muster_protos.muster.v1 import common_pb2
-from muster_protos.muster.v1 import coordinator_pb2 as pb
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster_core import error_code
 from muster_core.error_code import ErrorCode
@@ -46,95 +45,129 @@ class _Common:
         return response
 
 
-def _join(request: pb.JoinGroupRequest, code: ErrorCode, common: _Common) -> pb.JoinGroupResponse:
+def _join(
+    request: coordinator_pb2.JoinGroupRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.JoinGroupResponse:
     echoed = "" if code == error_code.UNKNOWN_SERVER_ERROR else request.member_id  # as Kafka does (JG-21)
-    response: pb.JoinGroupResponse = common.on(
-        pb.JoinGroupResponse(error_code=code, generation=-1, member_id=echoed)
+    response: coordinator_pb2.JoinGroupResponse = common.on(
+        coordinator_pb2.JoinGroupResponse(error_code=code, generation=-1, member_id=echoed)
     )
     return response
 
 
-def _sync(_: pb.SyncGroupRequest, code: ErrorCode, common: _Common) -> pb.SyncGroupResponse:
-    response: pb.SyncGroupResponse = common.on(pb.SyncGroupResponse(error_code=code))
+def _sync(
+    _: coordinator_pb2.SyncGroupRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.SyncGroupResponse:
+    response: coordinator_pb2.SyncGroupResponse = common.on(
+        coordinator_pb2.SyncGroupResponse(error_code=code)
+    )
     return response
 
 
-def _heartbeat(_: pb.HeartbeatRequest, code: ErrorCode, common: _Common) -> pb.HeartbeatResponse:
-    response: pb.HeartbeatResponse = common.on(pb.HeartbeatResponse(error_code=code))
+def _heartbeat(
+    _: coordinator_pb2.HeartbeatRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.HeartbeatResponse:
+    response: coordinator_pb2.HeartbeatResponse = common.on(
+        coordinator_pb2.HeartbeatResponse(error_code=code)
+    )
     return response
 
 
-def _leave(_: pb.LeaveGroupRequest, code: ErrorCode, common: _Common) -> pb.LeaveGroupResponse:
-    response: pb.LeaveGroupResponse = common.on(pb.LeaveGroupResponse(error_code=code))
+def _leave(
+    _: coordinator_pb2.LeaveGroupRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.LeaveGroupResponse:
+    response: coordinator_pb2.LeaveGroupResponse = common.on(
+        coordinator_pb2.LeaveGroupResponse(error_code=code)
+    )
     return response
 
 
-def _commit(request: pb.OffsetCommitRequest, code: ErrorCode, common: _Common) -> pb.OffsetCommitResponse:
-    response: pb.OffsetCommitResponse = common.on(pb.OffsetCommitResponse())
+def _commit(
+    request: coordinator_pb2.OffsetCommitRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.OffsetCommitResponse:
+    response: coordinator_pb2.OffsetCommitResponse = common.on(coordinator_pb2.OffsetCommitResponse())
     for topic in request.topics:
         response.topics.add(
             name=topic.name,
             partitions=[
-                pb.OffsetCommitResponse.Partition(partition=entry.partition, error_code=code)
+                coordinator_pb2.OffsetCommitResponse.Partition(partition=entry.partition, error_code=code)
                 for entry in topic.partitions
             ],
         )
     return response
 
 
-def _fetch(request: pb.OffsetFetchRequest, code: ErrorCode, common: _Common) -> pb.OffsetFetchResponse:
-    response = pb.OffsetFetchResponse()
+def _fetch(
+    request: coordinator_pb2.OffsetFetchRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.OffsetFetchResponse:
+    response = coordinator_pb2.OffsetFetchResponse()
     for group in request.groups:
         common.on(response.groups.add(group_id=group.group_id, error_code=code))
     return response
 
 
-def _offset_delete(_: pb.OffsetDeleteRequest, code: ErrorCode, common: _Common) -> pb.OffsetDeleteResponse:
-    response: pb.OffsetDeleteResponse = common.on(pb.OffsetDeleteResponse(error_code=code))
+def _offset_delete(
+    _: coordinator_pb2.OffsetDeleteRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.OffsetDeleteResponse:
+    response: coordinator_pb2.OffsetDeleteResponse = common.on(
+        coordinator_pb2.OffsetDeleteResponse(error_code=code)
+    )
     return response
 
 
 def _describe(
-    request: pb.DescribeGroupsRequest, code: ErrorCode, common: _Common
-) -> pb.DescribeGroupsResponse:
-    response = pb.DescribeGroupsResponse()
+    request: coordinator_pb2.DescribeGroupsRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.DescribeGroupsResponse:
+    response = coordinator_pb2.DescribeGroupsResponse()
     for group_id in request.group_ids:
         common.on(response.groups.add(group_id=group_id, error_code=code))
     return response
 
 
-def _list(_: pb.ListGroupsRequest, code: ErrorCode, __: _Common) -> pb.ListGroupsResponse:
-    return pb.ListGroupsResponse(error_code=code)
+def _list(
+    _: coordinator_pb2.ListGroupsRequest, code: ErrorCode, __: _Common
+) -> coordinator_pb2.ListGroupsResponse:
+    return coordinator_pb2.ListGroupsResponse(error_code=code)
 
 
-def _delete(request: pb.DeleteGroupsRequest, code: ErrorCode, common: _Common) -> pb.DeleteGroupsResponse:
-    response = pb.DeleteGroupsResponse()
+def _delete(
+    request: coordinator_pb2.DeleteGroupsRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.DeleteGroupsResponse:
+    response = coordinator_pb2.DeleteGroupsResponse()
     for group_id in dict.fromkeys(request.group_ids):
         common.on(response.results.add(group_id=group_id, error_code=code))
     return response
 
 
-def _history(_: pb.GroupHistoryRequest, code: ErrorCode, common: _Common) -> pb.GroupHistoryResponse:
-    response: pb.GroupHistoryResponse = common.on(pb.GroupHistoryResponse(error_code=code))
+def _history(
+    _: coordinator_pb2.GroupHistoryRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.GroupHistoryResponse:
+    response: coordinator_pb2.GroupHistoryResponse = common.on(
+        coordinator_pb2.GroupHistoryResponse(error_code=code)
+    )
     return response
 
 
-def _release(_: pb.ReleaseGroupRequest, code: ErrorCode, common: _Common) -> pb.ReleaseGroupResponse:
-    response: pb.ReleaseGroupResponse = common.on(pb.ReleaseGroupResponse(error_code=code))
+def _release(
+    _: coordinator_pb2.ReleaseGroupRequest, code: ErrorCode, common: _Common
+) -> coordinator_pb2.ReleaseGroupResponse:
+    response: coordinator_pb2.ReleaseGroupResponse = common.on(
+        coordinator_pb2.ReleaseGroupResponse(error_code=code)
+    )
     return response
 
 
 _BUILDERS: dict[type[GroupRequest], Callable[[Any, ErrorCode, _Common], GroupResponse]] = {
-    pb.JoinGroupRequest: _join,
-    pb.SyncGroupRequest: _sync,
-    pb.HeartbeatRequest: _heartbeat,
-    pb.LeaveGroupRequest: _leave,
-    pb.OffsetCommitRequest: _commit,
-    pb.OffsetFetchRequest: _fetch,
-    pb.OffsetDeleteRequest: _offset_delete,
-    pb.DescribeGroupsRequest: _describe,
-    pb.ListGroupsRequest: _list,
-    pb.DeleteGroupsRequest: _delete,
-    pb.GroupHistoryRequest: _history,
-    pb.ReleaseGroupRequest: _release,
+    coordinator_pb2.JoinGroupRequest: _join,
+    coordinator_pb2.SyncGroupRequest: _sync,
+    coordinator_pb2.HeartbeatRequest: _heartbeat,
+    coordinator_pb2.LeaveGroupRequest: _leave,
+    coordinator_pb2.OffsetCommitRequest: _commit,
+    coordinator_pb2.OffsetFetchRequest: _fetch,
+    coordinator_pb2.OffsetDeleteRequest: _offset_delete,
+    coordinator_pb2.DescribeGroupsRequest: _describe,
+    coordinator_pb2.ListGroupsRequest: _list,
+    coordinator_pb2.DeleteGroupsRequest: _delete,
+    coordinator_pb2.GroupHistoryRequest: _history,
+    coordinator_pb2.ReleaseGroupRequest: _release,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -86,7 +86,7 @@ class Syncs:
     def _sync_while_completing(
         self, group: Group, member: Member, call: Request, request: SyncGroupRequest
     ) -> None:
-        record: log.Record | None = None
+        record: records_pb2.Record | None = None
         plan: Plan | None = None
         if group.leader == member.member_id:
             plan, limit = Plan(request), self._context.config.max_partitions
@@ -147,7 +147,7 @@ class Syncs:
                 self._rebalancer.touch(group, member)
 
     def _fill_assignment(
-        self, record: log.AssignmentCommitted, group: Group, leader: str, plan: Plan
+        self, record: records_pb2.AssignmentCommitted, group: Group, leader: str, plan: Plan
     ) -> bool:
         """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
 
@@ -210,7 +210,7 @@ class Syncs:
         self._context.reply(call.call_id, response)
 
 
-def _tokens(kept_tokens: Iterable[log.KeptToken]) -> Iterator[PartitionToken]:
+def _tokens(kept_tokens: Iterable[records_pb2.KeptToken]) -> Iterator[PartitionToken]:
     """As they are answered; many partitions have few tokens."""
     texts: dict[tuple[int, int], str] = {}
     for kept in kept_tokens:

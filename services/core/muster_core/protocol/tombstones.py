@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.protocol.context import ShardContext
 from muster_core.record_bounds import PART_BYTES, utf8_bytes
@@ -15,12 +15,12 @@ _NUMBER_BYTES = 16
 
 def offset_tombstones(
     context: ShardContext, group_id: str, partitions: Iterable[TopicPartition], reason: str
-) -> list[log.Record]:
+) -> list[records_pb2.Record]:
     """Records that remove offsets of a group, none of them too large; none without any."""
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:
         by_topic[topic].append(number)
-    records: list[log.Record] = []
+    records: list[records_pb2.Record] = []
     size_bytes = PART_BYTES
     for topic, numbers in sorted(by_topic.items()):
         numbers.sort()
@@ -28,7 +28,9 @@ def offset_tombstones(
         while begin < len(numbers):
             if size_bytes >= PART_BYTES:
                 record = context.record()
-                record.offset_tombstone.CopyFrom(log.OffsetTombstone(group_id=group_id, reason=reason))
+                record.offset_tombstone.CopyFrom(
+                    records_pb2.OffsetTombstone(group_id=group_id, reason=reason)
+                )
                 records.append(record)
                 size_bytes = 0
             size_bytes += utf8_bytes(topic)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from muster_protos.muster.log.v1 import records_pb2 as log
+from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.events import TopicsChanged
 from muster_core.features import Feature
@@ -117,7 +117,9 @@ class TopicDeletions:
     def _records(self) -> bool:
         return self._carried_out > 0 and Feature.TOPIC_INCARNATIONS in self._context.features
 
-    def _seen(self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})) -> log.Record:
+    def _seen(
+        self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})
+    ) -> records_pb2.Record:
         self._recorded = self._carried_out
         for name in deleted:
             self._incarnations.pop(name, None)
@@ -131,7 +133,7 @@ class TopicDeletions:
             seen.incarnations.add(name=name, incarnation=incarnation)
         return record
 
-    def _tombstones(self, topics: frozenset[str]) -> Iterator[log.Record]:
+    def _tombstones(self, topics: frozenset[str]) -> Iterator[records_pb2.Record]:
         """The records that remove all offsets in these topics, those on their way to the log included."""
         found: dict[str, set[TopicPartition]] = defaultdict(set)
         context = self._context

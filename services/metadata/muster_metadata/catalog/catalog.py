@@ -10,7 +10,7 @@ from muster_core.features import Feature
 from muster_core.log.topics import NotUnderstood, Topics
 from muster_core.position import Position
 from muster_protos.limits import NAME_RULE, is_name
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -31,16 +31,16 @@ def name_problem(name: str) -> str:
     return "" if is_name(name) else f"a topic's name must be {NAME_RULE}"
 
 
-_UNAVAILABLE = pb.ChangeTopicResponse(
+_UNAVAILABLE = metadata_pb2.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     error_message="the catalog cannot be written now; the change may or may not have been stored",
 )
-_UNSETTLED = pb.ChangeTopicResponse(
+_UNSETTLED = metadata_pb2.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     error_message="not every coordinator has heard yet that the topic was deleted; try again",
     pending=True,
 )
-_NOT_WRITER = pb.ChangeTopicResponse(
+_NOT_WRITER = metadata_pb2.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
     error_message="another instance of metadata may hold the catalog's log",
     not_writer=True,
@@ -57,7 +57,7 @@ class _Unsettled:
     """
 
     offset: int
-    answer: pb.ChangeTopicResponse | None = None
+    answer: metadata_pb2.ChangeTopicResponse | None = None
 
 
 class CatalogLog:
@@ -90,7 +90,7 @@ class CatalogLog:
         upkeep: Upkeep,
         instance: str,
         wall_ms: Callable[[], int],
-        changed: Callable[[pb.TopicCatalog], None],
+        changed: Callable[[metadata_pb2.TopicCatalog], None],
         not_understood: Callable[[str], None],
         change_timeout_ms: int,
         carried_out: Callable[[int], Awaitable[None]] | None = None,
@@ -161,8 +161,8 @@ class CatalogLog:
             log.exception("catalog_not_followed")
 
     async def change(
-        self, request: pb.ChangeTopicRequest, remaining_s: float | None = None
-    ) -> pb.ChangeTopicResponse:
+        self, request: metadata_pb2.ChangeTopicRequest, remaining_s: float | None = None
+    ) -> metadata_pb2.ChangeTopicResponse:
         """Carries out a change, once for each id; answers after a majority has it.
 
         A deletion is answered, and a topic of the same name created, when every coordinator that may answer
@@ -181,7 +181,7 @@ class CatalogLog:
                         if request.only_writer and self._held is None:
                             return _NOT_WRITER
                         answer = await self._attempt(request)
-                    if isinstance(answer, pb.ChangeTopicResponse):
+                    if isinstance(answer, metadata_pb2.ChangeTopicResponse):
                         return answer
                     unsettled = answer is not None
                     if answer is None:
@@ -251,7 +251,9 @@ class CatalogLog:
         except NotUnderstood as error:
             self._not_understood(str(error))
 
-    async def _attempt(self, request: pb.ChangeTopicRequest) -> "pb.ChangeTopicResponse | _Unsettled | None":
+    async def _attempt(
+        self, request: metadata_pb2.ChangeTopicRequest
+    ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
         """One try; None: try again."""
         if self._held is None and not await self._claim():
             return None
@@ -260,12 +262,12 @@ class CatalogLog:
         if answer is not None:
             return await self._after_deletion(request, answer)
         decision = self._mine.decide(request)
-        if isinstance(decision, pb.ChangeTopicResponse):
+        if isinstance(decision, metadata_pb2.ChangeTopicResponse):
             # A refusal says what is stored: only true while nobody else changed it.
             verdict, _ = await self._logs.check(
-                self._shard, pb.CheckStep(epoch=self._held.epoch, claim_nonce=self._held.nonce)
+                self._shard, metadata_pb2.CheckStep(epoch=self._held.epoch, claim_nonce=self._held.nonce)
             )
-            if verdict.outcome == pb.LOG_OUTCOME_OK:
+            if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
                 return decision
             self._held = None
             return None
@@ -280,8 +282,8 @@ class CatalogLog:
         return await self._after_deletion(request, self._mine.stored(request))
 
     async def _after_deletion(
-        self, request: pb.ChangeTopicRequest, answer: pb.ChangeTopicResponse
-    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        self, request: metadata_pb2.ChangeTopicRequest, answer: metadata_pb2.ChangeTopicResponse
+    ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
         """The answer to a change, unless it is a deletion that some coordinator has not carried out."""
         removed = answer.version.offset if request.HasField("delete") else 0
         return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
@@ -290,8 +292,8 @@ class CatalogLog:
         return self._carried_out is not None and removed > self._settled
 
     async def _unsettled(
-        self, offset: int, answer: pb.ChangeTopicResponse | None = None
-    ) -> "pb.ChangeTopicResponse | _Unsettled | None":
+        self, offset: int, answer: metadata_pb2.ChangeTopicResponse | None = None
+    ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
         """A deletion that has to be waited for; before, a majority must say that it is acknowledged."""
         held, end = self._held, self._end
         if held is None or end is None or not await self._upkeep.acknowledge(held, end):
@@ -307,11 +309,11 @@ class CatalogLog:
         # Until it is known how this ends nothing else may be written at its place, not even after a
         # cancellation.
         held, self._held = self._held, None
-        step = pb.AppendStep(
+        step = metadata_pb2.AppendStep(
             epoch=held.epoch,
             claim_nonce=held.nonce,
             end=self._end.to_proto(),
-            records=[pb.NewRecord(record=record, nonce=nonce)],
+            records=[metadata_pb2.NewRecord(record=record, nonce=nonce)],
         )
         self._writing = held
         try:
@@ -319,7 +321,7 @@ class CatalogLog:
         finally:
             self._writing = None
 
-    async def _append(self, held: Held, step: pb.AppendStep, record: bytes, nonce: bytes) -> bool:
+    async def _append(self, held: Held, step: metadata_pb2.AppendStep, record: bytes, nonce: bytes) -> bool:
         while True:
             verdict, end = await self._logs.append(self._shard, step)
             if end is not None:
@@ -330,8 +332,8 @@ class CatalogLog:
                 await self._upkeep.acknowledge(held, end)
                 self._tell_written()
                 return True
-            if verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
-                log.info("catalog_claim_lost", outcome=pb.LogOutcome.Name(verdict.outcome))
+            if verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
+                log.info("catalog_claim_lost", outcome=metadata_pb2.LogOutcome.Name(verdict.outcome))
                 return False
             await asyncio.sleep(_PAUSE_S)
 
@@ -341,7 +343,7 @@ class CatalogLog:
         verdict, held, end = await self._logs.claim(
             self._shard,
             # The nonce is new: the nodes need not look for it where this instance has read.
-            pb.ClaimStep(
+            metadata_pb2.ClaimStep(
                 node_id=self._instance,
                 session=self._instance,
                 nonce=nonce,
@@ -349,7 +351,7 @@ class CatalogLog:
             ),
         )
         if held is None or end is None:
-            log.info("catalog_not_claimed", outcome=pb.LogOutcome.Name(verdict.outcome))
+            log.info("catalog_not_claimed", outcome=metadata_pb2.LogOutcome.Name(verdict.outcome))
             return False
         # What was acknowledged stands in every later log: only what came since is read.
         topics = await self._reader.read_on(self._shard, self._seen, held.epoch, nonce)

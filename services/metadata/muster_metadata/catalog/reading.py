@@ -9,7 +9,7 @@ from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.log.snapshot import Covered, SnapshotReader, SnapshotUnusable, nothing_of
 from muster_core.log.topics import Topics
 from muster_core.position import NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_runtime.logs import alarm
 
@@ -71,7 +71,7 @@ class _Image:
         """
         if page.snapshot_upto is not None:
             self.upto = page.snapshot_upto
-        if page.verdict.outcome != pb.LOG_OUTCOME_OK:
+        if page.verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             raise _Unreadable(page)
         if page.part:
             if self.snapshot is None:
@@ -160,9 +160,9 @@ class CatalogReader:
                     verdict = page.verdict
                     for entry in page.entries:
                         topics.apply(entry)
-            if verdict.outcome == pb.LOG_OUTCOME_OK:
+            if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
                 return topics
-            if verdict.outcome not in (pb.LOG_OUTCOME_TRIMMED, pb.LOG_OUTCOME_DAMAGED):
+            if verdict.outcome not in (metadata_pb2.LOG_OUTCOME_TRIMMED, metadata_pb2.LOG_OUTCOME_DAMAGED):
                 return None
             log.warning("catalog_read_anew", problem=verdict.message)
         image = await self.read(shard, epoch, nonce)
@@ -180,10 +180,13 @@ class CatalogReader:
                 alarm("snapshot_unusable", shard=shard, upto=image.upto.stream_id, reason=str(error))
             except _Unreadable as error:
                 verdict = error.page.verdict
-                if verdict.outcome == pb.LOG_OUTCOME_DAMAGED and error.page.snapshot_upto is not None:
+                if (
+                    verdict.outcome == metadata_pb2.LOG_OUTCOME_DAMAGED
+                    and error.page.snapshot_upto is not None
+                ):
                     unusable.add(image.upto)
                     alarm("snapshot_unusable", shard=shard, upto=image.upto.stream_id, reason=verdict.message)
-                elif verdict.outcome != pb.LOG_OUTCOME_TRIMMED:
+                elif verdict.outcome != metadata_pb2.LOG_OUTCOME_TRIMMED:
                     self._tell(shard, error.page)
                     return None
         return None
@@ -209,7 +212,7 @@ class CatalogReader:
 
     def _tell(self, shard: int, page: Page) -> None:
         """Says once that no node has what is needed."""
-        problem = page.verdict.message if page.verdict.outcome == pb.LOG_OUTCOME_DAMAGED else ""
+        problem = page.verdict.message if page.verdict.outcome == metadata_pb2.LOG_OUTCOME_DAMAGED else ""
         if problem and problem != self._problem:
             alarm("log_not_readable", shard=shard, reason=problem)
         self._problem = problem

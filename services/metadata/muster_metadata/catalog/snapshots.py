@@ -6,7 +6,7 @@ import structlog
 from muster_core.features import Feature
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.log.topics import NotUnderstood
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.catalog import CatalogLog
@@ -175,7 +175,7 @@ class CatalogSnapshots:
 
     async def _trim(self, held: Held, covered: Covered, marker: LogEnd) -> None:
         """Tells the nodes which snapshot counts, and removes what it and the one before both cover."""
-        step = pb.TrimStep(
+        step = metadata_pb2.TrimStep(
             epoch=held.epoch,
             claim_nonce=held.nonce,
             marker=marker.to_proto(),
@@ -191,10 +191,10 @@ class CatalogSnapshots:
             log.info("log_trimmed", shard=self._shard, before=before.stream_id)
 
 
-def _step(held: Held, covered: Covered) -> pb.SnapshotStep:
-    return pb.SnapshotStep(epoch=held.epoch, claim_nonce=held.nonce, upto=covered.upto.to_proto())
+def _step(held: Held, covered: Covered) -> metadata_pb2.SnapshotStep:
+    return metadata_pb2.SnapshotStep(epoch=held.epoch, claim_nonce=held.nonce, upto=covered.upto.to_proto())
 
 
 def _check(verdict: Verdict) -> None:
-    if verdict.outcome != pb.LOG_OUTCOME_OK:
-        raise _GivenUp(verdict.message or pb.LogOutcome.Name(verdict.outcome))
+    if verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
+        raise _GivenUp(verdict.message or metadata_pb2.LogOutcome.Name(verdict.outcome))

@@ -2,7 +2,7 @@
 
 import structlog
 from muster_core.features import FEATURE_NAMES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.cluster.leases import DEAD, LeaseObserver
@@ -29,52 +29,56 @@ class Features:
         self._observer = observer
         self._version = version
 
-    async def alive(self) -> list[pb.Server] | None:
+    async def alive(self) -> list[metadata_pb2.Server] | None:
         """Every server that may be alive, by role and name; None: no majority of the nodes says."""
         rows = await self._servers.alive()
         if rows is None:
             return None
         coordinators = [
-            pb.Server(role="coordinator", name=row.node_id, version=row.version, features=row.features)
+            metadata_pb2.Server(
+                role="coordinator", name=row.node_id, version=row.version, features=row.features
+            )
             for row, state in self._observer.rows()
             if state != DEAD
         ]
         return [*coordinators, *(row.to_proto() for row in rows)]
 
-    async def list(self) -> pb.ListFeaturesResponse:
+    async def list(self) -> metadata_pb2.ListFeaturesResponse:
         """What is enabled, what this instance knows, and who is alive."""
-        return pb.ListFeaturesResponse(
+        return metadata_pb2.ListFeaturesResponse(
             enabled=sorted(self._catalog.features), known=FEATURE_NAMES, servers=await self.alive() or ()
         )
 
-    async def enable(self, name: str) -> pb.EnableFeatureResponse:
+    async def enable(self, name: str) -> metadata_pb2.EnableFeatureResponse:
         """Enables a feature for good, unless a server is alive that does not know it.
 
         One that comes meanwhile is refused afterwards: each lease and each view is checked.
         """
         if name not in FEATURE_NAMES:
             return _no(
-                pb.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE,
+                metadata_pb2.ENABLE_FEATURE_OUTCOME_UNKNOWN_FEATURE,
                 f"version {self._version} of metadata knows no feature of this name",
             )
         if name not in self._catalog.features:
             servers = await self.alive()
             if servers is None:
-                return _no(pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
+                return _no(metadata_pb2.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
             lacking = [server for server in servers if name not in server.features]
             if lacking:
                 return _no(
-                    pb.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT,
+                    metadata_pb2.ENABLE_FEATURE_OUTCOME_SERVER_LACKS_IT,
                     "servers are alive that do not know it: replace them by this version first",
                     lacking,
                 )
             if not await self._catalog.enable(name, self._version):
-                return _no(pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
+                return _no(metadata_pb2.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE, _NO_MAJORITY)
             log.info("feature_enabled", feature=name)
-        return pb.EnableFeatureResponse(outcome=pb.ENABLE_FEATURE_OUTCOME_ENABLED)
+        return metadata_pb2.EnableFeatureResponse(outcome=metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED)
 
 
 def _no(
-    outcome: "pb.EnableFeatureOutcome.ValueType", message: str, lacking: list[pb.Server] | None = None
-) -> pb.EnableFeatureResponse:
-    return pb.EnableFeatureResponse(outcome=outcome, message=message, lacking=lacking or ())
+    outcome: "metadata_pb2.EnableFeatureOutcome.ValueType",
+    message: str,
+    lacking: list[metadata_pb2.Server] | None = None,
+) -> metadata_pb2.EnableFeatureResponse:
+    return metadata_pb2.EnableFeatureResponse(outcome=outcome, message=message, lacking=lacking or ())

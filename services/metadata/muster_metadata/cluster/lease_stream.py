@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 from muster_core.features import lacking
 from muster_protos.limits import ID_MAX_BYTES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_metadata.cluster.leases import LeaseRow
@@ -39,7 +39,7 @@ _NO_SUCH_NAME = frozenset(
 """The name is known not to exist; any other failure of a lookup is one of the resolver."""
 
 
-def request_problem(request: pb.LeaseRequest, shard_count: int) -> str:
+def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str:
     """What is wrong with a renewal; empty: nothing."""
     if not 1 <= len(request.node_id.encode()) <= ID_MAX_BYTES:
         return f"node_id must have 1 to {ID_MAX_BYTES} bytes"
@@ -129,8 +129,8 @@ class Leases:
 
     async def serve(
         self,
-        requests: AsyncIterator[pb.LeaseRequest],
-        answer: Callable[[pb.LeaseResponse], Awaitable[None]],
+        requests: AsyncIterator[metadata_pb2.LeaseRequest],
+        answer: Callable[[metadata_pb2.LeaseResponse], Awaitable[None]],
         shard_count: int,
     ) -> None:
         """Renews until the stream ends; a break is looked into."""
@@ -144,7 +144,7 @@ class Leases:
                 problem = request_problem(request, shard_count)
                 if problem or (stream.row is not None and request.node_id != stream.row.node_id):
                     text = problem or "one stream is for one coordinator"
-                    await answer(pb.LeaseResponse(number=request.number, message=text))
+                    await answer(metadata_pb2.LeaseResponse(number=request.number, message=text))
                     continue
                 self._try_address(stream, request)
                 response = await self._renew(stream, request)
@@ -162,7 +162,7 @@ class Leases:
         task.add_done_callback(self._probes.discard)
         return task
 
-    def _try_address(self, stream: _Stream, request: pb.LeaseRequest) -> None:
+    def _try_address(self, stream: _Stream, request: metadata_pb2.LeaseRequest) -> None:
         """While the stream says that a process lives: can its address be reached from here at all?"""
         now_ms = self._now_ms()
         if stream.reached or (stream.trying is not None and not stream.trying.done()):
@@ -186,9 +186,9 @@ class Leases:
         else:
             stream.reached = True
 
-    async def _renew(self, stream: _Stream, request: pb.LeaseRequest) -> pb.LeaseResponse:
+    async def _renew(self, stream: _Stream, request: metadata_pb2.LeaseRequest) -> metadata_pb2.LeaseResponse:
         known = stream.row
-        response = pb.LeaseResponse(number=request.number)
+        response = metadata_pb2.LeaseResponse(number=request.number)
         enabled = self._features()
         if not request.release and (missing := lacking(enabled, request.features)):
             response.message = lacks(missing, request.version)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import count
 
 import structlog
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes import keys
@@ -67,9 +67,11 @@ class ServerRow:
             raise ValueError("not a row of a server") from error
         return cls(key, counter, role, name, version, features)
 
-    def to_proto(self) -> pb.Server:
+    def to_proto(self) -> metadata_pb2.Server:
         """As it is told."""
-        return pb.Server(role=self.role, name=self.name, version=self.version, features=self.features)
+        return metadata_pb2.Server(
+            role=self.role, name=self.name, version=self.version, features=self.features
+        )
 
 
 class Servers:
@@ -82,7 +84,7 @@ class Servers:
         now_ms: boot clock.
     """
 
-    def __init__(self, quorum: Quorum, key: str, me: pb.Server, now_ms: Callable[[], int]) -> None:
+    def __init__(self, quorum: Quorum, key: str, me: metadata_pb2.Server, now_ms: Callable[[], int]) -> None:
         self._quorum = quorum
         self._key = key
         self._now_ms = now_ms
@@ -104,7 +106,7 @@ class Servers:
             await asyncio.wait(gone, timeout=self._quorum.step_timeout_ms / 1000)
 
     @contextmanager
-    def watching(self, watcher: pb.Server) -> Iterator[None]:
+    def watching(self, watcher: metadata_pb2.Server) -> Iterator[None]:
         """Counts a watcher as alive for as long as it lasts; coordinators have leases for that."""
         if watcher.role == "coordinator":
             yield
@@ -179,5 +181,5 @@ class Servers:
         return True
 
 
-def _row(key: str, server: pb.Server) -> ServerRow:
+def _row(key: str, server: metadata_pb2.Server) -> ServerRow:
     return ServerRow(key, 0, server.role, server.name, server.version, tuple(sorted(set(server.features))))

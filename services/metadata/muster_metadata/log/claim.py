@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.log import verdicts
@@ -68,7 +68,7 @@ class Claimer:
         self._timeout_s = claim_timeout_ms / 1000
         self._locks: dict[int, asyncio.Lock] = {}
 
-    async def claim(self, shard: int, step: pb.ClaimStep) -> Claimed:
+    async def claim(self, shard: int, step: metadata_pb2.ClaimStep) -> Claimed:
         """Takes a log. Repeated with the same nonce it goes on where an attempt stopped, at any instance."""
         try:
             async with asyncio.timeout(self._timeout_s), self._locks.setdefault(shard, asyncio.Lock()):
@@ -76,7 +76,7 @@ class Claimer:
         except TimeoutError:
             return Claimed(verdicts.UNKNOWN)
 
-    async def _claim(self, shard: int, step: pb.ClaimStep) -> Claimed:
+    async def _claim(self, shard: int, step: metadata_pb2.ClaimStep) -> Claimed:
         above = step.above_epoch
         claimed = Claimed(verdicts.UNKNOWN)
         for attempt in range(_ATTEMPTS):
@@ -92,13 +92,13 @@ class Claimer:
                 return claimed if self._quorum.configuration == configuration else Claimed(verdicts.UNKNOWN)
             epoch = max(heard.top_epoch, above) + 1
             if epoch > HIGHEST_EPOCH:
-                return Claimed(Verdict(pb.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
+                return Claimed(Verdict(metadata_pb2.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
             claimed = await self._take(Held(shard, epoch, step.nonce), step)
             if self._quorum.configuration != configuration:
                 # A node that took the Claim may be none any more; what the others have is enough, or is not.
                 claimed = Claimed(verdicts.UNKNOWN)
                 continue
-            if claimed.verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
+            if claimed.verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
                 return claimed
             above = epoch
         return claimed
@@ -108,7 +108,7 @@ class Claimer:
         verdict, replies = await self._quorum.ask(
             lambda node: node.inspect(shard), verdicts.checked(self._quorum.majority)
         )
-        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return verdict or verdicts.UNKNOWN
         found = [
             (node, Inspected.read(reply))
@@ -129,7 +129,7 @@ class Claimer:
                     heard.resumable = (top, best.end)
         return heard
 
-    async def _take(self, held: Held, step: pb.ClaimStep) -> Claimed:
+    async def _take(self, held: Held, step: metadata_pb2.ClaimStep) -> Claimed:
         shard, epoch, nonce = held
         tag = secrets.token_bytes(8)
         # A node may lose its data and be rebuilt after it promised; `ask` counts no promise for that long.
@@ -137,7 +137,7 @@ class Claimer:
             lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
             verdicts.checked(self._quorum.majority),
         )
-        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return Claimed(verdict or verdicts.UNKNOWN)
         promised = {
             node: reply.end
@@ -161,10 +161,10 @@ class Claimer:
         answers = {
             node: reply for node, reply in zip(self._quorum.nodes, replies, strict=True) if reply is not None
         }
-        if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_FENCED:
+        if verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_FENCED:
             return Claimed(verdict)
         forgotten = any(node in promised and reply.status in _FORGOTTEN for node, reply in answers.items())
-        if forgotten and (verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK):
+        if forgotten and (verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK):
             # A promise that was counted is gone: overtaken, or forgotten with the node's data.
             return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
@@ -193,11 +193,15 @@ class Claimer:
             await asyncio.gather(*repairs, return_exceptions=True)
         if fenced >= self._quorum.majority:
             return Claimed(
-                Verdict(pb.LOG_OUTCOME_FENCED, held.epoch, "another claim overtook this one on a majority")
+                Verdict(
+                    metadata_pb2.LOG_OUTCOME_FENCED,
+                    held.epoch,
+                    "another claim overtook this one on a majority",
+                )
             )
         return Claimed(verdicts.UNKNOWN)
 
-    def _entry(self, held: Held, best: LogEnd, step: pb.ClaimStep) -> Entry:
+    def _entry(self, held: Held, best: LogEnd, step: metadata_pb2.ClaimStep) -> Entry:
         record = records_pb2.Record(
             written_at_ms=self._wall_ms(),
             critical=True,

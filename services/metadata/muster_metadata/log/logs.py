@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.limits import ID_MAX_BYTES
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
@@ -20,7 +20,7 @@ Claimed = Callable[[int, int, str, str], None]
 
 
 def _invalid(message: str) -> Verdict:
-    return Verdict(pb.LOG_OUTCOME_INVALID, message=message)
+    return Verdict(metadata_pb2.LOG_OUTCOME_INVALID, message=message)
 
 
 class Logs:
@@ -44,7 +44,9 @@ class Logs:
         self.on_asked: Callable[[Node, Answer], None] | None = None
         self._floors: dict[int, int] = {}
 
-    async def claim(self, shard: int, step: pb.ClaimStep) -> tuple[Verdict, Held | None, LogEnd | None]:
+    async def claim(
+        self, shard: int, step: metadata_pb2.ClaimStep
+    ) -> tuple[Verdict, Held | None, LogEnd | None]:
         """Takes a log."""
         problem = _claim_problem(step)
         if problem:
@@ -55,7 +57,7 @@ class Logs:
             self._claimed(shard, result.held.epoch, step.node_id, step.session)
         return result.verdict, result.held, result.end
 
-    async def append(self, shard: int, step: pb.AppendStep) -> tuple[Verdict, LogEnd | None]:
+    async def append(self, shard: int, step: metadata_pb2.AppendStep) -> tuple[Verdict, LogEnd | None]:
         """Writes a batch after the end that the caller knows acknowledged."""
         problem = _append_problem(step)
         if problem:
@@ -66,7 +68,7 @@ class Logs:
         # The caller goes on from an end only when a majority has it: it is the acknowledged position.
         batch: list[bytes | str] = [id_, end.hash, id_, *arguments(entries)]
         verdict, replies = await self._append(held, end, batch, first_attempt=step.first_attempt)
-        if verdict.outcome == pb.LOG_OUTCOME_OK:
+        if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
             self._upkeep.wrote(held, entries[-1].end)
             self._tell(held, replies)
             return verdict, entries[-1].end
@@ -103,7 +105,7 @@ class Logs:
             self.on_asked(node, answer)
         return answer
 
-    async def check(self, shard: int, step: pb.CheckStep) -> tuple[Verdict, LogEnd | None]:
+    async def check(self, shard: int, step: metadata_pb2.CheckStep) -> tuple[Verdict, LogEnd | None]:
         """The read barrier."""
         held = Held(shard, step.epoch, step.claim_nonce)
         if len(step.claim_nonce) != 16 or not 0 < step.epoch <= HIGHEST_EPOCH:
@@ -114,7 +116,7 @@ class Logs:
             late=lambda node, reply: self._upkeep.heard(held, node, reply),
         )
         verdict = verdict or verdicts.UNKNOWN
-        if verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return verdict, None
         self._upkeep.wrote(held, None)
         self._tell(held, replies)
@@ -132,7 +134,7 @@ class Logs:
                 self._upkeep.heard(held, node, reply)
 
 
-def _claim_problem(step: pb.ClaimStep) -> str:
+def _claim_problem(step: metadata_pb2.ClaimStep) -> str:
     if not 1 <= len(step.node_id.encode()) <= ID_MAX_BYTES:
         return f"node_id must have 1 to {ID_MAX_BYTES} bytes"
     if len(step.nonce) != 16:
@@ -140,7 +142,7 @@ def _claim_problem(step: pb.ClaimStep) -> str:
     return "" if step.above_epoch < HIGHEST_EPOCH else f"above_epoch must be below {HIGHEST_EPOCH}"
 
 
-def _append_problem(step: pb.AppendStep) -> str:
+def _append_problem(step: metadata_pb2.AppendStep) -> str:
     if not 0 < step.epoch <= HIGHEST_EPOCH or len(step.claim_nonce) != 16:
         return "an append needs the epoch and the 16-byte nonce of a claim"
     if not step.HasField("end") or len(step.end.hash) != 32 or step.end.position.epoch != step.epoch:

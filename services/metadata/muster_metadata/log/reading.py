@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.logs import alarm
 
 from muster_metadata.log import verdicts
@@ -25,7 +25,7 @@ _FIRST_PAGE = 200
 _PAGE_BYTES = 4 << 20
 
 _TRIMMED = Verdict(
-    pb.LOG_OUTCOME_TRIMMED,
+    metadata_pb2.LOG_OUTCOME_TRIMMED,
     message="the log begins after that place; start again from its newest snapshot",
 )
 
@@ -150,7 +150,9 @@ class LogReader:
                 async for part in self._copies.parts(found):
                     yield Page(verdicts.OK, (), plan.acknowledged, part, found.upto)
             except SnapshotLost as lost:
-                outcome = pb.LOG_OUTCOME_DAMAGED if lost.certain else pb.LOG_OUTCOME_UNKNOWN
+                outcome = (
+                    metadata_pb2.LOG_OUTCOME_DAMAGED if lost.certain else metadata_pb2.LOG_OUTCOME_UNKNOWN
+                )
                 yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
                 return
         async for page in self._pages(wanted, plan, found):
@@ -164,8 +166,8 @@ class LogReader:
             "as its marker in the log says"
         )
         if all(reply.status is Status.OK for reply in replies):
-            return Verdict(pb.LOG_OUTCOME_DAMAGED, message=message)
-        return Verdict(pb.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
+            return Verdict(metadata_pb2.LOG_OUTCOME_DAMAGED, message=message)
+        return Verdict(metadata_pb2.LOG_OUTCOME_UNKNOWN, message=f"{message} that answer")
 
     async def _pages(
         self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None
@@ -202,7 +204,9 @@ class LogReader:
             if done:
                 return
         damaged = cursor.damage and not cursor.unsure
-        yield Page(Verdict(pb.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else verdicts.UNKNOWN)
+        yield Page(
+            Verdict(metadata_pb2.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else verdicts.UNKNOWN
+        )
 
     async def _widen(self, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> bool:
         """Once the nodes of the plan are damaged: goes on with those that were not heard then."""
@@ -236,7 +240,7 @@ class LogReader:
     async def _plan(self, shard: int, epoch: int, nonce: bytes) -> _Plan | Verdict:
         decide = self._mine(epoch, nonce) if epoch else verdicts.checked(self._quorum.majority)
         verdict, replies = await self._quorum.ask(lambda node: node.inspect(shard), decide)
-        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return verdict or verdicts.UNKNOWN
         found = [
             (node, Inspected.read(reply))
@@ -250,7 +254,8 @@ class LogReader:
             last = max((state.end for _, state in mine), key=lambda end: end.position)
             if last.position.epoch != epoch:
                 return Verdict(
-                    pb.LOG_OUTCOME_UNKNOWN, message="the Claim is not on a majority yet; claim again"
+                    metadata_pb2.LOG_OUTCOME_UNKNOWN,
+                    message="the Claim is not on a majority yet; claim again",
                 )
             sources = tuple(node for node, state in mine if state.end == last)
             return _Plan(sources, last.position, last.hash, acknowledged, oldest)
@@ -276,7 +281,7 @@ class LogReader:
             ]
             if len(above) >= majority:
                 return Verdict(
-                    pb.LOG_OUTCOME_FENCED,
+                    metadata_pb2.LOG_OUTCOME_FENCED,
                     max(above),
                     f"a majority of the log's nodes promised epoch {max(above)}",
                 )

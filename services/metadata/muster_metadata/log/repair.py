@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from muster_core.position import GENESIS, NOWHERE, Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
@@ -218,7 +218,7 @@ class Repairer:
             lambda other: None if other is node else other.raise_floor(*held, floor),
             checked(self._quorum.majority),
         )
-        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return Repaired.LATER
         end = max(
             (reply.end for reply in replies if reply is not None and reply.status is Status.OK),
@@ -430,7 +430,7 @@ class Repairer:
             lambda other: None if other is node else other.check(shard, epoch, nonce),
             checked(self._quorum.majority),
         )
-        if verdict is None or verdict.outcome != pb.LOG_OUTCOME_OK:
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return Repaired.LATER
         # Among a majority is everything that was acknowledged; the copy must not end before.
         standing = [reply for reply in replies if reply is not None and reply.status is Status.OK]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.nodes.entries import Entry, LogEnd, parse_id
 
@@ -74,9 +74,9 @@ class Run(NamedTuple):
             self.hashes[first * _HASH_BYTES : last * _HASH_BYTES],
         )
 
-    def to_proto(self) -> pb.EntryRun:
+    def to_proto(self) -> metadata_pb2.EntryRun:
         """The message of the same content."""
-        return pb.EntryRun(
+        return metadata_pb2.EntryRun(
             epoch=self.epoch,
             first_offset=self.first_offset,
             records=self.records,

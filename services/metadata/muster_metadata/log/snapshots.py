@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.claim import HIGHEST_EPOCH
@@ -21,13 +21,13 @@ MAX_PARTS = 1 << 20
 _HASH_BYTES = 32
 
 _OTHER_BYTES = Verdict(
-    pb.LOG_OUTCOME_INVALID,
+    metadata_pb2.LOG_OUTCOME_INVALID,
     message="other bytes stand under that part of the snapshot, or its marker does not stand in the log",
 )
 
 
 def _invalid(message: str) -> Verdict:
-    return Verdict(pb.LOG_OUTCOME_INVALID, message=message)
+    return Verdict(metadata_pb2.LOG_OUTCOME_INVALID, message=message)
 
 
 class Snapshots:
@@ -42,7 +42,7 @@ class Snapshots:
         self._quorum = quorum
         self._upkeep = upkeep
 
-    async def store(self, shard: int, step: pb.SnapshotStep) -> Verdict:
+    async def store(self, shard: int, step: metadata_pb2.SnapshotStep) -> Verdict:
         """Stores a part of a snapshot, or the list of all parts' hashes, on a majority."""
         problem = _claim_problem(step.epoch, step.claim_nonce) or _part_problem(step)
         if problem:
@@ -52,7 +52,7 @@ class Snapshots:
         field, data = (HASHES, step.part_hashes) if step.part_hashes else (str(step.part), step.data)
         return await self._ask(held, lambda node: node.keep(*held, upto, field, data))
 
-    async def trim(self, shard: int, step: pb.TrimStep) -> Verdict:
+    async def trim(self, shard: int, step: metadata_pb2.TrimStep) -> Verdict:
         """Notes the newest snapshot's marker, removes older snapshots, and what both that are kept cover."""
         problem = _claim_problem(step.epoch, step.claim_nonce) or _trim_problem(step)
         if problem:
@@ -65,7 +65,7 @@ class Snapshots:
         place = (marker.position.stream_id, marker.hash)
         verdict = await self._ask(held, lambda node: node.mark(*held, upto, *place, kept))
         before = Position.from_proto(step.before)
-        if verdict.outcome != pb.LOG_OUTCOME_OK or not before.offset:
+        if verdict.outcome != metadata_pb2.LOG_OUTCOME_OK or not before.offset:
             return verdict
         if step.only_exported:
             exported = await self._exported(shard)
@@ -113,7 +113,7 @@ def _claim_problem(epoch: int, nonce: bytes) -> str:
     return "the step needs the epoch and the 16-byte nonce of a claim"
 
 
-def _part_problem(step: pb.SnapshotStep) -> str:
+def _part_problem(step: metadata_pb2.SnapshotStep) -> str:
     if not step.upto.offset:
         return "upto must be a position of the log"
     if step.part >= MAX_PARTS:
@@ -126,7 +126,7 @@ def _part_problem(step: pb.SnapshotStep) -> str:
     return ""
 
 
-def _trim_problem(step: pb.TrimStep) -> str:
+def _trim_problem(step: metadata_pb2.TrimStep) -> str:
     marker, upto = Position.from_proto(step.marker.position), Position.from_proto(step.upto)
     previous, before = Position.from_proto(step.previous_upto), Position.from_proto(step.before)
     if len(step.marker.hash) != _HASH_BYTES or not upto.offset or upto >= marker:

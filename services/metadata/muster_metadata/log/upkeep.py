@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
@@ -140,7 +140,7 @@ class Upkeep:
             verdicts.checked(self._quorum.majority),
             late=lambda node, reply: self.heard(held, node, reply),
         )
-        return verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK
+        return verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK
 
     def complain(self, shard: int, node: Node, reply: NodeReply) -> None:
         """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster_core.position import Position
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.nodes.quorum import Replies
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -20,26 +20,28 @@ class Verdict:
         message: explanation for people; empty with OK.
     """
 
-    outcome: "pb.LogOutcome.ValueType"
+    outcome: "metadata_pb2.LogOutcome.ValueType"
     epoch: int = 0
     message: str = ""
 
 
-OK = Verdict(pb.LOG_OUTCOME_OK)
+OK = Verdict(metadata_pb2.LOG_OUTCOME_OK)
 UNKNOWN = Verdict(
-    pb.LOG_OUTCOME_UNKNOWN,
+    metadata_pb2.LOG_OUTCOME_UNKNOWN,
     message="no majority of the log's nodes answered in time; repeat the step unchanged",
 )
 RAISED = Verdict(
-    pb.LOG_OUTCOME_UNKNOWN, message="a node of the log restarted meanwhile; repeat the step unchanged"
+    metadata_pb2.LOG_OUTCOME_UNKNOWN,
+    message="a node of the log restarted meanwhile; repeat the step unchanged",
 )
-REFUSED = Verdict(pb.LOG_OUTCOME_REFUSED, message="no node of the log could write; try again later")
+REFUSED = Verdict(metadata_pb2.LOG_OUTCOME_REFUSED, message="no node of the log could write; try again later")
 NO_LOG = Verdict(
-    pb.LOG_OUTCOME_NO_LOG,
+    metadata_pb2.LOG_OUTCOME_NO_LOG,
     message="a majority of the nodes does not have this log: never initialised, or lost",
 )
 NEVER_THERE = Verdict(
-    pb.LOG_OUTCOME_INVALID, message="the log goes on after that end with other records, or never ended there"
+    metadata_pb2.LOG_OUTCOME_INVALID,
+    message="the log goes on after that end with other records, or never ended there",
 )
 
 
@@ -55,7 +57,7 @@ def truncated(end: Position | None, acknowledged: Position) -> Verdict:
         lost = acknowledged.offset - end.offset
         missing = f"the last {lost} are missing; the best copy that answers ends at {end.stream_id}"
     return Verdict(
-        pb.LOG_OUTCOME_TRUNCATED,
+        metadata_pb2.LOG_OUTCOME_TRUNCATED,
         message=f"the log was acknowledged up to {acknowledged.stream_id}, and {missing}. Bring back the "
         "nodes that have them",
     )
@@ -77,7 +79,7 @@ def fenced(replies: Replies) -> Verdict:
     """The verdict of a majority that promised a higher epoch."""
     epoch = max(reply.epoch for reply in replies if reply is not None and reply.status in _OVERTAKEN)
     return Verdict(
-        pb.LOG_OUTCOME_FENCED,
+        metadata_pb2.LOG_OUTCOME_FENCED,
         epoch,
         f"nodes without which there is no majority promised epoch {epoch} to another claim",
     )

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.reading import CatalogReader
@@ -271,7 +271,7 @@ class Replacement:
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
             nonce = secrets.token_bytes(16)
-            step = pb.ClaimStep(node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=nonce)
+            step = metadata_pb2.ClaimStep(node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=nonce)
             claimed = await claimer.claim(catalog, step)
             if claimed.held is not None and claimed.end is not None:
                 image = await reader.read(catalog, claimed.held.epoch, nonce)
@@ -334,9 +334,9 @@ class Replacement:
                 question,
                 appended(end.position, self._majority, first_attempt=False),
             )
-            if verdict is not None and verdict.outcome == pb.LOG_OUTCOME_OK:
+            if verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
                 return True
-            if verdict is not None and verdict.outcome != pb.LOG_OUTCOME_UNKNOWN:
+            if verdict is not None and verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
                 return False
             floor = max(floor, floor_in(replies))
             await asyncio.sleep(_PAUSE_S)
@@ -417,7 +417,9 @@ class Replacement:
                 return await self._repairer.repair(self._coming, Held(shard, epoch, nonce))
         if time.monotonic() - since_s > _CLAIM_AFTER_S and len(found) >= self._majority:
             # An owner that is there claims again by itself, above a promise that keeps it from a majority.
-            step = pb.ClaimStep(node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=secrets.token_bytes(16))
+            step = metadata_pb2.ClaimStep(
+                node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=secrets.token_bytes(16)
+            )
             claimer = Claimer(self._after, self._repairer, _wall_ms, self._claim_timeout_ms)
             await claimer.claim(shard, step)
         return Repaired.LATER

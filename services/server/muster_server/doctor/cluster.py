@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from muster_protos.muster.internal.v1 import coordinator_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster_server.doctor.findings import CheckResult, Finding
@@ -82,7 +82,7 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
         )
 
 
-def judge_faults(told: Mapping[str, coordinator_pb2.DescribeFaultsResponse]) -> Iterator[Finding]:
+def judge_faults(told: Mapping[str, peer_pb2.DescribeFaultsResponse]) -> Iterator[Finding]:
     """Groups that made a coordinator fail, and shards that it gave up.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from muster_protos.muster.internal.v1 import coordinator_pb2
+from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.rpc.tls import TlsSettings
 
@@ -104,7 +104,7 @@ async def _coordinators(asker: Asker, view: discovery_pb2.Cluster) -> list[Proce
 
 async def _faults(
     asker: Asker, coordinators: Sequence[Process]
-) -> dict[str, coordinator_pb2.DescribeFaultsResponse]:
+) -> dict[str, peer_pb2.DescribeFaultsResponse]:
     serving = [process for process in coordinators if process.serving]
     told = await asyncio.gather(*(asker.faults(process.address) for process in serving))
     return {process.name: faults for process, faults in zip(serving, told, strict=True) if faults is not None}

@@ -9,8 +9,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from muster_protos.muster.internal.v1 import (
-    coordinator_pb2,
-    coordinator_pb2_grpc,
+    coordinator_pb2 as peer_pb2,
+)
+from muster_protos.muster.internal.v1 import (
+    coordinator_pb2_grpc as peer_pb2_grpc,
+)
+from muster_protos.muster.internal.v1 import (
     metadata_pb2,
     metadata_pb2_grpc,
     process_pb2,
@@ -81,13 +85,13 @@ class Asker:
                 role, name, address, "", serving, told.version, int(told.wall_clock_ms) - middle_ms
             )
 
-    async def faults(self, coordinator: str) -> coordinator_pb2.DescribeFaultsResponse | None:
+    async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:
         """What failed in a coordinator; None: it does not tell."""
         async with open_channel(coordinator, self._tls) as channel:
-            stub: Any = coordinator_pb2_grpc.CoordinatorPeerServiceStub(channel)
+            stub: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
             try:
-                told: coordinator_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
-                    coordinator_pb2.DescribeFaultsRequest(), timeout=ANSWER_S
+                told: peer_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
+                    peer_pb2.DescribeFaultsRequest(), timeout=ANSWER_S
                 )
             except grpc.aio.AioRpcError:  # it is gone, or of a version that does not know the call
                 return None

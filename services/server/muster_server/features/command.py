@@ -14,8 +14,7 @@ from muster.cli.ending import without_passwords
 from muster_coordinator import CoordinatorSettings
 from muster_core.features import Feature
 from muster_discovery import DiscoverySettings
-from muster_protos.muster.internal.v1 import metadata_pb2 as pb
-from muster_protos.muster.internal.v1 import metadata_pb2_grpc
+from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
@@ -66,7 +65,7 @@ class Listing:
 
     enabled: frozenset[str]
     known: frozenset[str]
-    servers: Sequence[pb.Server]
+    servers: Sequence[metadata_pb2.Server]
 
     def lacking(self, feature: str) -> list[str]:
         """The servers that do not know a feature, in words."""
@@ -137,12 +136,12 @@ async def listing(addresses: Sequence[str], tls: TlsSettings) -> Listing:
     )
 
 
-async def _ask(address: str, tls: TlsSettings) -> pb.ListFeaturesResponse:
+async def _ask(address: str, tls: TlsSettings) -> metadata_pb2.ListFeaturesResponse:
     async with open_channel(address, tls) as channel:
         stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
         try:
-            answer: pb.ListFeaturesResponse = await stub.ListFeatures(
-                pb.ListFeaturesRequest(), timeout=_ANSWER_S
+            answer: metadata_pb2.ListFeaturesResponse = await stub.ListFeatures(
+                metadata_pb2.ListFeaturesRequest(), timeout=_ANSWER_S
             )
         except grpc.aio.AioRpcError as error:
             raise FeaturesError(f"metadata at {address} {_why(error)}") from None
@@ -169,16 +168,16 @@ async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -
         async with open_channel(address, tls) as channel:
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             try:
-                answer: pb.EnableFeatureResponse = await stub.EnableFeature(
-                    pb.EnableFeatureRequest(name=feature), timeout=_ANSWER_S
+                answer: metadata_pb2.EnableFeatureResponse = await stub.EnableFeature(
+                    metadata_pb2.EnableFeatureRequest(name=feature), timeout=_ANSWER_S
                 )
             except grpc.aio.AioRpcError as error:
                 problem = f"metadata at {address} {_why(error)}"
                 continue
-        if answer.outcome == pb.ENABLE_FEATURE_OUTCOME_ENABLED:
+        if answer.outcome == metadata_pb2.ENABLE_FEATURE_OUTCOME_ENABLED:
             return
         problem = "; ".join([answer.message, *map(_words, answer.lacking)])
-        if answer.outcome != pb.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
+        if answer.outcome != metadata_pb2.ENABLE_FEATURE_OUTCOME_NOT_AVAILABLE:
             break
     raise FeaturesError(f"{feature} was not enabled: {problem}")
 
@@ -191,7 +190,7 @@ def _unseen(addresses: Sequence[str]) -> str:
     )
 
 
-def _words(server: pb.Server) -> str:
+def _words(server: metadata_pb2.Server) -> str:
     return f"{server.role} {server.name}, version {server.version or 'unknown'}"
 
 
