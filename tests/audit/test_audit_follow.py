@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test t
 
 from muster_audit.command import app
 from muster_audit.follow.checkpoint import Checkpoint, CheckpointUnusable
-from muster_audit.follow.follow import Follower, Told, follow
+from muster_audit.follow.follow import Follower, Listener, follow
 from muster_audit.follow.log_follower import FollowOptions
 from muster_audit.reading.exported import ExportSource, ShardExport, mark
 from muster_audit.reading.facts import Broken
@@ -268,7 +268,7 @@ async def test_a_log_that_cannot_be_read_for_a_while_is_tried_again(
         heard.append(problem)
 
     options = FollowOptions(poll_seconds=0.1)
-    told = Told(lambda _: None, hear)
+    told = Listener(lambda _: None, hear)
     arguments = (nodes.url, tmp_path / "at.json", options, told, stop, metrics)
     thread = threading.Thread(target=follow, args=arguments)
     thread.start()

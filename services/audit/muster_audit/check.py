@@ -67,7 +67,7 @@ class Result:
         nodes: how many nodes the log has.
         problems: why nodes were not read, by number.
         compared: whether the nodes were compared.
-        logs: one row for each log.
+        logs: one entry for each log.
         checked: how often each promise was looked at.
         broken: how often each was broken.
         violations: the first of each promise and log.
@@ -117,7 +117,7 @@ def check(
         address: nodes of a log, or the folder of an export.
         options: what to check.
         tables: folder for the Parquet tables, new or empty.
-        progress: told in words how far it is.
+        progress: called with a sentence that says how far it is.
 
     Raises:
         LogUnreadableError: there is nothing to read.
@@ -187,7 +187,7 @@ def _found(
         .option("max_group_size", options.max_group_size)
         .load()
     )
-    with _told(spark, f"checking {entries:,} entries of {len(source.logs())} logs", progress):
+    with _reported(spark, f"checking {entries:,} entries of {len(source.logs())} logs", progress):
         facts = rows.toArrow()
     return {kind.kind: _of_kind(facts, kind.kind) for kind in KINDS}
 
@@ -200,11 +200,11 @@ def _of_kind(facts: pa.Table, kind: str) -> pa.Table:
 
 
 @contextmanager
-def _told(spark: "SparkSession", what: str, progress: Progress) -> Iterator[None]:
-    """Tells how many tasks are done while a job runs."""
+def _reported(spark: "SparkSession", what: str, progress: Progress) -> Iterator[None]:
+    """Reports how many tasks are done while a job runs."""
     done = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not done.wait(_PROGRESS_SECONDS):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
@@ -213,7 +213,7 @@ def _told(spark: "SparkSession", what: str, progress: Progress) -> Iterator[None
             progress(f"{what}: {finished} of {tasks} tasks done")
 
     progress(what)
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield

@@ -122,7 +122,7 @@ def export_command(
     address: Address,
     folder: Annotated[Path, typer.Argument(help="Folder of the export; new, or one of the same cluster.")],
     metadata: Annotated[
-        str, typer.Option(help="host:port of a metadata service that is told how far; empty: nobody is told.")
+        str, typer.Option(help="host:port of a metadata service that is notified how far; empty: none.")
     ] = "",
     master: Master = "",
     spark_log: SparkLog = None,
@@ -142,8 +142,8 @@ def export_command(
     for problem in problems:
         typer.echo(problem, err=True)
     logs = sum(bool(one.end_hash) for one in exported)
-    told = f", reported to {metadata}" if metadata and not problems else ""
-    typer.echo(f"{sum(one.written for one in exported):,} new entries; {logs} logs in {folder}{told}")
+    reported = f", reported to {metadata}" if metadata and not problems else ""
+    typer.echo(f"{sum(one.written for one in exported):,} new entries; {logs} logs in {folder}{reported}")
     if problems or any(one.problem for one in exported):
         raise typer.Exit(EXIT_BROKEN)
 
@@ -161,11 +161,11 @@ def follow_command(
     max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
     memory_mb: MemoryMb = 256,
 ) -> None:
-    """Checks the log as it grows and tells each violation once, until it is stopped. Needs no Spark.
+    """Checks the log as it grows and reports each violation once, until it is stopped. Needs no Spark.
 
     Exit code 1: a promise was broken, now or before; 2: the log or the checkpoint cannot be read.
     """
-    from muster_audit.follow.follow import Told, follow
+    from muster_audit.follow.follow import Listener, follow
     from muster_audit.follow.log_follower import FollowOptions
 
     if output not in ("text", "json"):
@@ -175,7 +175,7 @@ def follow_command(
     stop = threading.Event()
     before = {n: signal.signal(n, lambda *_: stop.set()) for n in (signal.SIGTERM, signal.SIGINT)}
 
-    def tell(broken: Broken) -> None:
+    def report(broken: Broken) -> None:
         if output == "json":
             typer.echo(json.dumps(_violation(broken)))
         else:
@@ -183,13 +183,13 @@ def follow_command(
         if fail_fast:
             stop.set()
 
-    def tell_unreachable(problem: str) -> None:
+    def report_unreachable(problem: str) -> None:
         text = f"cannot be read: {problem}; trying again" if problem else "can be read again"
         typer.echo(f"muster-audit: the log {text}", err=True)
 
     options = FollowOptions(poll_seconds, memory_mb, max_group_size=max_group_size)
     try:
-        broken = follow(address, checkpoint, options, Told(tell, tell_unreachable), stop, metrics)
+        broken = follow(address, checkpoint, options, Listener(report, report_unreachable), stop, metrics)
     except (CheckpointUnusable, LogUnreadableError, redis.RedisError, OSError) as error:
         _fail(str(error))
     finally:
@@ -245,7 +245,7 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def session(name: str, master: str, log: Path | None) -> "Iterator[tuple[SparkSession, Progress]]":
-    """A Spark session and what tells the progress; what goes wrong becomes a sentence and exit code 2."""
+    """A Spark session and what shows the progress; what goes wrong becomes a sentence and exit code 2."""
     console = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="muster-audit-"))
     target = None if log is not None and str(log) == "-" else (log or folder / "spark.log")
@@ -299,11 +299,11 @@ def show(result: "Result", console: Console) -> None:
     console.print(table)
     for number, problem in sorted(result.problems.items()):
         console.print(f"node {number} was not read: {problem}", style="yellow", markup=False)
-    told: set[str] = set()
+    shown: set[str] = set()
     for violation in result.violations:
-        if violation.invariant in told:
+        if violation.invariant in shown:
             continue
-        told.add(violation.invariant)
+        shown.add(violation.invariant)
         console.print(_sentence(violation), style="red", markup=False)
         for line in violation.around:
             console.print(f"  {line}", markup=False, highlight=False)

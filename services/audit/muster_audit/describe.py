@@ -109,15 +109,15 @@ def parse_time(text: str) -> int:
 def as_dict(then: Then, group_id: str) -> dict[str, object]:
     """A group at a time, for programs."""
     group = then.group
-    told: dict[str, object] = {
+    described: dict[str, object] = {
         "group_id": group_id,
         "shard": then.shard,
         "as_of": {"position": then.position.stream_id, "written_at_ms": then.written_at_ms},
         "found": group is not None,
     }
     if group is None:
-        return told
-    return told | {
+        return described
+    return described | {
         "state": group.state.name,
         "generation": group.generation,
         "protocol_type": group.protocol_type,

@@ -1,4 +1,4 @@
-"""Exports logs before they are trimmed: verified entries become Parquet, and `metadata` is told how far."""
+"""Exports logs before they are trimmed: verified entries become Parquet, and `metadata` learns how far."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def export_log(source: LogSource, folder: Path, shard: int) -> Exported:
 def _verified(
     source: LogSource, export: ShardExport, acknowledged: Position, problems: list[str]
 ) -> Iterator[Page]:
-    """What follows the export, page by page up to the first one that is broken, of which it tells."""
+    """What follows the export, page by page up to the first one that is broken, which `problems` names."""
     shard, begun = export.shard, export.end
     anchor = (begun, export.end_hash) if begun != NOWHERE else None
     checker = LogChecker(shard, anchor, cluster=source.genesis, groups=False)

@@ -102,7 +102,7 @@ def _plots(result: Result) -> Iterable[tuple[str, str, go.Figure]]:
         )
         yield (
             "Members",
-            "Members of all groups, as their generations and departures tell.",
+            "Members of all groups, as their generations and departures show.",
             _members(rebalances),
         )
     activity = _rows(result, "activity")

@@ -60,7 +60,7 @@ class Checkpoint:
             CheckpointUnusable: the file holds something else.
         """
         try:
-            told = json.loads(path.read_bytes())
+            stored = json.loads(path.read_bytes())
             logs = {
                 int(number): LogProgress(
                     Position.parse(log["position"]),
@@ -69,9 +69,9 @@ class Checkpoint:
                     Counter({str(name): int(count) for name, count in log["broken"].items()}),
                     {(str(name), str(place)) for name, place in log["raised"]},
                 )
-                for number, log in told["logs"].items()
+                for number, log in stored["logs"].items()
             }
-            return cls(str(told["cluster_id"]), logs)
+            return cls(str(stored["cluster_id"]), logs)
         except FileNotFoundError:
             return cls()
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -50,7 +50,7 @@ class Follower:
         return any(log.more for log in self._logs.values())
 
     def round(self, source: LogSource) -> Iterator[Broken]:
-        """Gives each log its turn; tells what is broken at once.
+        """Gives each log its turn; yields what is broken at once.
 
         Raises:
             CheckpointUnusable: the checkpoint is of another cluster, or entries were trimmed unseen.
@@ -81,7 +81,7 @@ class Follower:
 
 
 def _around(source: LogSource, shard: int, position: Position) -> list[str]:
-    """The entries around a place; none where they cannot be read: the violation is told all the same."""
+    """The entries around a place; none where they cannot be read: the violation is reported all the same."""
     try:
         return list(source.around(shard, position))
     except redis.RedisError:
@@ -89,12 +89,12 @@ def _around(source: LogSource, shard: int, position: Position) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Whom `follow` tells what.
+class Listener:
+    """What `follow` calls.
 
     Attributes:
-        broken: of each violation, once.
-        unreachable: why the log cannot be read just now; empty: it can again.
+        broken: with each violation, once.
+        unreachable: with why the log cannot be read just now; empty: it can again.
     """
 
     broken: Callable[[Broken], None]
@@ -105,19 +105,20 @@ def follow(
     address: str,
     path: Path,
     options: FollowOptions,
-    told: Told,
+    listener: Listener,
     stop: threading.Event,
     metrics: Path | None = None,
 ) -> Counter[str]:
-    """Follows the logs of a cluster until it is told to stop; gives how often each promise was broken.
+    """Follows the logs of a cluster until `stop` is set; returns how often each promise was broken.
 
-    A violation is told, then written to the checkpoint: after a crash between the two it is told again.
+    A violation is reported, then written to the checkpoint: after a crash between the two it is reported
+    again.
 
     Args:
         address: nodes of the log.
         path: file of the checkpoint.
         options: how the logs are read and checked.
-        told: takes what is found.
+        listener: takes what is found.
         stop: set when it is to end.
         metrics: file for the metrics; None: none are written.
 
@@ -127,12 +128,17 @@ def follow(
     """
     with held_alone(path):
         follower = Follower(Checkpoint.load(path), options)
-        _follow(follower, address, path, told, stop, metrics)
+        _follow(follower, address, path, listener, stop, metrics)
     return follower.checkpoint.broken
 
 
 def _follow(
-    follower: Follower, address: str, path: Path, told: Told, stop: threading.Event, metrics: Path | None
+    follower: Follower,
+    address: str,
+    path: Path,
+    listener: Listener,
+    stop: threading.Event,
+    metrics: Path | None,
 ) -> None:
     began, problem, at_seconds = False, "", 0.0
     while not stop.is_set():
@@ -140,7 +146,7 @@ def _follow(
             with NodesSource(address) as source:
                 began = True
                 for broken in follower.round(source):
-                    told.broken(broken)
+                    listener.broken(broken)
                     follower.checkpoint.save(path)
                     if stop.is_set():
                         break
@@ -150,7 +156,7 @@ def _follow(
                 raise
             found = str(error) or type(error).__name__
         if found != problem:
-            told.unreachable(found)
+            listener.unreachable(found)
             problem = found
         follower.checkpoint.save(path)
         if metrics is not None:

@@ -105,7 +105,7 @@ class LogFollower:
         if NOWHERE < progress.position < first:
             raise CheckpointUnusable(
                 f"{name} was checked up to {progress.position.stream_id} and now begins at "
-                f"{first.stream_id}: what stood between was trimmed unseen. Check an export of "
+                f"{first.stream_id}: what was between was trimmed unseen. Check an export of "
                 "it, and begin a new checkpoint"
             )
         audit = self._fresh(source)
@@ -120,7 +120,7 @@ class LogFollower:
             text = f"it was checked up to {progress.position.stream_id}, and no node has that entry now"
             findings.expect("L5", False, progress.position, text)
         elif checker.end_hash != progress.end_hash:
-            findings.expect("L6", False, checker.end, "another entry stood here when it was checked before")
+            findings.expect("L6", False, checker.end, "another entry was here when it was checked before")
         return audit
 
     def _fresh(self, source: LogSource) -> LogAudit:
@@ -152,10 +152,10 @@ class LogFollower:
                     self.more = audit.checker.end < acknowledged
                     return
 
-    def _pages(self, source: LogSource, behind: Position, upto: Position) -> Generator[Page, None, None]:
+    def _pages(self, source: LogSource, after: Position, upto: Position) -> Generator[Page, None, None]:
         node, count = source.best_node(self._shard), self._options.page_entries
         try:
-            yield from source.pages(self._shard, node, upto, count, behind)
+            yield from source.pages(self._shard, node, upto, count, after)
         except LogTrimmedError as error:
             raise CheckpointUnusable(
                 f"{error}: entries were trimmed before they were checked. Check an export of it, and begin a "

@@ -1,1 +1,1 @@
-"""Logs as rows: where they are read from, and what one pass over one of them tells. No Spark."""
+"""Where logs are read from, and what one pass over a log finds. No Spark."""

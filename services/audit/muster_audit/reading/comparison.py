@@ -62,11 +62,11 @@ def compare_copies(
                 found[row.shard].checked[invariant] += row.entries
     for shard, numbers in suspicious.items():
         for first, last in _runs(sorted(numbers)[:_MAX_SEGMENTS]):
-            behind = source.place_of(shard, first * SEGMENT_ENTRIES - 1)
+            after = source.place_of(shard, first * SEGMENT_ENTRIES - 1)
             upto = source.place_of(shard, (last + 1) * SEGMENT_ENTRIES) or acknowledged[shard]
             upto = min(upto, acknowledged[shard])
             logs = {
-                node: source.pages(shard, node, upto, PAGE_ENTRIES, behind or NOWHERE)
+                node: source.pages(shard, node, upto, PAGE_ENTRIES, after or NOWHERE)
                 for node in source.node_numbers()
             }
             begins = {node: source.first(shard, node) for node in source.node_numbers()}

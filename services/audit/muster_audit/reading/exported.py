@@ -45,10 +45,10 @@ def mark(folder: Path, cluster: records_pb2.Genesis) -> None:
         LogUnreadableError: the folder holds the export of another cluster.
     """
     path = folder / EXPORT_MARK
-    told = {"format": FORMAT, "cluster_id": cluster.cluster_id, "shard_count": cluster.shard_count}
+    stated = {"format": FORMAT, "cluster_id": cluster.cluster_id, "shard_count": cluster.shard_count}
     if path.is_file():
         found = json.loads(path.read_text("utf-8"))
-        if found != told:
+        if found != stated:
             raise LogUnreadableError(
                 f"{folder} holds the export of cluster {found.get('cluster_id')} with "
                 f"{found.get('shard_count')} shards (format {found.get('format')}), not of "
@@ -56,7 +56,7 @@ def mark(folder: Path, cluster: records_pb2.Genesis) -> None:
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(path, told)
+    _replace(path, stated)
 
 
 def _replace(path: Path, content: dict[str, Any]) -> None:
@@ -104,10 +104,10 @@ class ShardExport:
         found = cls(folder, shard)
         path = found.place / _FILES
         if path.is_file():
-            told = json.loads(path.read_text("utf-8"))
-            found.end = Position.parse(told["end"])
-            found.end_hash = bytes.fromhex(told["end_hash"])
-            found.files = [ExportedFile(**row) for row in told["files"]]
+            stated = json.loads(path.read_text("utf-8"))
+            found.end = Position.parse(stated["end"])
+            found.end_hash = bytes.fromhex(stated["end_hash"])
+            found.files = [ExportedFile(**row) for row in stated["files"]]
         return found
 
     @property
@@ -138,12 +138,12 @@ class ShardExport:
         if written:
             self.end, self.end_hash = end, end_hash
             self.files += written
-            told = {
+            stated = {
                 "end": self.end.stream_id,
                 "end_hash": self.end_hash.hex(),
                 "files": [asdict(row) for row in self.files],
             }
-            _replace(self.place / _FILES, told)
+            _replace(self.place / _FILES, stated)
         return count
 
     def _file(self, batches: Sequence[pa.RecordBatch]) -> ExportedFile:
@@ -164,15 +164,15 @@ class ShardExport:
             if path not in listed:
                 path.unlink()
 
-    def pages(self, upto: Position, behind: Position, count: int) -> Iterator[Page]:
+    def pages(self, upto: Position, after: Position, count: int) -> Iterator[Page]:
         """Entries in order: those after a place, up to another."""
         for row in self.files:
-            if row.last <= behind.offset or row.first > upto.offset:
+            if row.last <= after.offset or row.first > upto.offset:
                 continue
             file = pq.ParquetFile(self.place / row.path)
             try:
                 for batch in file.iter_batches(batch_size=count, columns=_COLUMNS):
-                    page = _page(batch, behind, upto)
+                    page = _page(batch, after, upto)
                     if page:
                         yield page
             except (OSError, pa.ArrowInvalid) as error:
@@ -181,10 +181,10 @@ class ShardExport:
                 file.close()
 
 
-def _page(batch: pa.RecordBatch, behind: Position, upto: Position) -> Page:
+def _page(batch: pa.RecordBatch, after: Position, upto: Position) -> Page:
     rows = batch.to_pydict()
     places = list(map(Position, rows["epoch"], rows["offset"]))
-    keep = [index for index, place in enumerate(places) if behind.offset < place.offset <= upto.offset]
+    keep = [index for index, place in enumerate(places) if after.offset < place.offset <= upto.offset]
     entries = [places[index] for index in keep]
     dense = entries and entries[-1] == entries[0].after(len(entries) - 1)
     return Page(
@@ -222,11 +222,11 @@ class ExportSource:
     """
 
     def __init__(self, folder: Path) -> None:
-        told = json.loads((folder / EXPORT_MARK).read_text("utf-8"))
-        if told["format"] != FORMAT:
-            raise LogUnreadableError(f"{folder} has format {told['format']}; this version reads {FORMAT}")
-        self.cluster_id: str = told["cluster_id"]
-        self.shard_count: int = told["shard_count"]
+        stated = json.loads((folder / EXPORT_MARK).read_text("utf-8"))
+        if stated["format"] != FORMAT:
+            raise LogUnreadableError(f"{folder} has format {stated['format']}; this version reads {FORMAT}")
+        self.cluster_id: str = stated["cluster_id"]
+        self.shard_count: int = stated["shard_count"]
         self.count = 1
         self.problems: dict[int, str] = {}
         self.genesis = records_pb2.Genesis(cluster_id=self.cluster_id, shard_count=self.shard_count)
@@ -276,10 +276,10 @@ class ExportSource:
         return next((page.first for page in around if page.first.offset == offset), None)
 
     def pages(
-        self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
+        self, shard: int, node: int, upto: Position, count: int, after: Position = NOWHERE
     ) -> Iterator[Page]:
         """Entries in order: those after a place, up to another."""
-        return self._shards[shard].pages(upto, behind, count)
+        return self._shards[shard].pages(upto, after, count)
 
     def around(self, shard: int, position: Position) -> Iterator[str]:
         """The entries around a place, as text."""

@@ -1,6 +1,7 @@
-"""What a pass over a log tells: rows of several kinds, in one table whose columns are the kinds.
+"""What a pass over a log finds: facts of several kinds, in one table whose columns are the kinds.
 
-A row has exactly one column set. So one pass over a shard fills all tables, and Spark needs to read it once.
+Each row of the table has exactly one column set. So one pass over a shard fills all tables, and Spark needs
+to read it once.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Fact:
-    """A row; each subclass is a kind, its fields are the columns of the kind's table."""
+    """A row of the table; each subclass is a kind, its fields are the columns of the kind's table."""
 
     kind: ClassVar[str]
 

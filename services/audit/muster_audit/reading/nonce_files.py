@@ -1,4 +1,4 @@
-"""Remembers any number of nonces in a bounded piece of memory, and still tells every repeat."""
+"""Remembers any number of nonces in a bounded piece of memory, and still finds every repeat."""
 
 import struct
 import tempfile
@@ -28,10 +28,10 @@ _ROW = struct.Struct(f">{NONCE_BYTES}sQQ")
 class NonceFiles:
     """Keeps nonces in columns while they fit; then files take them, split by their hash.
 
-    Repeats are told at the end: sorting all nonces takes less than asking of each whether it is known. With
-    files, that is done file by file: one has a 64th of all nonces, and of equal ones only the first of each
-    filling. So nothing is missed and memory stays within the larger of the limit and that part. A context
-    manager: the files go with it.
+    Repeats are reported at the end: sorting all nonces takes less than asking of each whether it is known.
+    With files, that is done file by file: one has a 64th of all nonces, and of equal ones only the first of
+    each filling. So nothing is missed and memory stays within the larger of the limit and that part.
+    A context manager: the files go with it.
 
     Args:
         limit_bytes: how much memory nonces may take.
@@ -74,7 +74,7 @@ class NonceFiles:
         return True
 
     def _take(self, nonces: bytes, first: Position) -> None:
-        if self._runs and _behind(*self._runs[-1]) == first:
+        if self._runs and _place_after(*self._runs[-1]) == first:
             self._runs[-1][1].extend(nonces)
         else:
             self._runs.append((first, bytearray(nonces)))
@@ -136,7 +136,7 @@ class NonceFiles:
                 yield Repeat(first.after(index), nonce)
 
 
-def _behind(first: Position, nonces: bytearray) -> Position:
+def _place_after(first: Position, nonces: bytearray) -> Position:
     """The place after a run of nonces."""
     return first.after(len(nonces) // NONCE_BYTES)
 

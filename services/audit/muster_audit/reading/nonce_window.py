@@ -29,14 +29,14 @@ class NonceWindow:
         return True
 
     def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
-        """Takes the nonces of entries that follow each other, if none is known to stand twice."""
+        """Takes the nonces of entries that follow each other, if none is known to be a repeat."""
         if len(set(nonces)) < len(nonces) or not self._seen.keys().isdisjoint(nonces):
             return False
         self._take(nonces)
         return True
 
     def late(self, limit: int) -> Late:
-        """Nothing: what is remembered was told at once."""
+        """No repeats: `add` and `add_all` reported them at once."""
         return NONE_LATE
 
     def _take(self, nonces: Sequence[bytes]) -> None:

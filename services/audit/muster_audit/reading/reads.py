@@ -1,4 +1,4 @@
-"""What clients were told when they fetched offsets, against the commits that the log has: invariant O1."""
+"""The offsets that clients fetched, against the commits that the log has: invariant O1."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ JOIN ends ON ends.shard = reads.shard
 LEFT JOIN newest ON newest.shard = reads.shard AND newest.group_id = reads.group_id
   AND newest.topic = reads.topic AND newest.partition = reads.partition AND newest.value = reads.value
 """
-"""A read is right if the newest record that made the partition what was read stands at or after the newest
+"""A read is right if the newest record that made the partition what was read is at or after the newest
 change of the partition that was acknowledged before the read began. Where none was, nothing is right, too,
 and in a log without its beginning everything."""
 

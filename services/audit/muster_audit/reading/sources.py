@@ -63,7 +63,7 @@ class LogSource(Protocol):
         ...
 
     def pages(
-        self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
+        self, shard: int, node: int, upto: Position, count: int, after: Position = NOWHERE
     ) -> Iterator[Page]:
         """Entries in order: those after a place, up to another."""
         ...
@@ -151,10 +151,10 @@ class NodesSource:
         return self.reader.best(shard).times_ms(shard, self.shard_count)
 
     def pages(
-        self, shard: int, node: int, upto: Position, count: int, behind: Position = NOWHERE
+        self, shard: int, node: int, upto: Position, count: int, after: Position = NOWHERE
     ) -> Iterator[Page]:
         """Entries in order, as one node has them."""
-        return self._nodes[node].pages(shard, self.shard_count, upto, behind, count)
+        return self._nodes[node].pages(shard, self.shard_count, upto, after, count)
 
     def place_of(self, shard: int, offset: int) -> Position | None:
         """The place of the entry with an offset on the best node; None: there is none."""

@@ -1,4 +1,4 @@
-"""What a log tells of its times: who owned it, which groups rebalanced and why, what was written when."""
+"""The history in a log: who owned it, which groups rebalanced and why, what was written when."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

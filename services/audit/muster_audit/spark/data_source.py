@@ -102,7 +102,7 @@ class Range:
     """Entries of one log: after the first place, up to and with the second."""
 
     shard: int
-    behind: Position
+    after: Position
     upto: Position
 
 
@@ -167,7 +167,7 @@ class _Entries:
         try:
             for one in partition.ranges:
                 node = source.best_node(one.shard)
-                for page in source.pages(one.shard, node, one.upto, PAGE_ENTRIES, behind=one.behind):
+                for page in source.pages(one.shard, node, one.upto, PAGE_ENTRIES, after=one.after):
                     if page:
                         yield self.batch(one.shard, page)
         finally:
@@ -188,7 +188,7 @@ class EntriesReader(DataSourceReader):  # type: ignore[misc]
             for shard in source.logs():
                 acknowledged = source.acknowledged(shard)
                 for one in _cut(source, shard, acknowledged):
-                    pieces[Piece(shard, one.behind.offset, one.upto.offset - one.behind.offset)] = one
+                    pieces[Piece(shard, one.after.offset, one.upto.offset - one.after.offset)] = one
         finally:
             source.close()
         return [
@@ -202,7 +202,7 @@ class EntriesReader(DataSourceReader):  # type: ignore[misc]
 
 
 class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
-    """New entries; an offset is a position for each log, so a query goes on where its checkpoint stands."""
+    """New entries; an offset is a position for each log, so a query goes on from its checkpoint."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._entries = _Entries(options)
@@ -236,8 +236,8 @@ class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
         pieces: dict[Piece, Range] = {}
         for shard, upto in end.items():
             one = Range(int(shard), _parse(start.get(shard, "")), Position.parse(upto))
-            if one.upto > one.behind:
-                pieces[Piece(int(shard), 0, one.upto.offset - one.behind.offset)] = one
+            if one.upto > one.after:
+                pieces[Piece(int(shard), 0, one.upto.offset - one.after.offset)] = one
         return [
             Ranges(tuple(pieces[piece] for piece in task))
             for task in spread(list(pieces), self._entries.tasks)
@@ -252,23 +252,23 @@ def _parse(text: str) -> Position:
     return Position.parse(text) if text else NOWHERE
 
 
-def _limited(source: LogSource, shard: int, behind: Position, end: Position, count: int) -> Position:
+def _limited(source: LogSource, shard: int, after: Position, end: Position, count: int) -> Position:
     """The place that is so many entries further, if the end is not nearer."""
     first = source.first(shard, source.best_node(shard)).offset
-    offset = max(behind.offset, first - 1) + count
+    offset = max(after.offset, first - 1) + count
     return end if end.offset <= offset else source.place_of(shard, offset) or end
 
 
 def _cut(source: LogSource, shard: int, acknowledged: Position) -> Iterator[Range]:
     """A log in ranges of at most `_RANGE_ENTRIES`."""
-    behind = NOWHERE
-    while acknowledged.offset - behind.offset > _RANGE_ENTRIES:
-        upto = source.place_of(shard, behind.offset + _RANGE_ENTRIES)
-        if upto is None or not behind < upto < acknowledged:
+    after = NOWHERE
+    while acknowledged.offset - after.offset > _RANGE_ENTRIES:
+        upto = source.place_of(shard, after.offset + _RANGE_ENTRIES)
+        if upto is None or not after < upto < acknowledged:
             break
-        yield Range(shard, behind, upto)
-        behind = upto
-    yield Range(shard, behind, acknowledged)
+        yield Range(shard, after, upto)
+        after = upto
+    yield Range(shard, after, acknowledged)
 
 
 def register(spark: SparkSession) -> None:

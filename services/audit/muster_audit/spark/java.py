@@ -48,12 +48,12 @@ def find_java_home(environment: Mapping[str, str], shims: Path) -> Path:
 def _version(java: Path) -> int:
     """The feature version of a `java`; 0: it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603  a path, no shell
+        printed = subprocess.run(  # noqa: S603  a path, no shell
             [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    match = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(match[1]) if match else 0
 
 

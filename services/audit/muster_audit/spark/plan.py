@@ -12,7 +12,7 @@ _TASKS_PER_CORE = 8
 def task_count(entries: int, cores: int) -> int:
     """How many tasks read so many entries: one for each core at least, and more where none gets short by it.
 
-    Progress is told in tasks, and a core that is slower than the others takes fewer of them.
+    Progress is counted in tasks, and a core that is slower than the others takes fewer of them.
     """
     return cores * max(1, min(_TASKS_PER_CORE, entries // (cores * _TASK_ENTRIES)))
 

@@ -22,7 +22,7 @@ class CatalogAudit(LogAudit):
         limit: violations kept per invariant; all are counted.
         nonces: remembers nonces; absent: in memory.
         snapshots: those that are stored.
-        watch: told of the records that could be decoded.
+        watch: takes the records that could be decoded.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CatalogAudit(LogAudit):
             snapshots=snapshots,
             watch=self._play,
         )
-        self._told = watch
+        self._watch_records = watch
         self._topics: Topics | None = None
 
     @property
@@ -60,8 +60,8 @@ class CatalogAudit(LogAudit):
         return findings
 
     def _play(self, run: RecordRun) -> None:
-        if self._told is not None:
-            self._told(run)
+        if self._watch_records is not None:
+            self._watch_records(run)
         for index, record in run.others.items():
             position = run.position(index)
             if position == GENESIS and record.HasField("genesis"):
@@ -88,7 +88,7 @@ class CatalogAudit(LogAudit):
             "L9",
             reader.covered.hash == self.checker.end_hash,
             position,
-            "the snapshot says that another entry stands there",
+            "the snapshot names another hash of the entry there",
         )
         if self._topics is None:
             self._topics = topics

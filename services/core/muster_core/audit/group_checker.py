@@ -42,7 +42,7 @@ class _Group:
     gone: set[str] = field(default_factory=set)
     seqs_of_strangers: dict[str, int] = field(default_factory=dict)
     given: dict[TopicPartition, tuple[str, Position]] = field(default_factory=dict)
-    born_behind: Position = NOWHERE
+    born_after: Position = NOWHERE
     met_in_the_middle: bool = False
 
 
@@ -115,9 +115,9 @@ class GroupChecker:
     def _group(self, group_id: str) -> _Group:
         group = self._groups.get(group_id)
         if group is None:
-            born_behind = self._deleted.get(group_id, NOWHERE)
+            born_after = self._deleted.get(group_id, NOWHERE)
             group = self._groups[group_id] = _Group(
-                born_behind=born_behind, met_in_the_middle=self.trimmed and born_behind == NOWHERE
+                born_after=born_after, met_in_the_middle=self.trimmed and born_after == NOWHERE
             )
         return group
 
@@ -133,12 +133,12 @@ class GroupChecker:
         unknown = group.met_in_the_middle and group.generation == 0
         if generation != group.generation + 1 and not (unknown and generation > 0):
             self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
-        if group.born_behind != NOWHERE and group.generation == 0:
+        if group.born_after != NOWHERE and group.generation == 0:
             self._findings.expect(
                 "G13",
                 generation == 1,
                 position,
-                f"{_name(message)} of a group that was removed at {group.born_behind.stream_id}",
+                f"{_name(message)} of a group that was removed at {group.born_after.stream_id}",
             )
         members = self._members_of(group, rows)
         self._check_members(position, message, rows, members)
@@ -188,9 +188,7 @@ class GroupChecker:
             self._wrong("G6", position, f"{_name(message)}: {without} do not support {chosen!r}")
         static = [instance for row in rows if (instance := row.group_instance_id)]
         if len(set(static)) != len(static):
-            self._wrong(
-                "G10", position, f"{_name(message)}: a static id stands for two members among {static}"
-            )
+            self._wrong("G10", position, f"{_name(message)}: two members have one static id among {static}")
         too_long = self._longest_bytes > RECORD_MAX_BYTES and message.ByteSize() > RECORD_MAX_BYTES
         if len(rows) > self._limits.max_size or too_long:
             self._wrong(
@@ -258,7 +256,7 @@ class GroupChecker:
             for partition, since in kept.items():
                 had = before.get(partition)
                 checked["G13"] += 1
-                if since >= position or since < group.born_behind:
+                if since >= position or since < group.born_after:
                     what = "not before it" if since >= position else "from before the group was removed"
                     self._wrong("G13", position, f"{_keeps(name, row.member_id, partition, since)}: {what}")
                 elif had is not None and had != (row.member_id, since):
@@ -345,8 +343,8 @@ class GroupChecker:
 
     def _check_alive(self, position: Position, group: _Group, what: str) -> None:
         """A removed group comes back only with a first generation, or with a commit from outside."""
-        if group.born_behind != NOWHERE and group.generation == 0:
-            text = f"{what} of a group that was removed at {group.born_behind.stream_id}"
+        if group.born_after != NOWHERE and group.generation == 0:
+            text = f"{what} of a group that was removed at {group.born_after.stream_id}"
             self._broken("G13", position, text)
 
     def _group_tombstone(self, position: Position, record: records_pb2.Record) -> None:

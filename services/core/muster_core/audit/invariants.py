@@ -1,4 +1,4 @@
-"""What a log must never show: the promises that can be checked from what stands on the nodes.
+"""What a log must never show: the promises that can be checked from what the nodes hold.
 
 `LogChecker` and `GroupChecker` make most of the checks; `muster verify` and the audit share the rest.
 """
@@ -16,7 +16,7 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     """Acknowledged data may be lost, or a piece of work may have had two owners."""
     SERIOUS = "serious"
-    """A member or a worker was told something wrong."""
+    """A member or a worker got a wrong answer."""
     MINOR = "minor"
     """A limit or a time was not kept."""
 

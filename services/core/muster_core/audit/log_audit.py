@@ -34,7 +34,7 @@ class LogAudit:
         nonces: remembers nonces; absent: in memory.
         replay: whether records of groups are checked and replayed; see `CatalogAudit` for the catalog's log.
         snapshots: those that are stored.
-        watch: told of the records that could be decoded.
+        watch: takes the records that could be decoded.
     """
 
     def __init__(
@@ -236,8 +236,8 @@ def compare_nodes(
         contents: dict[bytes, list[int]] = {}
         for node, head in having.items():
             contents.setdefault(head.hash + head.nonce + head.record, []).append(node)
-        told = " and ".join(f"nodes {holders}" for holders in contents.values())
-        findings.expect("L6n", len(contents) == 1, position, f"{told} hold different entries")
+        held = " and ".join(f"nodes {holders}" for holders in contents.values())
+        findings.expect("L6n", len(contents) == 1, position, f"{held} hold different entries")
         holes = [node for node in heads if node not in having and firsts[node] < position]
         if holes:
             text = f"nodes {holes} lack it and have earlier and later ones"

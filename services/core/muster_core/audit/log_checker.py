@@ -23,7 +23,7 @@ _BY_ENTRY = ("L1", "L2", "L4", "L6", "L7", "L10")
 class LogChecker:
     """Checks one log in order.
 
-    It goes on after a violation, taking each entry as it stands, so that one break is reported once. `finish`
+    It goes on after a violation, taking each entry as it is, so that one break is reported once. `finish`
     says what can only be known at the end.
 
     Args:
@@ -36,7 +36,7 @@ class LogChecker:
         limits: what a group may be (invariant G11).
         nonces: remembers nonces; absent: in memory.
         groups: whether the records of groups are checked, too.
-        follow: told of the records that could be decoded, after their checks.
+        follow: takes the records that could be decoded, after their checks.
         pauses: places after which nothing is checked before `follow` has seen the record there.
     """
 
@@ -306,8 +306,8 @@ class LogChecker:
         cluster = self._cluster
         if cluster is None:
             return
-        told = (genesis.cluster_id, genesis.shard_count, genesis.shard)
-        if told != (cluster.cluster_id, cluster.shard_count, self.shard):
+        stated = (genesis.cluster_id, genesis.shard_count, genesis.shard)
+        if stated != (cluster.cluster_id, cluster.shard_count, self.shard):
             text = (
                 f"the Genesis is that of log {genesis.shard} of {genesis.shard_count} in cluster "
                 f"{genesis.cluster_id}, not of log {self.shard} of {cluster.shard_count} in "
@@ -327,4 +327,4 @@ class LogChecker:
 
 
 def _repeated(nonce: bytes) -> str:
-    return f"nonce {nonce.hex()} stands further up, too"
+    return f"nonce {nonce.hex()} was used before"

@@ -7,14 +7,14 @@ from muster_core.position import Position
 
 
 class Repeat(NamedTuple):
-    """A nonce that stands twice: the later place and the nonce."""
+    """A nonce that was used before: the later place and the nonce."""
 
     position: Position
     nonce: bytes
 
 
 class Late(NamedTuple):
-    """Repeats that are told at the end: how many there are, and the first of them by place."""
+    """Repeats that are reported at the end: how many there are, and the first of them by place."""
 
     total: int
     first: Sequence[Repeat]
@@ -24,7 +24,7 @@ NONE_LATE = Late(0, ())
 
 
 class NonceBook(Protocol):
-    """What a checker asks about nonces, of 16 bytes. It may tell of a repeat late, but never misses one."""
+    """What a checker asks about nonces, of 16 bytes. It may report a repeat late, but never misses one."""
 
     def add(self, nonce: bytes, position: Position) -> bool:
         """Takes a nonce; False: it is known to have been taken before."""
@@ -33,12 +33,12 @@ class NonceBook(Protocol):
     def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
         """Takes the nonces of entries that follow each other.
 
-        False: one of them may stand twice, and none was taken; they must be given one by one.
+        False: one of them may be a repeat, and none was taken; they must be given one by one.
         """
         ...
 
     def late(self, limit: int) -> Late:
-        """Repeats that `add` and `add_all` did not tell, so many of them by name; asked once, at the end."""
+        """Repeats that `add` and `add_all` did not report, the first `limit` by place; called once, last."""
         ...
 
 
@@ -59,12 +59,12 @@ class NonceSet:
         return True
 
     def add_all(self, nonces: Sequence[bytes], first: Position) -> bool:
-        """Takes nonces if none of them stands twice."""
+        """Takes nonces if none of them is a repeat."""
         if len(set(nonces)) < len(nonces) or not self._seen.isdisjoint(nonces):
             return False
         self._seen.update(nonces)
         return True
 
     def late(self, limit: int) -> Late:
-        """Nothing: `add` told it all."""
+        """No repeats: `add` and `add_all` reported them at once."""
         return NONE_LATE

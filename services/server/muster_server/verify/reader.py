@@ -112,7 +112,7 @@ class NodeReader:
     def genesis(self) -> records_pb2.Genesis | None:
         """What each Genesis of the cluster says, but for the shard; None: there is no log.
 
-        That of the catalog's log may have been trimmed; then the node's identity says the same.
+        That of the catalog's log may have been trimmed; then the node's identity says it.
         """
         key = log_keys(_CATALOG, _CATALOG).log
         found = self._redis.xrange(key, count=1)
@@ -180,7 +180,7 @@ class NodeReader:
         shard: int,
         shard_count: int,
         upto: Position,
-        behind: Position = NOWHERE,
+        after: Position = NOWHERE,
         count: int = PAGE_ENTRIES,
     ) -> Iterator[Page]:
         """Entries in order; the next page is on its way while this one is worked on.
@@ -189,7 +189,7 @@ class NodeReader:
             shard: number of the log.
             shard_count: of the cluster.
             upto: last place wanted.
-            behind: the place before the first one wanted.
+            after: the place before the first one wanted.
             count: entries of a page.
 
         Raises:
@@ -198,8 +198,8 @@ class NodeReader:
         key = log_keys(shard, shard_count).log
         connection = self._redis.connection_pool.get_connection()
         try:
-            connection.send_command("XRANGE", key, f"({behind.stream_id}", upto.stream_id, "COUNT", count)
-            last = behind
+            connection.send_command("XRANGE", key, f"({after.stream_id}", upto.stream_id, "COUNT", count)
+            last = after
             while rows := self._read(key, connection.read_response):
                 if len(rows) == count:
                     start = f"({rows[-1][0].decode()}"
@@ -288,8 +288,8 @@ class StoredLogs:
         self.problems = {index: problem for index, problem in problems.items() if problem}
         self.nodes = [node for node in everybody if node.index not in self.problems]
         if len(self.nodes) <= self.count // 2:
-            told = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
-            raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {told}")
+            why = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
+            raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {why}")
         geneses = [genesis for node in self.nodes if (genesis := node.genesis()) is not None]
         if not geneses:
             raise LogUnreadableError("no node has a log: it was never initialised")
@@ -330,7 +330,7 @@ class StoredLogs:
         return node.pages(shard, self.shard_count, upto)
 
     def around(self, shard: int, position: Position) -> Iterator[str]:
-        """The entries around a place, and the one at it, as text; nothing where none stands there."""
+        """The entries around a place, and the one at it, as text; nothing where there is none."""
         node = self.best(shard)
         yield from surroundings(node.around(shard, self.shard_count, position, _AROUND), position)
 

@@ -15,7 +15,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A violation with what stands around it.
+    """A violation with the entries around it.
 
     Attributes:
         log: name of the log.
