@@ -393,7 +393,7 @@ class GroupLife(RuleBasedStateMachine):
         self.checked = len(self.cluster.log)
         assert self.findings.violations == []
         if self.group is not None and self.group.owners:
-            assert self.group.owners.items() <= self.checker._groups["g"].given.items()
+            assert self.group.owners.items() <= (self.checker._groups["g"].given or {}).items()
         if self.cluster.shard.groups:
             self.known[self.checked] = acknowledged(self.cluster.shard)
 

@@ -36,7 +36,10 @@ CLEAN = "–"
 
 
 class Read(NamedTuple):
-    """What a client was told of partition 0 of topic `t`; it had asked after so many acknowledgements."""
+    """What a client read of partition 0 of topic `t`; it had asked after so many acknowledgements.
+
+    `group_id` is how the group's name begins.
+    """
 
     offset: int
     acknowledged: int
@@ -125,13 +128,13 @@ def _as_it_is(_: Shard) -> None:
 
 
 def _another_offset(state: Shard) -> None:
-    offsets = state.groups["g"].offsets
+    offsets = next(iter(state.groups.values())).offsets
     partition, found = next(iter(offsets))
     offsets.put(partition, found._replace(offset=found.offset + 1))
 
 
 def _a_member_less(state: Shard) -> None:
-    state.groups["g"].members.clear()
+    next(iter(state.groups.values())).members.clear()
 
 
 def _marked(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
@@ -251,13 +254,15 @@ def cases() -> list[Case]:
 
 
 def _progress_of_another_group(built: LogBuilder) -> None:
-    message = records_pb2.OffsetCommitted(group_id="x", generation=-1)
+    message = records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
     message.offsets.add(topic="t", partition=0, offset=5)
     built.add(records_pb2.Record(offset_committed=message))
 
 
 def _older_epoch(built: LogBuilder) -> None:
-    record = records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id="x", generation=-1))
+    record = records_pb2.Record(
+        offset_committed=records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
+    )
     built.add(record, epoch=1)
 
 
@@ -292,7 +297,7 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
                 json.dumps(
                     {
                         "shard": shard,
-                        "group_id": read.group_id,
+                        "group_id": logs[shard].named(read.group_id),
                         "topic": "t",
                         "partition": 0,
                         "offset": read.offset,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 
 from kit.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
+from muster_core.sharding import shard_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
@@ -37,8 +38,10 @@ def fits_a_stream(built: LogBuilder) -> bool:
     return all(before < after for before, after in pairwise(places))
 
 
-def _outside() -> records_pb2.Record:
-    return records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id="x", generation=-1))
+def _outside(built: LogBuilder) -> records_pb2.Record:
+    return records_pb2.Record(
+        offset_committed=records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
+    )
 
 
 def _rechain(built: LogBuilder, first: int) -> None:
@@ -50,7 +53,7 @@ def _rechain(built: LogBuilder, first: int) -> None:
 
 
 def _a_gap(built: LogBuilder) -> None:
-    built.add(_outside(), skip=1)
+    built.add(_outside(built), skip=1)
 
 
 def _a_repeated_entry(built: LogBuilder) -> None:
@@ -66,13 +69,13 @@ def _swapped_records(built: LogBuilder) -> None:
 
 
 def _an_older_epoch(built: LogBuilder) -> None:
-    built.add(_outside(), epoch=1)
+    built.add(_outside(built), epoch=1)
 
 
 def _two_epochs_interleaved(built: LogBuilder) -> None:
     built.claim("coordinator-3")
-    built.add(_outside(), epoch=built.epoch - 1)
-    built.add(_outside())
+    built.add(_outside(built), epoch=built.epoch - 1)
+    built.add(_outside(built))
 
 
 def _a_claim_that_names_another_entry(built: LogBuilder) -> None:
@@ -85,12 +88,12 @@ def _a_second_claim_of_an_epoch(built: LogBuilder) -> None:
 
 def _a_new_epoch_without_a_claim(built: LogBuilder) -> None:
     built.epoch += 1
-    built.add(_outside())
+    built.add(_outside(built))
 
 
 def _a_record_after_the_handoff(built: LogBuilder) -> None:
     built.handoff("coordinator-2")
-    built.add(_outside())
+    built.add(_outside(built))
 
 
 def _a_handoff_by_a_stranger(built: LogBuilder) -> None:
@@ -104,11 +107,11 @@ def _an_edited_byte(built: LogBuilder) -> None:
 
 
 def _a_nonce_twice(built: LogBuilder) -> None:
-    built.add(_outside(), nonce=1003)
+    built.add(_outside(built), nonce=1003)
 
 
 def _a_nonce_that_is_too_short(built: LogBuilder) -> None:
-    built.add(_outside(), nonce_bytes=15)
+    built.add(_outside(built), nonce_bytes=15)
 
 
 def _a_log_without_its_beginning(built: LogBuilder) -> None:
@@ -217,7 +220,7 @@ def _too_much_metadata(built: LogBuilder) -> None:
 
 
 def _a_departure_from_a_group_that_never_was(built: LogBuilder) -> None:
-    left = records_pb2.MemberLeft(group_id="never", generation=1, member_id="a")
+    left = records_pb2.MemberLeft(group_id=built.named("never"), generation=1, member_id="a")
     built.add(records_pb2.Record(member_left=left))
 
 
@@ -243,6 +246,59 @@ def _a_token_that_went_back(built: LogBuilder) -> None:
 
 def _a_token_from_the_future(built: LogBuilder) -> None:
     built.keep(1, "z", 0, built.end.after(90), leader="z")
+
+
+def _a_token_of_a_partition_that_nobody_had(built: LogBuilder) -> None:
+    built.assignment(1, leader="z", z=[0])
+    built.generation(2, "z")
+    built.keep(2, "z", 1, built.end, leader="z")
+
+
+def _a_token_that_names_a_commit(built: LogBuilder) -> None:
+    built.assignment(1, leader="z", z=[0])
+    built.commit(1, "z", 1)
+    commit = built.end
+    built.generation(2, "z")
+    built.keep(2, "z", 0, commit, leader="z")
+
+
+def _a_token_that_names_a_claim(built: LogBuilder) -> None:
+    built.keep(1, "z", 0, Position(2, 11), leader="z")
+
+
+def _a_token_of_what_is_not_given(built: LogBuilder) -> None:
+    built.assignment(1, leader="z", z=[0, 1])
+    given = built.end
+    built.generation(2, "z")
+    built.keep(2, "z", 0, given, leader="z")
+    record = records_pb2.Record.FromString(built.entries.pop().record)
+    token = record.assignment_committed.members[0].kept_tokens.add(topic="t", partition=1)
+    token.position.CopyFrom(given.to_proto())
+    built.add(record)
+
+
+def _a_group_of_another_shard(built: LogBuilder) -> None:
+    elsewhere = next(name for name in map(str, count()) if shard_of(name, built.shard_count) != built.shard)
+    built.add(
+        records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id=elsewhere, generation=-1))
+    )
+
+
+def _a_record_of_no_kind(built: LogBuilder) -> None:
+    built.add(records_pb2.Record())
+
+
+def _an_empty_record(built: LogBuilder) -> None:
+    built.add(b"")
+
+
+def _a_removal_that_states_a_shorter_time_out(built: LogBuilder) -> None:
+    built.assignment(1, leader="z", z=[0])
+    built.commit(1, "z", 1)
+    built.now_ms += 500
+    built.left(1, "z", common_pb2.REBALANCE_CAUSE_KIND_SESSION_EXPIRED, session_timeout_ms=400)
+    cause = records_pb2.Record.FromString(built.entries[-1].record).member_left.cause
+    built.generation(2, cause=cause)
 
 
 def _a_removal_without_silence(built: LogBuilder) -> None:
@@ -311,7 +367,12 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "L7": (_a_nonce_twice, _a_nonce_that_is_too_short),
         "L8": (_a_log_without_its_beginning, _a_log_of_another_cluster, _a_log_created_again),
         "L9": (_a_trim_beyond_the_snapshot, _a_snapshot_of_what_comes_later),
-        "L10": (_bytes_that_are_no_record, _a_critical_record_of_an_unknown_kind),
+        "L10": (
+            _bytes_that_are_no_record,
+            _a_critical_record_of_an_unknown_kind,
+            _a_record_of_no_kind,
+            _an_empty_record,
+        ),
         "E3": (_an_older_epoch,),
         "G1": (_a_skipped_generation, _a_generation_twice),
         "G2": (_two_assignments, _an_assignment_of_another_generation, _an_assignment_before_its_generation),
@@ -329,8 +390,13 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_removed_group_that_goes_on,
             _a_token_that_went_back,
             _a_token_from_the_future,
+            _a_token_of_a_partition_that_nobody_had,
+            _a_token_that_names_a_commit,
+            _a_token_that_names_a_claim,
+            _a_token_of_what_is_not_given,
         ),
-        "M3": (_a_removal_without_silence,),
+        "G14": (_a_group_of_another_shard,),
+        "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
         "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),
         "O3": (

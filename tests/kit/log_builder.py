@@ -1,12 +1,14 @@
 """Logs made by hand, healthy or damaged."""
 
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_core.protocol import causes
+from muster_core.sharding import shard_of
 from muster_core.state.member import Member
 from muster_core.state.terms import Terms
 from muster_protos.muster.log.v1 import records_pb2
@@ -31,6 +33,16 @@ class LogBuilder:
     @property
     def end(self) -> Position:
         return self.entries[-1].position if self.entries else NOWHERE
+
+    @property
+    def group(self) -> str:
+        """The group that the records are of: `g`, or a longer name, so that it belongs to the shard."""
+        return self.named("g")
+
+    def named(self, name: str) -> str:
+        """A group id of the shard that begins with a name."""
+        names = chain([name], (f"{name}{number}" for number in count()))
+        return next(one for one in names if shard_of(one, self.shard_count) == self.shard)
 
     def add(
         self,
@@ -64,10 +76,17 @@ class LogBuilder:
         claim = records_pb2.Claim(node_id=node, session=f"session of {node}", previous=before.to_proto())
         self.add(records_pb2.Record(claim=claim))
 
-    def generation(self, number: int, *members: str, leader: str = "", protocol: str = "range") -> None:
+    def generation(
+        self,
+        number: int,
+        *members: str,
+        leader: str = "",
+        protocol: str = "range",
+        cause: common_pb2.RebalanceCause | None = None,
+    ) -> None:
         record = records_pb2.Record()
         started = record.generation_started
-        started.group_id, started.generation, started.protocol_type = "g", number, "consumer"
+        started.group_id, started.generation, started.protocol_type = self.group, number, "consumer"
         started.leader = leader or (members[0] if members else "")
         started.protocol_name = protocol if members else ""
         for member in members:
@@ -78,12 +97,14 @@ class LogBuilder:
             row.protocols.add(name="range", metadata=self.metadata)
         if members:
             started.leader = leader or members[0].partition("=")[0]
+        if cause is not None:
+            started.cause.CopyFrom(cause)
         self.add(record)
 
     def assignment(self, number: int, leader: str = "a", **partitions: list[int]) -> None:
         record = records_pb2.Record()
         committed = record.assignment_committed
-        committed.group_id, committed.generation, committed.leader = "g", number, leader
+        committed.group_id, committed.generation, committed.leader = self.group, number, leader
         for member, owned in partitions.items():
             message = common_pb2.Assignment(version=1)
             message.partitions.add(topic="t", partitions=owned)
@@ -93,7 +114,7 @@ class LogBuilder:
     def keep(self, number: int, member: str, partition: int, since: Position, leader: str = "a") -> None:
         record = records_pb2.Record()
         committed = record.assignment_committed
-        committed.group_id, committed.generation, committed.leader = "g", number, leader
+        committed.group_id, committed.generation, committed.leader = self.group, number, leader
         message = common_pb2.Assignment(version=1)
         message.partitions.add(topic="t", partitions=[partition])
         row = committed.members.add(member_id=member, assignment=message.SerializeToString())
@@ -105,10 +126,11 @@ class LogBuilder:
         number: int,
         member: str,
         kind: common_pb2.RebalanceCauseKind.ValueType = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT,
+        session_timeout_ms: int = 6_000,
     ) -> None:
-        left = records_pb2.MemberLeft(group_id="g", generation=number, member_id=member)
+        left = records_pb2.MemberLeft(group_id=self.group, generation=number, member_id=member)
         known = Member(member)
-        known.terms = Terms(session_timeout_ms=6_000)
+        known.terms = Terms(session_timeout_ms=session_timeout_ms)
         cause = causes.by_member(kind, known, self.now_ms)
         left.cause.CopyFrom(cause)
         self.add(records_pb2.Record(member_left=left))
@@ -118,23 +140,25 @@ class LogBuilder:
         if protocol:
             member.protocols.add(name=protocol, metadata=self.metadata)
         message = records_pb2.MemberReplaced(
-            group_id="g", generation=number, old_member_id=old, member=member
+            group_id=self.group, generation=number, old_member_id=old, member=member
         )
         self.add(records_pb2.Record(member_replaced=message))
 
     def commit(self, number: int, member: str, seq: int = 0, metadata: str = "") -> None:
         message = records_pb2.OffsetCommitted(
-            group_id="g", generation=number, member_id=member, member_seq=seq
+            group_id=self.group, generation=number, member_id=member, member_seq=seq
         )
         message.offsets.add(topic="t", partition=0, offset=seq, leader_epoch=-1, metadata=metadata)
         self.add(records_pb2.Record(offset_committed=message))
 
     def tombstone(self, last_generation: int) -> None:
-        gone = records_pb2.GroupTombstone(group_id="g", reason="deleted", last_generation=last_generation)
+        gone = records_pb2.GroupTombstone(
+            group_id=self.group, reason="deleted", last_generation=last_generation
+        )
         self.add(records_pb2.Record(group_tombstone=gone))
 
     def expire(self, topic: str = "t") -> None:
-        gone = records_pb2.OffsetTombstone(group_id="g", reason="expired")
+        gone = records_pb2.OffsetTombstone(group_id=self.group, reason="expired")
         gone.topics.add(topic=topic, partitions=[0])
         self.add(records_pb2.Record(offset_tombstone=gone))
 

@@ -7,15 +7,17 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core.audit.invariants import Findings
+from muster_core.audit.kept_tokens import Given, check_partitions
+from muster_core.audit.silence import OtherTimeout, check_silence
 from muster_core.config import GroupConfig
 from muster_core.log.commits import CommitRow
 from muster_core.log.record_run import COMMIT, RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_MAX_BYTES
+from muster_core.sharding import shard_of
 from muster_core.state.group import CONSUMER, Group
-from muster_core.state.published import TopicPartition, partitions_in, read_subscription
+from muster_core.state.published import read_subscription
 
-_TOLERANCE_MS = 100  # between two times of one writer
 _BY_GENERATION = ("G1", "G5", "G6", "G10", "G11", "M4", "M5")
 
 
@@ -41,9 +43,10 @@ class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     seqs_of_strangers: dict[str, int] = field(default_factory=dict)
-    given: dict[TopicPartition, tuple[str, Position]] = field(default_factory=dict)
+    given: Given | None = field(default_factory=Given)
     born_after: Position = NOWHERE
     met_in_the_middle: bool = False
+    removal: OtherTimeout | None = None
 
 
 class GroupChecker:
@@ -53,12 +56,24 @@ class GroupChecker:
         findings: where the results go.
         trimmed: the beginning of the log is missing, so a group may be met in the middle of its life.
         limits: what a group may be.
+        shard: number of the log.
+        shard_count: of the cluster; 0: not known.
     """
 
-    def __init__(self, findings: Findings, *, trimmed: bool, limits: GroupConfig | None = None) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        *,
+        trimmed: bool,
+        limits: GroupConfig | None = None,
+        shard: int = 0,
+        shard_count: int = 0,
+    ) -> None:
         self.trimmed = trimmed
         self._findings = findings
         self._limits = GroupConfig() if limits is None else limits
+        self._shard = shard
+        self._shard_count = shard_count
         self._groups: dict[str, _Group] = {}
         self._deleted: dict[str, Position] = {}
         self._now_ms = 0
@@ -91,13 +106,15 @@ class GroupChecker:
     def claimed(self) -> None:
         """A new owner has come: its clock does not compare with the last one's."""
         for group in self._groups.values():
+            group.removal = None
             for member in group.members.values():
                 member.heard_ms = None
 
-    def begin_with(self, groups: Iterable[Group]) -> None:
+    def begin_with(self, groups: Iterable[Group], position: Position) -> None:
         """Takes over the groups that a snapshot holds, so that none is met in the middle of its life."""
         self.trimmed = False
         for known in groups:
+            self._check_shard(known.group_id, position)
             group = self._groups[known.group_id] = _Group(
                 generation=known.generation,
                 protocol_type=known.protocol_type,
@@ -112,14 +129,23 @@ class GroupChecker:
             if known.assigned_generation == known.generation and known.generation:
                 group.assignment = records_pb2.AssignmentCommitted(generation=known.generation)
 
-    def _group(self, group_id: str) -> _Group:
+    def _group(self, group_id: str, position: Position) -> _Group:
         group = self._groups.get(group_id)
         if group is None:
             born_after = self._deleted.get(group_id, NOWHERE)
             group = self._groups[group_id] = _Group(
                 born_after=born_after, met_in_the_middle=self.trimmed and born_after == NOWHERE
             )
+            if group.met_in_the_middle:
+                group.given = None
+            self._check_shard(group_id, position)
         return group
+
+    def _check_shard(self, group_id: str, position: Position) -> None:
+        if self._shard_count:
+            right = shard_of(group_id, self._shard_count)
+            text = f"group {group_id!r} belongs to shard {right}"
+            self._findings.expect("G14", right == self._shard, position, text)
 
     def _broken(self, invariant: str, position: Position, detail: str) -> None:
         self._findings.expect(invariant, False, position, detail)
@@ -129,7 +155,7 @@ class GroupChecker:
     def _generation_started(self, position: Position, record: records_pb2.Record) -> None:
         message = record.generation_started
         rows, generation = message.members[:], message.generation
-        group = self._group(message.group_id)
+        group = self._group(message.group_id, position)
         unknown = group.met_in_the_middle and group.generation == 0
         if generation != group.generation + 1 and not (unknown and generation > 0):
             self._wrong("G1", position, f"{_name(message)} follows generation {group.generation}")
@@ -145,6 +171,11 @@ class GroupChecker:
         if not group.gone.isdisjoint(members):
             back = sorted(group.gone.intersection(members))
             self._wrong("M4", position, f"{_name(message)}: {back} left before")
+        if group.removal is not None:
+            group.removal.check(message, self._findings)
+            group.removal = None
+        if not members:
+            group.given = {}
         group.generation = generation
         group.assignment = None
         group.protocol_type = message.protocol_type
@@ -206,7 +237,7 @@ class GroupChecker:
 
     def _assignment_committed(self, position: Position, record: records_pb2.Record) -> None:
         message = record.assignment_committed
-        group = self._group(message.group_id)
+        group = self._group(message.group_id, position)
         expect = self._findings.expect
         name = f"group {message.group_id!r}, assignment of generation {message.generation}"
         if group.met_in_the_middle and group.generation == 0:
@@ -240,44 +271,14 @@ class GroupChecker:
             f"{name}: by {message.leader!r}, the leader is {group.leader!r}",
         )
         expect("G7", bool(group.members), position, f"{name}: the group has no members")
-        self._check_partitions(position, message, group, name)
+        group.given = check_partitions(position, message, group.given, group.born_after, self._findings)
         group.assignment = message
-
-    def _check_partitions(
-        self, position: Position, message: records_pb2.AssignmentCommitted, group: _Group, name: str
-    ) -> None:
-        before, group.given = group.given, {}
-        checked = self._findings.checked
-        for row in message.members:
-            kept = {
-                (token.topic, token.partition): Position.from_proto(token.position)
-                for token in row.kept_tokens
-            }
-            for partition, since in kept.items():
-                had = before.get(partition)
-                checked["G13"] += 1
-                if since >= position or since < group.born_after:
-                    what = "not before it" if since >= position else "from before the group was removed"
-                    self._wrong("G13", position, f"{_keeps(name, row.member_id, partition, since)}: {what}")
-                elif had is not None and had != (row.member_id, since):
-                    what = _keeps(name, row.member_id, partition, since)
-                    self._wrong("G13", position, f"{what}, which {had[0]} had since {had[1].stream_id}")
-            for partition in partitions_in(row.assignment):
-                checked["G9"] += 1
-                if partition in group.given:
-                    topic, number = partition
-                    self._wrong(
-                        "G9",
-                        position,
-                        f"{name}: {topic}/{number} is given a second time, to {row.member_id}",
-                    )
-                group.given[partition] = (row.member_id, kept.get(partition, position))
 
     # -- members ------------------------------------------------------------------------------------
 
     def _member_left(self, position: Position, record: records_pb2.Record) -> None:
         message = record.member_left
-        group = self._group(message.group_id)
+        group = self._group(message.group_id, position)
         if group.met_in_the_middle and group.generation == 0:
             group.gone.add(message.member_id)
             return
@@ -291,26 +292,14 @@ class GroupChecker:
             f"the group is in {group.generation} and it is {'a' if member is not None else 'no'} member",
         )
         if member is not None and member.heard_ms is not None and not message.clock_moved:
-            self._check_silence(position, message, member.heard_ms)
+            silent_ms = self._now_ms - member.heard_ms
+            group.removal = check_silence(position, message, member.record, silent_ms, self._findings)
         group.seqs_of_strangers.pop(message.member_id, None)
         group.gone.add(message.member_id)
 
-    def _check_silence(self, position: Position, message: records_pb2.MemberLeft, heard_ms: int) -> None:
-        allowed_ms = message.cause.silence_ms
-        if not allowed_ms:
-            return  # not removed for its silence, or by version 0.1, which did not store the number
-        silent_ms = self._now_ms - heard_ms
-        self._findings.expect(
-            "M3",
-            silent_ms < 0 or silent_ms >= allowed_ms - _TOLERANCE_MS,  # below 0: the clock was set back
-            position,
-            f"group {message.group_id!r}: {message.member_id} was removed {silent_ms} ms after it was heard "
-            f"of; its time-out is {allowed_ms} ms",
-        )
-
     def _member_replaced(self, position: Position, record: records_pb2.Record) -> None:
         message = record.member_replaced
-        group = self._group(message.group_id)
+        group = self._group(message.group_id, position)
         new, static = message.member.member_id, message.member.group_instance_id
         if group.met_in_the_middle and group.generation == 0:
             return
@@ -335,9 +324,10 @@ class GroupChecker:
         group.seqs_of_strangers.pop(message.old_member_id, None)
         group.gone.add(message.old_member_id)
         group.members[new] = _Member(message.member, self._now_ms, group.seqs_of_strangers.pop(new, 0))
-        for partition, (owner, _) in list(group.given.items()):
-            if owner == message.old_member_id:
-                group.given[partition] = (new, position)
+        if group.given is not None:
+            for partition, (owner, _) in list(group.given.items()):
+                if owner == message.old_member_id:
+                    group.given[partition] = (new, position)
         if group.leader == message.old_member_id:
             group.leader = new
 
@@ -371,7 +361,7 @@ class GroupChecker:
         groups, numbered = self._groups, 0
         for index, row in enumerate(rows, begin):
             group_id, member_id, generation, seq, written_at_ms = row
-            group = groups.get(group_id) or self._group(group_id)
+            group = groups.get(group_id) or self._group(group_id, run.position(index))
             member = group.members.get(member_id)
             if member is None or generation != group.generation:
                 self._odd_commit(run.position(index), row, group, member)
@@ -431,7 +421,7 @@ class GroupChecker:
 
     def _offset_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.offset_tombstone
-        group = self._group(message.group_id)
+        group = self._group(message.group_id, position)
         if message.reason != "expired" or (group.met_in_the_middle and group.generation == 0):
             return
         wanted = [entry.topic for entry in message.topics if self._wants(group, entry.topic)]
@@ -461,7 +451,3 @@ class GroupChecker:
 
 def _name(message: records_pb2.GenerationStarted) -> str:
     return f"group {message.group_id!r}, generation {message.generation}"
-
-
-def _keeps(name: str, member_id: str, partition: TopicPartition, since: Position) -> str:
-    return f"{name}: {member_id} keeps {partition[0]}/{partition[1]} since {since.stream_id}"

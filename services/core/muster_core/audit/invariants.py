@@ -135,7 +135,8 @@ INVARIANTS: dict[str, Invariant] = {
             "Every record can be decoded and is of a kind that this version knows.",
             "records",
             Severity.SERIOUS,
-            "Each record decoded; an unknown kind is broken only where it is marked critical.",
+            "Each record decoded; one of an unknown kind is broken only where it is marked critical, or "
+            "where it has no kind at all.",
         ),
         Invariant(
             "E3",
@@ -232,13 +233,20 @@ INVARIANTS: dict[str, Invariant] = {
             "earlier lives of the group.",
         ),
         Invariant(
+            "G14",
+            "A group is in one log, that of the shard which its id is hashed into.",
+            "groups",
+            Severity.CRITICAL,
+            "The hash of each group id against the number of the log.",
+        ),
+        Invariant(
             "M3",
             "A member is removed for its silence only after its time-out.",
             "removals",
             Severity.SERIOUS,
             "The time between a removal and the last record that shows the member, within one owner whose "
-            "clock did not move; 100 ms are allowed for. Removals by version 0.1 are not judged: it did not "
-            "store the time-out.",
+            "clock did not move; 100 ms are allowed for. The time-out that the removal states against the "
+            "member's record. Removals by version 0.1 are not judged: it did not store the time-out.",
         ),
         Invariant(
             "M4",

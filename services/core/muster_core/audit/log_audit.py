@@ -170,7 +170,7 @@ class LogAudit:
         elif self._replaying:
             self._compare(state, reader, position)
         else:
-            self.checker.groups.begin_with(groups.values())
+            self.checker.groups.begin_with(groups.values(), position)
             self._replaying = True
 
     def _compare(self, state: Shard, stored: SnapshotReader, position: Position) -> None:

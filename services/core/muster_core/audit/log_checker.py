@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.group_checker import GroupChecker
@@ -59,7 +60,13 @@ class LogChecker:
         self.entries = 0
         self.first = NOWHERE
         self.end = NOWHERE if anchor is None else anchor[0]
-        self.groups = GroupChecker(self.findings, trimmed=anchor is not None, limits=limits)
+        self.groups = GroupChecker(
+            self.findings,
+            trimmed=anchor is not None,
+            limits=limits,
+            shard=shard,
+            shard_count=0 if cluster is None else cluster.shard_count,
+        )
         self._hash = BEFORE_GENESIS if anchor is None else anchor[1]
         self._anchored = anchor is not None
         self._cluster = cluster
@@ -189,17 +196,20 @@ class LogChecker:
             self._check_place(position, kind)
             self._check_chain(entry)
         if record is not None:
-            self.findings.expect(
-                "L10",
-                bool(kind) or not record.critical,
-                position,
-                "a critical record of a kind that this version does not know",
-            )
+            self._check_kind(position, record, kind)
             self.kinds[kind or "unknown"] += 1
             self._check_owner(position, record, kind)
         self.entries += 1
         self.end = position
         self._hash = entry.hash
+
+    def _check_kind(self, position: Position, record: records_pb2.Record, kind: str) -> None:
+        problem = ""
+        if not kind and record.critical:
+            problem = "a critical record of a kind that this version does not know"
+        elif not kind and not len(UnknownFieldSet(record)):
+            problem = "a record of no kind"
+        self.findings.expect("L10", not problem, position, problem)
 
     def _decoded(self, position: Position, data: bytes) -> records_pb2.Record | None:
         try:

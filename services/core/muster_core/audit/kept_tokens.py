@@ -1,0 +1,74 @@
+"""G9 and G13: who has which partition, and since when, as the assignments of one group say."""
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.position import Position
+from muster_core.state.published import TopicPartition, partitions_in
+
+Given = dict[TopicPartition, tuple[str, Position]]
+"""Partition → its owner and the record that gave it."""
+
+
+def check_partitions(
+    position: Position,
+    message: records_pb2.AssignmentCommitted,
+    before: Given | None,
+    born_after: Position,
+    findings: Findings,
+) -> Given:
+    """Checks what an assignment gives and which tokens it keeps; returns who has what from here on.
+
+    Args:
+        position: place of the assignment.
+        message: the assignment.
+        before: who had what; None: not known, the log begins in the middle of the group's life.
+        born_after: where an earlier group of this name was removed.
+        findings: takes the results.
+    """
+    given: Given = {}
+    for row in message.members:
+        partitions = list(partitions_in(row.assignment))
+        given_now = set(partitions) if row.kept_tokens else set[TopicPartition]()
+        kept = {
+            (token.topic, token.partition): Position.from_proto(token.position) for token in row.kept_tokens
+        }
+        findings.checked["G13"] += len(kept)
+        findings.checked["G9"] += len(partitions)
+        for partition, since in kept.items():
+            problem = _problem(row.member_id, partition, since, before)
+            if since >= position:
+                problem = "not before it"
+            elif since < born_after:
+                problem = "from before the group was removed"
+            elif partition not in given_now:
+                problem = "which it is not given"
+            if problem:
+                topic, number = partition
+                findings.broke(
+                    "G13",
+                    position,
+                    f"{_name(message)}: {row.member_id} keeps {topic}/{number} since {since.stream_id}, "
+                    f"{problem}",
+                )
+        for partition in partitions:
+            if partition in given:
+                topic, number = partition
+                text = f"{_name(message)}: {topic}/{number} is given a second time, to {row.member_id}"
+                findings.broke("G9", position, text)
+            given[partition] = (row.member_id, kept.get(partition, position))
+    return given
+
+
+def _problem(member_id: str, partition: TopicPartition, since: Position, before: Given | None) -> str:
+    """Why a token cannot be kept, by who had the partition; empty: it can."""
+    if before is None:
+        return ""
+    had = before.get(partition)
+    if had is None:
+        return "which nobody had"
+    return "" if had == (member_id, since) else f"which {had[0]} had since {had[1].stream_id}"
+
+
+def _name(message: records_pb2.AssignmentCommitted) -> str:
+    return f"group {message.group_id!r}, assignment of generation {message.generation}"
