@@ -1,7 +1,7 @@
 """What members support: sizes, shared lists, and what all of them have in common."""
 
 import pytest
-from muster_core.state.protocols import NO_PROTOCOLS, Protocols, Supporters, protocols_of
+from muster_core.state.protocols import NO_PROTOCOLS, Protocols, Supporters, pairs_of, protocols_of
 from muster_protos.muster.v1.coordinator_pb2 import GroupProtocol
 
 
@@ -19,9 +19,10 @@ def test_protocols_are_their_names_and_metadata_and_know_their_size() -> None:
 
 def test_members_that_support_the_same_share_a_list() -> None:
     messages = [GroupProtocol(name="range", metadata=b"m"), GroupProtocol(name="sticky")]
-    assert list(protocols_of(messages)) == [("range", b"m"), ("sticky", b"")]
-    assert protocols_of(messages) is protocols_of(messages)
-    assert of("range", "sticky").names is protocols_of(messages).names
+    pairs = pairs_of(messages)
+    assert pairs == (("range", b"m"), ("sticky", b""))
+    assert protocols_of(pairs) is protocols_of(pairs_of(messages))
+    assert of("range", "sticky").names is protocols_of(pairs).names
 
 
 @pytest.mark.parametrize("twice", [1, 2], ids=["one of each", "two of each"])

@@ -43,3 +43,8 @@ def test_members_that_ask_for_the_same_share_it() -> None:
     first, second = map(terms_of_join, requests)
     assert first is second
     assert first.rebalance_timeout_ms == 9_000
+
+
+def test_all_terms_but_the_protocols_have_a_fixed_size() -> None:
+    """One that has none must be counted in `Terms.size_bytes`."""
+    assert {type(value) for name, value in Terms()._asdict().items() if name != "protocols"} == {int}

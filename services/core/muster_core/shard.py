@@ -248,7 +248,7 @@ class Shard:
         """
         self._context.epoch = epoch
         self._context.features = features
-        self._begin(now)
+        self._context.begin_turn(now)
         self._context.purgatory.move_clock(now.boot_ms)
         self._retention.start()
         self._context.application.counts_in = self._context.holdings
@@ -287,7 +287,7 @@ class Shard:
         Returns:
             What the driver has to do.
         """
-        self._begin(now)
+        self._context.begin_turn(now)
         self._event = event
         if self._suspended or type(event) in _ENDS:
             self._context.purgatory.move_clock(now.boot_ms)
@@ -295,12 +295,6 @@ class Shard:
             self._context.purgatory.advance(now.boot_ms)
         self._events[type(event)](event)
         return self._end()
-
-    def _begin(self, now: Now) -> None:
-        context = self._context
-        context.pass_time(now)
-        context.effects = Effects()
-        context.working_on = None
 
     def _end(self) -> Effects:
         context = self._context

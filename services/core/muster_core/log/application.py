@@ -17,7 +17,7 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry, Participant
 from muster_core.state.holdings import Holdings
 from muster_core.state.member import Member
-from muster_core.state.published import TopicPartition, partitions_in
+from muster_core.state.published import TopicPartition, read_assignment
 
 _OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
 
@@ -171,15 +171,21 @@ class Application:
     ) -> None:
         group = self._groups[record.group_id]
         owners: dict[TopicPartition, tuple[str, Position]] = {}
-        for entry in record.members:
-            member = group.members[entry.member_id]
+        for entry in record.members[:]:
+            member_id, assignment, kept_tokens = entry.member_id, entry.assignment, tuple(entry.kept_tokens)
+            member = group.members[member_id]
             member.token = position
-            group.assign(member, entry.assignment, tuple(entry.kept_tokens))
-            owners.update(dict.fromkeys(partitions_in(entry.assignment), (entry.member_id, position)))
-            for kept in entry.kept_tokens:
+            group.assign(member, assignment, kept_tokens)
+            owner = member_id, position
+            published = read_assignment(assignment)
+            for given in published.partitions[:] if published is not None else ():
+                topic = given.topic
+                for number in given.partitions[:]:
+                    owners[topic, number] = owner
+            for kept in kept_tokens:
                 partition = kept.topic, kept.partition
-                if owners.get(partition, ("",))[0] == entry.member_id:
-                    owners[partition] = (entry.member_id, Position.from_proto(kept.position))
+                if owners.get(partition, ("",))[0] == member_id:
+                    owners[partition] = (member_id, Position.from_proto(kept.position))
         if group.history:
             with group.adding_to_history() as latest:
                 self._note_moves(latest, wall_ms, group.owners, owners)
@@ -203,14 +209,16 @@ class Application:
         moved += [p for p in before if p not in after]
         for partition in nsmallest(self._config.history_moves + 1, moved):
             old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
-            size_bytes += sum(map(utf8_bytes, (partition[0], old, new)))
+            names_bytes = utf8_bytes(partition[0] + old + new)
+            size_bytes += names_bytes
             if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
                 entry.moves_truncated = True
                 return
             entry.add_move(
                 coordinator_pb2.GroupHistoryResponse.Move(
                     topic=partition[0], partition=partition[1], from_member_id=old, to_member_id=new
-                )
+                ),
+                names_bytes,
             )
 
     def _member_left(self, _: Position, __: int, record: records_pb2.MemberLeft) -> None:
@@ -224,6 +232,7 @@ class Application:
         group.set_protocols(member, lambda: member.adopt(record.member))
         member.token = position
         group.assign(member, member.assignment)
+        group.weigh()
         member.commit_seq = member.accepted_commit_seq = 0
         for partition, (owner, __) in group.owners.items():
             if owner == record.old_member_id:

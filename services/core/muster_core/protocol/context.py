@@ -109,8 +109,10 @@ class ShardContext:
         self._last_append_id = 0
         self._route: Callable[[Request], None] = _not_routed
 
-    def pass_time(self, now: Now) -> None:
-        """Sets the time of the turn."""
+    def begin_turn(self, now: Now) -> None:
+        """Begins a turn at this time: no effects yet, and no group is worked on."""
+        self.effects = Effects()
+        self.working_on = None
         before_ms, self._wall_ahead_ms = self._wall_ahead_ms, now.wall_ms - now.boot_ms
         if before_ms is not None and abs(self._wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
             self.clock_moved = True

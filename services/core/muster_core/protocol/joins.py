@@ -40,7 +40,7 @@ _ID_BYTES = 192  # a generated id, an address and the framing of the member in a
 class _Join:
     """A JoinGroup that is played: what is looked at often is read from the wire once."""
 
-    __slots__ = ("call", "group_instance_id", "member_id", "request", "terms")
+    __slots__ = ("call", "group_instance_id", "member_id", "request", "size_bytes", "terms")
 
     def __init__(self, call: Request, request: JoinGroupRequest) -> None:
         self.call = call
@@ -48,12 +48,9 @@ class _Join:
         self.member_id: str = request.member_id
         self.group_instance_id: str = request.group_instance_id
         self.terms: Terms = terms_of_join(request)
-
-    @property
-    def size_bytes(self) -> int:
-        """About what it makes a member take in a record."""
-        ids_bytes = 2 * utf8_bytes(self.group_instance_id) + 2 * utf8_bytes(self.request.client_id)
-        return _ID_BYTES + ids_bytes + self.terms.size_bytes
+        ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id)
+        # About what it makes a member take in a record.
+        self.size_bytes = _ID_BYTES + ids_bytes + self.terms.size_bytes
 
 
 class Joins:
@@ -104,10 +101,10 @@ class Joins:
             history_length = self._context.config.history_length
             group = Group(request.group_id, self._context.now.wall_ms, history_length)
             join = _Join(call, request)
-            if not self._has_bytes(group, "", join):
+            if not self._has_bytes(group, None, join):
                 self._refuse_bytes(call)
                 return
-            if full := self._too_much(group, "", join):
+            if full := self._too_much(group, None, join):
                 self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
                 return
             self._context.add_unstored(group)
@@ -119,13 +116,14 @@ class Joins:
             present = group.static_members.get(instance_id, "")
             if join_of(present) == join_of(_made_id(instance_id, group, join)):
                 member_id = present  # the answer to this very join was lost
+        known = group.member_of(member_id, instance_id)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(join.request.protocol_type, join.terms.protocols):
             self._refuse_protocols(call)
-        elif not self._has_bytes(group, member_id, join):
+        elif not self._has_bytes(group, known, join):
             self._refuse_bytes(call)
-        elif full := self._too_much(group, member_id, join):
+        elif full := self._too_much(group, known, join):
             self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
         elif member_id:
             self._join_by_id(group, member_id, join)
@@ -148,19 +146,17 @@ class Joins:
         member = group.members.get(member_id)
         return member is not None and member.join_call is not None
 
-    def _has_bytes(self, group: Group, member_id: str, join: _Join) -> bool:
+    def _has_bytes(self, group: Group, known: Member | None, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
-        known = group.member_of(member_id, join.group_instance_id)
         size_bytes = group.size_bytes + join.size_bytes - (known.size_bytes if known is not None else 0)
         return size_bytes <= self._context.config.max_group_bytes
 
-    def _too_much(self, group: Group, member_id: str, join: _Join) -> str:
+    def _too_much(self, group: Group, known: Member | None, join: _Join) -> str:
         """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
-        known = group.member_of(member_id, join.group_instance_id)
         if known is not None:
             grows_bytes = COPIES * (join.terms.size_bytes - known.terms.size_bytes)
             return self._context.too_much(grows_bytes, at_work=known.recorded)
-        if member_id and member_id not in group.pending_members:
+        if join.member_id and join.member_id not in group.pending_members:
             return ""  # nobody, as it is told
         return self._context.too_much(MEMBER_BYTES + COPIES * join.size_bytes)
 

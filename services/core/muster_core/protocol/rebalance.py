@@ -39,14 +39,17 @@ class Rebalancer:
 
     # --- sessions
 
-    def touch(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Starts the member's session again, now."""
-        if member.heartbeat is None:
-            member.heartbeat = DelayedHeartbeat(self, group, member)
+    def touch(self, group: Group, member: Member, timeout_ms: int | None = None) -> int:
+        """Starts the member's session again, now; returns when it ends, boot time."""
+        timer = member.heartbeat
+        if timer is None:
+            timer = member.heartbeat = DelayedHeartbeat(self, group, member)
         member.confirmed = True
         member.suspect = False
         delay_ms = member.terms.session_timeout_ms if timeout_ms is None else timeout_ms
-        self._context.purgatory.wheel.arm(member.heartbeat, self._context.now.boot_ms + delay_ms)
+        deadline_ms = self._context.now.boot_ms + delay_ms
+        self._context.purgatory.wheel.arm(timer, deadline_ms)
+        return deadline_ms
 
     def session_ended(self, group: Group, member: Member, session: Timer) -> None:
         """The member's session timer fired. In line, since the member may be in a record in flight."""
@@ -75,6 +78,7 @@ class Rebalancer:
             self._announce(group, member, cause)
             if group.state is GroupState.COMPLETING_REBALANCE:
                 group.assign(member, b"")
+        group.weigh()
         self._stop_waiting_for_syncs(group)
         was_empty = group.state is GroupState.EMPTY
         group.cause = cause

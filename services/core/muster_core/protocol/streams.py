@@ -73,13 +73,13 @@ class Streams:
         for member, group in context.streams.get(event.stream_id, {}).items():
             if member.extended_until_ms:
                 member.confirm(event.number, event.acknowledged)
-            context.working_on = group
             timer = member.heartbeat
             deadline_ms = now_ms + member.terms.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
                 timer.deadline_ms = deadline_ms  # nearly always: what `touch` would do, without its calls
                 member.confirmed = True
             else:
+                context.working_on = group
                 self._rebalancer.touch(group, member)
 
     def broken(self, event: StreamBroken) -> None:

@@ -128,16 +128,17 @@ class Syncs:
         """Tells a member its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
         self._rebalancer.synced(group, member)
         member.confirmed = True
-        self._context.reply(call.call_id, self._answer(group, member))
+        self._context.reply(call.call_id, _answer_to(member, self._answer_to_all(group, member.token)))
 
     def _assignment_stored(self, group: Group) -> None:
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
-        for member in group.members.values():
-            if member.sync_call is not None:
-                call_id, member.sync_call = member.sync_call, None
-                self._context.reply(call_id, self._answer(group, member))
-                self._rebalancer.touch(group, member)
+        waiting = [(m, m.sync_call) for m in group.members.values() if m.sync_call is not None]
+        same_for_all = self._answer_to_all(group, waiting[0][0].token) if waiting else SyncGroupResponse()
+        for member, call_id in waiting:
+            member.sync_call = None
+            self._context.reply(call_id, _answer_to(member, same_for_all))
+            self._rebalancer.touch(group, member)
 
     def _refuse_syncs(self, group: Group) -> None:
         for member in group.members.values():
@@ -166,14 +167,13 @@ class Syncs:
                 entry.kept_tokens.add(topic=topic, partition=number, position=position.to_proto())
         return True
 
-    def _answer(self, group: Group, member: Member) -> SyncGroupResponse:
+    def _answer_to_all(self, group: Group, token: Position) -> SyncGroupResponse:
+        """What the answers to members with this token have in common."""
         return SyncGroupResponse(
             error_code=error_code.NONE,
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
-            assignment=member.assignment,
-            token=member.token.token,
-            kept_tokens=_tokens(member.kept_tokens),
+            token=token.token,
             shard_epoch=self._context.epoch,
         )
 
@@ -195,8 +195,7 @@ class Syncs:
             self._context.refuse(call.call_id, fault)
             return
         member = group.members[member_id]
-        self._rebalancer.touch(group, member)
-        member.promised_until_ms = self._context.now.boot_ms + member.terms.session_timeout_ms
+        member.promised_until_ms = self._rebalancer.touch(group, member)
         response = self._all_well
         if group.state is GroupState.PREPARING_REBALANCE:
             response = HeartbeatResponse(
@@ -208,6 +207,15 @@ class Syncs:
         elif response.shard_epoch != self._context.epoch:
             response = self._all_well = HeartbeatResponse(shard_epoch=self._context.epoch)
         self._context.reply(call.call_id, response)
+
+
+def _answer_to(member: Member, same_for_all: SyncGroupResponse) -> SyncGroupResponse:
+    answer = SyncGroupResponse()
+    answer.CopyFrom(same_for_all)
+    answer.assignment = member.assignment
+    if member.kept_tokens:
+        answer.kept_tokens.extend(_tokens(member.kept_tokens))
+    return answer
 
 
 def _tokens(kept_tokens: Iterable[records_pb2.KeptToken]) -> Iterator[PartitionToken]:

@@ -120,6 +120,7 @@ class Group:
         self.line: deque[Step] = deque()
         self._supporters = Supporters()
         self._made_for: dict[str, str] = {}
+        self._own_bytes = GROUP_BYTES + utf8_bytes(group_id)
         self._size_bytes = 0
         self._parked_joins = 0
         self._pending_bytes = 0
@@ -148,8 +149,7 @@ class Group:
         if self._holdings is None:
             return
         held_bytes = (
-            GROUP_BYTES
-            + utf8_bytes(self.group_id)
+            self._own_bytes
             + MEMBER_BYTES * len(self.members)
             + COPIES * self._size_bytes
             + self._pending_bytes
@@ -278,11 +278,10 @@ class Group:
     def assign(
         self, member: Member, assignment: bytes, kept_tokens: Sequence[records_pb2.KeptToken] = ()
     ) -> None:
-        """Gives a member its assignment, with the tokens that it keeps."""
-        self._assigned_bytes -= _assigned_bytes(member)
+        """Gives a member its assignment, with the tokens that it keeps; `weigh` follows the last of them."""
+        self._assigned_bytes += COPIES * (len(assignment) - len(member.assignment))
+        self._assigned_bytes += KEPT_TOKEN_BYTES * (len(kept_tokens) - len(member.kept_tokens))
         member.assignment, member.kept_tokens = assignment, kept_tokens
-        self._assigned_bytes += _assigned_bytes(member)
-        self.weigh()
 
     def park_join(self, member: Member, call_id: int) -> None:
         """Notes that the member waits for the end of the join phase."""
@@ -397,11 +396,13 @@ class Group:
         Who is about to go is told to try again: a Heartbeat or an Attach does not wait until that is known.
         """
         fault = self.identity_fault(member_id, group_instance_id)
-        if fault is None and self.members[member_id].going:
+        if fault is not None:
+            return fault
+        if self.members[member_id].going:
             return error_code.COORDINATOR_NOT_AVAILABLE
-        if fault is None and generation != self.generation:
+        if generation != self.generation:
             return error_code.ILLEGAL_GENERATION
-        return fault
+        return None
 
     # --- protocols
 

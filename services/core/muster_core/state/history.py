@@ -35,7 +35,7 @@ class Participant(NamedTuple):
     @property
     def held_bytes(self) -> int:
         """About what it takes in memory."""
-        return PARTICIPANT_BYTES + sum(map(utf8_bytes, self))
+        return PARTICIPANT_BYTES + utf8_bytes("".join(self))
 
 
 _named = attrgetter(*Participant._fields)
@@ -77,17 +77,15 @@ class GenerationEntry:
         Args:
             before: that generation; None: it is not remembered.
         """
-        known = {} if before is None else {one.member_id: one for one in before.members}
-        shared = [known.get(one.member_id) for one in self.members]
-        pairs = list(zip(self.members, shared, strict=True))
-        self.members = tuple([one if same is None or same != one else same for one, same in pairs])
-        own_bytes = sum([one.held_bytes for one, same in pairs if same != one])
+        known = {} if before is None else {one: one for one in before.members}
+        self.members = tuple([known.get(one, one) for one in self.members])
+        own_bytes = sum([one.held_bytes for one in self.members if one not in known])
         self.held_bytes = GENERATION_BYTES + own_bytes + sum(map(_weight_of, self.moves))
 
-    def add_move(self, move: coordinator_pb2.GroupHistoryResponse.Move) -> None:
-        """Notes what changed hands."""
+    def add_move(self, move: coordinator_pb2.GroupHistoryResponse.Move, names_bytes: int) -> None:
+        """Notes what changed hands; its names take so many bytes."""
         self.moves.append(move)
-        self.held_bytes += _weight_of(move)
+        self.held_bytes += MOVE_BYTES + names_bytes
 
     def to_proto(self) -> coordinator_pb2.GroupHistoryResponse.Generation:
         """The generation as it is sent."""
@@ -125,4 +123,4 @@ class GenerationEntry:
 
 def _weight_of(move: coordinator_pb2.GroupHistoryResponse.Move) -> int:
     """About what a move takes in memory."""
-    return MOVE_BYTES + sum(map(utf8_bytes, (move.topic, move.from_member_id, move.to_member_id)))
+    return MOVE_BYTES + utf8_bytes(move.topic + move.from_member_id + move.to_member_id)

@@ -14,8 +14,11 @@ KINDS = 16
 
 _OVERHEAD_BYTES = 12
 
+Pairs = tuple[tuple[str, bytes], ...]
+"""Names and metadata of protocols."""
 
-class Protocols(tuple[tuple[str, bytes], ...]):
+
+class Protocols(Pairs):
     """Names and metadata of the protocols that a member supports, in the order of its preference.
 
     Attributes:
@@ -34,14 +37,15 @@ class Protocols(tuple[tuple[str, bytes], ...]):
         return made
 
 
-def protocols_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Protocols:
-    """Those of a call or a record; members that support the same share one."""
-    return _alike(tuple([(protocol.name, protocol.metadata) for protocol in messages]))
+def pairs_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Pairs:
+    """Those of a call or a record."""
+    return tuple([(protocol.name, protocol.metadata) for protocol in messages[:]])
 
 
 @lru_cache(maxsize=KINDS)
-def _alike(protocols: tuple[tuple[str, bytes], ...]) -> Protocols:
-    return Protocols(protocols)
+def protocols_of(pairs: Pairs) -> Protocols:
+    """With what is made of them once; members that support the same share one."""
+    return Protocols(pairs)
 
 
 @lru_cache(maxsize=KINDS)

@@ -14,9 +14,8 @@ TopicPartition = tuple[str, int]
 
 def read_subscription(metadata: bytes) -> common_pb2.Subscription | None:
     """The published subscription in these bytes; None: foreign."""
-    message = common_pb2.Subscription()
     try:
-        message.ParseFromString(metadata)
+        message = common_pb2.Subscription.FromString(metadata)
     except DecodeError:
         return None
     return message if message.version == _VERSION else None
@@ -41,9 +40,8 @@ _remembered = lru_cache(maxsize=64)(_topics_in)
 
 def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
     """The published assignment in these bytes; None: foreign."""
-    message = common_pb2.Assignment()
     try:
-        message.ParseFromString(assignment)
+        message = common_pb2.Assignment.FromString(assignment)
     except DecodeError:
         return None
     return message if message.version == _VERSION else None

@@ -1,6 +1,5 @@
 """What a member asks for when it joins."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -8,8 +7,7 @@ from typing import Any, NamedTuple
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 
-from muster_core.record_bounds import utf8_bytes
-from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Protocols, protocols_of
+from muster_core.state.protocols import KINDS, NO_PROTOCOLS, Pairs, Protocols, pairs_of, protocols_of
 
 
 class Terms(NamedTuple):
@@ -33,9 +31,8 @@ class Terms(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About what is of no fixed size in them takes in a record."""
-        values: Iterable[object] = self
-        return self.protocols.size_bytes + sum([utf8_bytes(one) for one in values if isinstance(one, str)])
+        """About what is of no fixed size in them takes in a record: the rest are numbers."""
+        return self.protocols.size_bytes
 
 
 _plain = attrgetter(*(name for name in Terms._fields if name != "protocols"))
@@ -43,20 +40,20 @@ _plain = attrgetter(*(name for name in Terms._fields if name != "protocols"))
 
 def terms_of_join(request: coordinator_pb2.JoinGroupRequest) -> Terms:
     """Those of a call."""
-    terms = Terms(protocols_of(request.protocols), *_plain(request))
+    terms = _alike(pairs_of(request.protocols), *_plain(request))
     if not terms.rebalance_timeout_ms:
-        terms = terms._replace(rebalance_timeout_ms=terms.session_timeout_ms)
-    return _alike(terms)
+        terms = _alike(*terms._replace(rebalance_timeout_ms=terms.session_timeout_ms))
+    return terms
 
 
 def terms_of_record(record: records_pb2.Member) -> Terms:
     """Those of a record; nothing of the record is kept."""
-    return _alike(Terms(protocols_of(record.protocols), *_plain(record)))
+    return _alike(pairs_of(record.protocols), *_plain(record))
 
 
 @lru_cache(maxsize=KINDS)
-def _alike(terms: Terms) -> Terms:
-    return terms
+def _alike(protocols: Pairs, *plain: int) -> Terms:
+    return Terms(protocols_of(protocols), *plain)
 
 
 @lru_cache(maxsize=KINDS)
