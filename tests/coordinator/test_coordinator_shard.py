@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from kit.waiting import until, until_equal
+from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
@@ -66,6 +67,7 @@ class Bench(ShardListener):
         self.deadline_ms = 1_000_000
         self.log = HandLog()
         self.changes: list[Phase] = []
+        self.faults = Faults.not_kept()
         loader = EmptyLoader()
         shared = Dependencies(
             claimant=Claimant("a", "s", "0"),
@@ -75,6 +77,7 @@ class Bench(ShardListener):
             now=lambda: Now(self.now_ms, self.now_ms),
             may_answer=lambda now_ms: now_ms < self.deadline_ms,
             features=lambda: ALL_FEATURES,
+            faults=self.faults,
             barrier_wait_ms=200,
             handoff_wait_ms=200,
         )
@@ -186,6 +189,20 @@ async def test_who_waits_when_the_core_raises_is_told_to_try_again(
     assert code(await commit) == error_code.COORDINATOR_NOT_AVAILABLE
     assert (bench.shard.phase, bench.shard.reloads) == (Phase.GONE, True)
     assert bench.changes == [Phase.SERVING, Phase.GONE]
+
+
+async def test_a_core_that_gets_no_memory_blames_no_group(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the process that fails: whoever logs the error ends it."""
+
+    def without_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Offsets, "_store", without_memory)
+    with pytest.raises(MemoryError):
+        await bench.commit(1)
+    assert list(bench.faults) == []
 
 
 def raising(*_: object) -> None:

@@ -1,3 +1,4 @@
+import json
 import signal
 import subprocess
 import sys
@@ -76,3 +77,43 @@ def test_a_second_signal_forces_the_end() -> None:
             assert line
         child.send_signal(signal.SIGTERM)
         assert child.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+NO_MEMORY = {
+    "callback": "asyncio.get_running_loop().call_soon(none)",
+    "caught": "try: none()\n    except Exception: log.exception('step_failed')",
+    "core": "raise MemoryError",
+    "destructor": "type('Lost', (), {'__del__': none})()",
+    "library": "grpc._common.serialize('a message', none)",
+    "serializer": "grpc._common.serialize('a message', encode)",
+    "thread": "threading.Thread(target=none).start()",
+}
+
+
+@pytest.mark.parametrize("way", NO_MEMORY)
+def test_a_process_that_gets_no_memory_ends_whoever_meets_it(way: str) -> None:
+    """What goes on after that may hold what others wait for: a lease, with a log that is never written."""
+    code = f"""
+import threading, grpc, structlog
+from google.protobuf.message import EncodeError
+from muster_runtime.logs import LogSettings, configure
+log = structlog.get_logger()
+configure(LogSettings(format="json"))
+
+def none(*_):
+    raise MemoryError
+
+def encode(_):
+    raise EncodeError("Failed to serialize proto")
+
+async def main(stop):
+    {NO_MEMORY[way]}
+    await stop.wait()
+
+sys.exit(run(main))
+"""
+    with process(code) as child:
+        _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 1
+    line = json.loads(stderr.splitlines()[-1])
+    assert (line["event"], line["alarm"]) == ("memory_exhausted", True)

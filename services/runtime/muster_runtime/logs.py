@@ -5,12 +5,14 @@ Strings that came from outside are fields, never part of the event's name.
 """
 
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TextIO, cast
 
 import structlog
+from google.protobuf.message import EncodeError
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -21,6 +23,8 @@ VALUE_MAX_CHARACTERS = 256
 
 ALARMS: Counter[str] = Counter()
 """How often each event was told as an alarm since the process began."""
+
+_NO_MEMORY = (MemoryError, EncodeError)  # the latter is what protobuf says of it
 
 _TRUSTED_FIELDS = frozenset({"exception", "timestamp", "level"})
 _NESTING_MAX = 4
@@ -94,6 +98,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     human = settings.format == "human" or (settings.format == "auto" and out.isatty())
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     shared: list[Any] = [
+        end_without_memory,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -133,6 +138,27 @@ def alarm(event: str, **fields: Any) -> None:
     """
     ALARMS[event] += 1
     structlog.get_logger().error(event, **fields, alarm=True)
+
+
+def end_without_memory(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Processor: ends the process at once where the error that is logged is for want of memory.
+
+    Whatever catches an error that it did not foresee logs it, our code and that of libraries, and most begin
+    again. A process that can get no memory would begin again for ever (docs/safety.md, FST-13).
+    """
+    error = event.get("exc_info")
+    if isinstance(error, tuple):
+        error = error[1]
+    elif error is True:
+        error = sys.exception()
+    if isinstance(error, _NO_MEMORY):
+        try:
+            alarm("memory_exhausted", failed=event.get("event"), error=repr(error))
+        finally:
+            os._exit(1)
+    return event
 
 
 def clean_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

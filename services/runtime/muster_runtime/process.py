@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -34,6 +35,8 @@ def run(main: Main) -> int:
         The exit code: 0, what `main` returned, 2 for a `StartupError` (one message on standard error, no
         traceback), 1 for any other exception (logged with its traceback).
     """
+    threading.excepthook = _of_thread
+    sys.unraisablehook = _of_nobody
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_supervised(main))
@@ -44,6 +47,14 @@ def run(main: Main) -> int:
     except Exception:
         log.exception("process_failed")
         return EXIT_FAILED
+
+
+def _of_thread(failed: threading.ExceptHookArgs) -> None:
+    log.error("thread_failed", thread=failed.thread and failed.thread.name, exc_info=failed.exc_value)
+
+
+def _of_nobody(failed: "sys.UnraisableHookArgs") -> None:
+    log.error("error_dropped", where=repr(failed.object), exc_info=failed.exc_value)
 
 
 async def _supervised(main: Main) -> int:

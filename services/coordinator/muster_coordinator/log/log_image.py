@@ -104,6 +104,8 @@ class LogImage:
         self.chain.read_run(records, columns.nonces, columns.hashes)
         try:
             self.core.replay_run(records)
+        except MemoryError:
+            raise  # no group is to blame: whoever logs it ends the process
         except Exception as error:
             where = f"from {first.stream_id} to {self.chain.end.stream_id}"
             raise LoadFailed(

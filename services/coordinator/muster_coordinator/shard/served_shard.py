@@ -161,6 +161,8 @@ class ServedShard:
         failure: Failure | None = None
         try:
             effects = self.core.handle(last_event, now)
+        except MemoryError:
+            raise
         except Exception as error:
             failure = self._failure(last_event, now, error, self.core.blamed)
             effects = Effects()
@@ -347,6 +349,8 @@ class ServedShard:
             if self._journal is not None:
                 self._journal.appended(effects.appends)
             self._apply(effects, now)
+        except MemoryError:
+            raise  # no group is to blame: whoever logs it ends the process
         except Exception as error:
             self._over = True
             self._out.failed(self._failure(event, now, error, "" if played else self.core.blamed))

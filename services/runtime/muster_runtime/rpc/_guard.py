@@ -255,6 +255,8 @@ def _decoder(decode: Callable[[bytes], Any], limit_bytes: int, *, by_value: bool
         else:
             try:
                 return decode(body)
+            except MemoryError:
+                raise
             except Exception:
                 refusal = undecodable()
         if by_value:
@@ -325,7 +327,8 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
         raise error
     if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
-    if context.done():  # the client went away, and the servicer met the closed call; nobody can be answered
+    left = context.done() and not isinstance(error, MemoryError)
+    if left:  # the client went away, and the servicer met the closed call; nobody can be answered
         log.debug("rpc_abandoned", method=method, problem=repr(error))
         return None
     request_id = secrets.token_hex(8)
