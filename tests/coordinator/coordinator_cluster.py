@@ -7,13 +7,8 @@ from typing import Any
 import grpc
 from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until
-from muster_coordinator import (
-    Coordinator,
-    CoordinatorSettings,
-    GroupSettings,
-    SessionSettings,
-    ShardLogSettings,
-)
+from muster_coordinator.coordinator import Coordinator
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings
 from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_runtime.addresses import Address, parse_addresses

@@ -3,7 +3,7 @@
 import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
-from muster_coordinator import CoordinatorSettings
+from muster_coordinator.settings import CoordinatorSettings
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_runtime.settings import SettingsError, load

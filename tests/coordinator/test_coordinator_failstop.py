@@ -12,7 +12,7 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session, detach, stable
 from google.protobuf import json_format
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.failstop import faults
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase

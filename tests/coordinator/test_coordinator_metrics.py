@@ -8,8 +8,9 @@ from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group
 from coordinator.session_client import Session
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
-from muster_coordinator import Coordinator, CoordinatorSettings, GroupSettings, SessionSettings
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.log.watch import Watches
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
 from muster_core import error_code

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator
 from muster_coordinator import coordinator as parts
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.ownership.ownership import OwnershipPace
 from muster_core import error_code
 from muster_core.position import Position

@@ -72,7 +72,7 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
 
     monkeypatch.setattr(calls, "check", noted)
     nothing: Any = NoCluster()
-    answering = Calls(nothing, nothing)
+    answering = Calls(nothing, nothing, 1 << 20)
     answers: Any = await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
     turns.stop()
     assert [answer.topics[0].partitions[0].error_code for answer in answers] == [
@@ -102,7 +102,7 @@ async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
     monkeypatch.setattr(Calls, "answer_checked", begun)
     monkeypatch.setattr(Pace, "rest", rested)
     nothing: Any = NoCluster()
-    answering = Calls(nothing, nothing)
+    answering = Calls(nothing, nothing, 1 << 20)
     await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
     assert happened == ["looked through", "rested", "begun", "rested"] * 5
 
@@ -120,7 +120,7 @@ async def test_a_large_request_whose_caller_goes_away_is_not_answered(
 
     monkeypatch.setattr(Calls, "answer_checked", stay)
     nothing: Any = NoCluster()
-    answering = Calls(nothing, nothing)
+    answering = Calls(nothing, nothing, 1 << 20)
     for turns in (3, 50):  # while it begins, and after that
         ended.clear()
         call = asyncio.create_task(answering.answer(large(0), ""))

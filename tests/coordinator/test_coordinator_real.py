@@ -12,7 +12,7 @@ import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.log.log_client import LogClient
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code

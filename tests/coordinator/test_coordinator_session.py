@@ -12,7 +12,8 @@ from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, attach, call, detach, stable
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator, SessionSettings
+from muster_coordinator.coordinator import Coordinator
+from muster_coordinator.settings import SessionSettings
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 from structlog.testing import capture_logs

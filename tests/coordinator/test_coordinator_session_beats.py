@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 from coordinator.test_coordinator_shard import Bench
-from muster_coordinator import SessionSettings
 from muster_coordinator.session.stream import SessionStream, StreamDependencies
+from muster_coordinator.settings import SessionSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_core import error_code
 from muster_core.events import Attach, Beat

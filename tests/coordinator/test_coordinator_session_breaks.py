@@ -8,8 +8,8 @@ from coordinator.coordinator_cluster import group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from coordinator.session_client import Session, stable
 from kit.waiting import until, until_equal
-from muster_coordinator import SessionSettings
 from muster_coordinator.session.breaks import Breaks
+from muster_coordinator.settings import SessionSettings
 from muster_core import error_code
 from pydantic import ValidationError
 

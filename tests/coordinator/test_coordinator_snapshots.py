@@ -11,15 +11,17 @@ import pytest
 from coordinator.coordinator_cluster import Caller, group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until, until_equal
-from muster_coordinator import Coordinator, ShardLogSettings
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import ShardLog
+from muster_coordinator.settings import ShardLogSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
-from muster_coordinator.shard.snapshot_taker import SnapshotPace, SnapshotTaker
+from muster_coordinator.shard.snapshot_pace import SnapshotPace
+from muster_coordinator.shard.snapshot_taker import SnapshotTaker
 from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.config import GroupConfig

@@ -6,7 +6,7 @@ import pytest
 from coordinator.coordinator_cluster import group_of, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
-from muster_coordinator import Coordinator
+from muster_coordinator.coordinator import Coordinator
 from muster_core import error_code
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2

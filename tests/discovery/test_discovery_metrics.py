@@ -6,7 +6,8 @@ import pytest
 from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
-from muster_discovery import Discovery, DiscoverySettings
+from muster_discovery.role import Discovery
+from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address
 from muster_runtime.telemetry import TelemetrySettings

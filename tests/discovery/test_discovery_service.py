@@ -10,7 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kit.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
-from muster_discovery import Discovery, DiscoverySettings
+from muster_discovery.role import Discovery
+from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2, discovery_pb2_grpc
 from muster_runtime.addresses import Address

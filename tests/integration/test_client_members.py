@@ -12,9 +12,10 @@ from coordinator.coordinator_cluster import BRIEF_LEASE_MS, owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
 from muster import MemberState, TopicPartition
-from muster_coordinator import Coordinator
+from muster_coordinator.coordinator import Coordinator
 from muster_core.sharding import shard_of
-from muster_discovery import Discovery, DiscoverySettings
+from muster_discovery.role import Discovery
+from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 from muster_runtime.addresses import Address, parse_address
 

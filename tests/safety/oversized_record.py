@@ -8,7 +8,8 @@ from coordinator.coordinator_cluster import Caller, Coordinators, group_of, owns
 from coordinator.real_cluster import on_one_node
 from kit.programs import Broken, report, run
 from kit.waiting import until
-from muster_coordinator import Coordinator, GroupSettings
+from muster_coordinator.coordinator import Coordinator
+from muster_coordinator.settings import GroupSettings
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 SHARDS = 2

@@ -158,6 +158,28 @@ async def test_init_makes_a_log_once(tmp_path: Path) -> None:
     await node.stop()
 
 
+@pytest.mark.parametrize(
+    ("role", "foreign"),
+    [
+        ("metadata", ("muster_coordinator.coordinator", "muster_discovery.role")),
+        ("discovery", ("muster_coordinator.coordinator", "muster_metadata.server", "redis")),
+        ("coordinator", ("muster_discovery.role", "muster_metadata.server", "redis")),
+    ],
+)
+def test_a_process_loads_only_what_it_runs(role: str, foreign: tuple[str, ...]) -> None:
+    loads = f"import sys; from muster_server.roles import Composition; Composition([{role!r}])"
+    shows = f"print([name for name in {foreign!r} if name in sys.modules])"
+    answer = subprocess.run(
+        [sys.executable, "-c", f"{loads}; {shows}"],
+        env=environment(MUSTER_COORDINATOR_NODE_ID="c-1"),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (answer.stdout, answer.stderr) == ("[]\n", "")
+
+
 def test_all_roles_in_one_process_on_an_embedded_server(tmp_path: Path) -> None:
     discovery, coordinator, metadata = free_ports(3)
     ready = tmp_path / "ready"

@@ -2,14 +2,10 @@
 
 from typing import Any, Protocol
 
-from muster_coordinator import (
-    Coordinator,
-    CoordinatorSettings,
-    GroupSettings,
-    SessionSettings,
-    ShardLogSettings,
-)
-from muster_discovery import Discovery, DiscoverySettings
+from muster_coordinator.coordinator import Coordinator
+from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings
+from muster_discovery.role import Discovery
+from muster_discovery.settings import DiscoverySettings
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.addresses import Address

@@ -4,22 +4,7 @@
 `shard`, and what the core stores through `log`; `ownership` decides which shards are here, `failstop` what
 happens when a core raises, `telemetry` watches. Which rooms may use which is in the import contracts
 (pyproject.toml).
+
+Nothing is imported here: every process checks the names of all settings, and would import the whole service
+with them.
 """
-
-from muster_coordinator.coordinator import Coordinator
-from muster_coordinator.settings import (
-    CoordinatorSettings,
-    FaultSettings,
-    GroupSettings,
-    SessionSettings,
-    ShardLogSettings,
-)
-
-__all__ = [
-    "Coordinator",
-    "CoordinatorSettings",
-    "FaultSettings",
-    "GroupSettings",
-    "SessionSettings",
-    "ShardLogSettings",
-]

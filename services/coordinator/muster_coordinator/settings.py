@@ -11,9 +11,8 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from muster_coordinator.api.callers import NetworkList
-from muster_coordinator.api.calls import MAX_ANSWER_BYTES
 from muster_coordinator.failstop.fault_folder import FaultFolder, default_folder
-from muster_coordinator.shard.snapshot_taker import SnapshotPace
+from muster_coordinator.shard.snapshot_pace import SnapshotPace
 
 _DEFAULTS = GroupConfig()
 _DAY_MS = 86_400_000
@@ -119,7 +118,7 @@ class CoordinatorSettings(Settings):
         ),
     )
     max_answer_bytes: int = Field(
-        default=MAX_ANSWER_BYTES,
+        default=16 << 20,
         ge=1 << 20,
         le=64 << 20,
         description=(

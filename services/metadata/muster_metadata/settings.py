@@ -4,8 +4,9 @@ from muster_runtime.settings import Settings
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from muster_metadata.cluster.lease_stream import MAX_LEASE_MS
 from muster_metadata.nodes.addresses import split_urls
+
+LEASE_MAX_MS = 60_000
 
 
 class MetadataSettings(Settings):
@@ -35,7 +36,7 @@ class MetadataSettings(Settings):
     lease_ms: int = Field(
         2_000,
         ge=300,
-        le=MAX_LEASE_MS,
+        le=LEASE_MAX_MS,
         description=("Silence after which a coordinator is dead and others may take its shards."),
     )
     poll_ms: int = Field(

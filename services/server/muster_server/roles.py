@@ -19,8 +19,8 @@ from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
 
 if TYPE_CHECKING:
-    from muster_coordinator import Coordinator
-    from muster_discovery import Discovery
+    from muster_coordinator.coordinator import Coordinator
+    from muster_discovery.role import Discovery
     from muster_metadata.server import MetadataServer
 
 log = structlog.get_logger()
@@ -103,17 +103,15 @@ class _CoordinatorRole:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleKind:
-    """How a role is made.
+class RoleSettings:
+    """What a role reads from the environment.
 
     Attributes:
-        make: takes its settings, and by name the others, `server`, `tls` and `telemetry`.
-        settings: its own group of settings.
-        others: further groups, by the name of the argument.
+        own: its own group of settings.
+        others: further groups, by the name of the argument that takes them.
     """
 
-    make: Callable[..., Role]
-    settings: type[Settings]
+    own: type[Settings]
     others: Mapping[str, type[Settings]] = field(default_factory=dict)
 
 
@@ -131,26 +129,17 @@ def parse_roles(text: str) -> tuple[str, ...]:
     return tuple(role for role in ORDER if role in names or "all" in names)
 
 
-def kind_of(role: str) -> RoleKind:
-    """Imports a role; a process loads only what it runs."""
+def settings_of(role: str) -> RoleSettings:
+    """Imports the settings of a role, and not the role, which is far larger."""
     if role == METADATA:
-        from muster_metadata.server import MetadataServer
         from muster_metadata.settings import MetadataSettings
 
-        return RoleKind(
-            lambda settings, server, tls, telemetry: _MetadataRole(
-                MetadataServer(settings, RpcServer(server, tls, telemetry=telemetry), telemetry)
-            ),
-            MetadataSettings,
-        )
+        return RoleSettings(MetadataSettings)
     if role == DISCOVERY:
-        from muster_discovery import Discovery, DiscoverySettings
+        from muster_discovery.settings import DiscoverySettings
 
-        return RoleKind(
-            lambda settings, **others: _DiscoveryRole(Discovery(settings, **others)), DiscoverySettings
-        )
-    from muster_coordinator import (
-        Coordinator,
+        return RoleSettings(DiscoverySettings)
+    from muster_coordinator.settings import (
         CoordinatorSettings,
         FaultSettings,
         GroupSettings,
@@ -158,8 +147,7 @@ def kind_of(role: str) -> RoleKind:
         ShardLogSettings,
     )
 
-    return RoleKind(
-        lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others)),
+    return RoleSettings(
         CoordinatorSettings,
         {
             "group": GroupSettings,
@@ -170,12 +158,29 @@ def kind_of(role: str) -> RoleKind:
     )
 
 
+def maker_of(role: str) -> Callable[..., Role]:
+    """Imports a role; returns what makes it of its settings and, by name, all others."""
+    if role == METADATA:
+        from muster_metadata.server import MetadataServer
+
+        return lambda settings, server, tls, telemetry: _MetadataRole(
+            MetadataServer(settings, RpcServer(server, tls, telemetry=telemetry), telemetry)
+        )
+    if role == DISCOVERY:
+        from muster_discovery.role import Discovery
+
+        return lambda settings, **others: _DiscoveryRole(Discovery(settings, **others))
+    from muster_coordinator.coordinator import Coordinator
+
+    return lambda settings, **others: _CoordinatorRole(Coordinator(settings, **others))
+
+
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that processes of these roles read."""
     shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings, TelemetrySettings]
     for role in roles:
-        kind = kind_of(role)
-        shared += [kind.settings, *kind.others.values()]
+        read = settings_of(role)
+        shared += [read.own, *read.others.values()]
     return shared
 
 
@@ -202,13 +207,15 @@ class Composition:
         self._server = load(ServerSettings)
         self._tls = load(TlsSettings)
         self._telemetry_settings = load(TelemetrySettings)
-        self._kinds = {role: kind_of(role) for role in self.roles}
+        self._read = {role: settings_of(role) for role in self.roles}
         self._settings = {
-            role: load(kind.settings, **self._overrides.get(role, {})) for role, kind in self._kinds.items()
+            role: load(read.own, **self._overrides.get(role, {})) for role, read in self._read.items()
         }
         self._others = {
-            name: load(other) for kind in self._kinds.values() for name, other in kind.others.items()
+            name: load(other) for read in self._read.values() for name, other in read.others.items()
         }
+        # A process loads only what it runs.
+        self._makers = {role: maker_of(role) for role in self.roles}
         self._telemetry: Telemetry = OFF
         self._running: list[tuple[str, Role]] = []
 
@@ -251,12 +258,14 @@ class Composition:
             await self._telemetry.stop()
 
     async def _start(self, role: str) -> Role:
-        kind, own = self._kinds[role], self._settings[role]
+        own = self._settings[role]
         beside = dict(self._running).get(METADATA)
         if beside is not None and role != METADATA and "metadata" not in own.model_fields_set:
             own = own.model_copy(update={"metadata": (Address(_LOOPBACK, beside.port),)})
-        others = {name: self._others[name] for name in kind.others}
-        running = kind.make(own, **others, server=self._server, tls=self._tls, telemetry=self._telemetry)
+        others = {name: self._others[name] for name in self._read[role].others}
+        running = self._makers[role](
+            own, **others, server=self._server, tls=self._tls, telemetry=self._telemetry
+        )
         self._running.append((role, running))
         await running.start()
         return running

@@ -24,7 +24,6 @@ from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
 
-MAX_ANSWER_BYTES = 16 << 20
 """Above what one group can come to: its members' metadata and assignments stand in records of 8 MiB each."""
 
 LARGE_BYTES = 64 << 10
@@ -49,9 +48,7 @@ class Calls:
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
     """
 
-    def __init__(
-        self, ownership: Ownership, view: ClusterView, max_answer_bytes: int = MAX_ANSWER_BYTES
-    ) -> None:
+    def __init__(self, ownership: Ownership, view: ClusterView, max_answer_bytes: int) -> None:
         self._ownership = ownership
         self._view = view
         self._answers = Answers(self, ownership.shards, max_answer_bytes)

@@ -18,12 +18,12 @@ from muster_metadata.cluster.publisher import ViewPublisher
 from muster_metadata.cluster.tables import Tables, next_run
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.reply import Status
+from muster_metadata.settings import LEASE_MAX_MS
 
 log = structlog.get_logger()
 
 MAX_FEATURES = 1_000
 MAX_FEATURE_LENGTH = 63
-MAX_LEASE_MS = 60_000
 
 _LISTENS_ON_MS = 500
 _PROBE_PAUSE_MS = 20
@@ -51,8 +51,8 @@ def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str
         len(name) > MAX_FEATURE_LENGTH for name in request.features
     ):
         return f"features must be at most {MAX_FEATURES} names of at most {MAX_FEATURE_LENGTH} characters"
-    if request.lease_ms > MAX_LEASE_MS:
-        return f"lease_ms must be at most {MAX_LEASE_MS}"
+    if request.lease_ms > LEASE_MAX_MS:
+        return f"lease_ms must be at most {LEASE_MAX_MS}"
     if len(request.serving) > shard_count or any(row.shard >= shard_count for row in request.serving):
         return f"serving must name shards below {shard_count}, each once"
     return ""

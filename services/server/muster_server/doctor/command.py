@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 
 import typer
 from muster.cli.ending import without_passwords
-from muster_coordinator import CoordinatorSettings
-from muster_discovery import DiscoverySettings
+from muster_coordinator.settings import CoordinatorSettings
+from muster_discovery.settings import DiscoverySettings
 from muster_metadata.nodes.addresses import BadUrlsError
 from muster_metadata.settings import MetadataSettings
 from muster_runtime.addresses import parse_addresses

@@ -11,9 +11,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import grpc
 import typer
 from muster.cli.ending import without_passwords
-from muster_coordinator import CoordinatorSettings
+from muster_coordinator.settings import CoordinatorSettings
 from muster_core.features import Feature
-from muster_discovery import DiscoverySettings
+from muster_discovery.settings import DiscoverySettings
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
