@@ -165,8 +165,36 @@ class SessionModel:
         return min(until, settled_sent + self._rebalance)
 
     def canonical(self, state: SessionState) -> SessionState:
-        """States differ in nothing that does not matter."""
-        return state
+        """States that differ in nothing that can still matter are one.
+
+        Times: what is over stays over, however long. Numbers of acknowledgements: all that matters is
+        whether one was sent after the coordinator may have begun to say `unsure`; what it may say from now
+        on comes after all that were sent.
+        """
+        s, bounds = state, self.bounds
+        clock = s.now - s.lost
+        longest = max(bounds.grace, bounds.session, bounds.rebalance)
+        acks = min(s.acks, bounds.acks)
+
+        def number(of: int) -> int:
+            return acks if s.told != _CONFIRMED and of > s.told else 0
+
+        return s._replace(
+            until=max(s.until, clock),
+            acked_sent=max(s.acked_sent, clock - longest),
+            settled_sent=max(s.settled_sent, clock - longest),
+            beat_at=s.beat_at if s.beat_at == s.now else -1,
+            touched=max(s.touched, s.now - bounds.session) if s.sure else 0,
+            broken_at=max(s.broken_at, s.now - bounds.grace) if s.attached == 0 else -1,
+            told_at=max(s.told_at, s.now - bounds.session),
+            phase_at=s.phase_at if s.sure else min(s.phase_at, 0),
+            outage=min(s.outage, bounds.grace + 1) if self._riding else 0,
+            acks=acks,
+            told=min(s.told, 0),
+            seen=number(s.seen),
+            up=tuple(beat._replace(seen=number(beat.seen)) for beat in s.up),
+            down=tuple(answer._replace(number=number(answer.number)) for answer in s.down),
+        )
 
     def broken(self, state: SessionState) -> str:
         """What must not be."""
