@@ -124,6 +124,45 @@ async def test_an_acknowledged_entry_that_only_a_minority_has(nodes: RedisNodes)
     assert report.broken["L5"] == 2
 
 
+def after_the_next_claim(nodes: RedisNodes) -> tuple[LogBuilder, LogBuilder]:
+    """Node 1 has an end that reached nobody else before the next epoch: it, and the log of the others."""
+    alone, others = healthy(), healthy()
+    for seq in range(2):
+        alone.commit(1, "z", seq)
+    others.claim("coordinator-9")
+    for seq in range(3):
+        others.commit(1, "z", seq)
+    return alone, others
+
+
+async def test_an_end_that_was_never_acknowledged_is_to_be_repaired(nodes: RedisNodes) -> None:
+    """For as long as it stands there: where the services are stopped nobody cuts it."""
+    alone, others = after_the_next_claim(nodes)
+    end = healthy().end
+    store(nodes[0], alone.entries, end)
+    for node in (nodes[1], nodes[2]):
+        store(node, others.entries, others.end)
+    report = verify(nodes.url)
+    assert not {"L5", "L6n"} & set(report.broken), report.evidence
+    first = Position(end.epoch, end.offset + 1).stream_id
+    assert report.to_repair == [f"shard 1: node 1 has an end from {first} on that was never acknowledged"]
+
+
+@pytest.mark.parametrize("knows", [1, 2])
+async def test_an_acknowledged_end_that_a_later_epoch_lacks_is_a_violation(
+    nodes: RedisNodes, knows: int
+) -> None:
+    """Node 1 knows that it was acknowledged; or a majority has it."""
+    alone, others = after_the_next_claim(nodes)
+    for node in nodes[:knows]:
+        store(node, alone.entries, alone.end if knows == 1 else healthy().end)
+    for node in nodes[knows:]:
+        store(node, others.entries, others.end)
+    report = verify(nodes.url)
+    assert report.broken["L6n"]
+    assert not report.to_repair
+
+
 async def test_a_node_that_is_away_may_have_what_another_one_lacks(nodes: RedisNodes) -> None:
     """An entry is acknowledged by two, one of which goes away, and the third is behind for a moment."""
     built = healthy()

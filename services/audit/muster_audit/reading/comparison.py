@@ -70,7 +70,8 @@ def compare_copies(
                 for node in source.node_numbers()
             }
             begins = {node: source.first(shard, node) for node in source.node_numbers()}
-            compare_nodes(logs, source.count, acknowledged[shard], found[shard], begins)
+            marks = source.marks(shard)
+            compare_nodes(logs, source.count, acknowledged[shard], found[shard], begins, marks)
     yield from found.items()
 
 

@@ -256,6 +256,10 @@ class ExportSource:
         """The end of what was exported: nothing else ever is."""
         return self._shards[shard].end
 
+    def marks(self, shard: int) -> dict[int, Position]:
+        """The end of what was exported, under the number that the export has as a node."""
+        return {number: self.acknowledged(shard) for number in self.node_numbers()}
+
     def first(self, shard: int, node: int) -> Position:
         """Place of the first entry."""
         pages = self._shards[shard].pages(self._shards[shard].end, NOWHERE, 1)

@@ -54,6 +54,10 @@ class LogSource(Protocol):
         """Place up to which a majority has the log."""
         ...
 
+    def marks(self, shard: int) -> Mapping[int, Position]:
+        """How far each node knows a log to be acknowledged, by its number."""
+        ...
+
     def first(self, shard: int, node: int) -> Position:
         """Place of the first entry that a node has."""
         ...
@@ -141,6 +145,10 @@ class NodesSource:
     def acknowledged(self, shard: int) -> Position:
         """The highest acknowledged position that any node knows."""
         return self.reader.acknowledged(shard)
+
+    def marks(self, shard: int) -> Mapping[int, Position]:
+        """How far each node knows a log to be acknowledged, by its number."""
+        return self.reader.marks(shard)
 
     def first(self, shard: int, node: int) -> Position:
         """Place of the first entry that a node has."""

@@ -305,12 +305,14 @@ class Findings:
         violations: in the order in which they were found.
         checked: how often each promise was looked at.
         broken: how often each was broken.
+        uncut: nodes that have an end which was never acknowledged, with its first place: to be repaired.
     """
 
     limit: int = 20
     violations: list[Violation] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
+    uncut: dict[int, Position] = field(default_factory=dict)
 
     def expect(self, invariant: str, holds: bool, position: Position, detail: str) -> None:
         """Counts one look at a promise, and keeps the violation if it does not hold."""

@@ -214,8 +214,12 @@ def compare_nodes(
     acknowledged: Position,
     findings: Findings,
     begins: Mapping[int, Position] | None = None,
+    marks: Mapping[int, Position] | None = None,
 ) -> None:
     """Lays the nodes' entries side by side, up to the acknowledged position, and keeps one page of each.
+
+    The end of a node that was away when a later epoch began is no violation, but to be repaired: what a
+    minority has where the acknowledged log goes on with a later epoch was never acknowledged.
 
     Args:
         logs: number of a node that was read → its pages.
@@ -223,7 +227,9 @@ def compare_nodes(
         acknowledged: up to where they must agree.
         findings: takes the results, of invariants L5 and L6n.
         begins: where each node's log begins, if the pages are only a part of it.
+        marks: how far each node knows its log to be acknowledged.
     """
+    marks = {} if marks is None else marks
     walks = {node: (entry for page in pages for entry in page.entries()) for node, pages in logs.items()}
     heads = {node: head for node, walk in walks.items() if (head := next(walk, None)) is not None}
     firsts = {node: head.position for node, head in heads.items()} if begins is None else dict(begins)
@@ -238,11 +244,20 @@ def compare_nodes(
             contents.setdefault(head.hash + head.nonce + head.record, []).append(node)
         held = " and ".join(f"nodes {holders}" for holders in contents.values())
         findings.expect("L6n", len(contents) == 1, position, f"{held} hold different entries")
+        ahead = [head.position for head in heads.values() if position < head.position <= acknowledged]
+        uncut = (
+            any(position.epoch < other.epoch and other.offset <= position.offset for other in ahead)
+            and len(having) <= nodes // 2
+            and all(marks.get(node, NOWHERE) < position for node in having)
+        )
         holes = [node for node in heads if node not in having and firsts[node] < position]
-        if holes:
+        if uncut:
+            for node in having:
+                findings.uncut.setdefault(node, position)
+        elif holes:
             text = f"nodes {holes} lack it and have earlier and later ones"
             findings.expect("L6n", False, position, text)
-        if position >= complete_from:
+        if position >= complete_from and not uncut:
             most = max(len(holders) for holders in contents.values())
             findings.expect(
                 "L5",

@@ -79,6 +79,8 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for index, problem in sorted(report.problems.items()):
         console.print(_harmless(f"node {index} was not read: {problem}"), style="yellow", markup=False)
+    for text in report.to_repair:
+        console.print(_harmless(f"to be repaired in {text}"), style="yellow", markup=False)
     for evidence in _first_of_each(report.evidence):
         violation = evidence.violation
         where = f"{evidence.log} at {violation.position.stream_id}"
@@ -118,6 +120,7 @@ def as_json(report: Report) -> str:
             "cluster_id": report.cluster_id,
             "nodes": report.nodes,
             "unread_nodes": report.problems,
+            "to_repair": report.to_repair,
             "logs": report.logs,
             "entries": report.entries,
             "groups": report.groups,

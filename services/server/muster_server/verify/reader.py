@@ -319,7 +319,11 @@ class StoredLogs:
 
     def acknowledged(self, shard: int) -> Position:
         """The highest acknowledged position that any node knows."""
-        return max(node.acknowledged(shard, self.shard_count) for node in self.nodes)
+        return max(self.marks(shard).values())
+
+    def marks(self, shard: int) -> dict[int, Position]:
+        """How far each node knows a log to be acknowledged, by its number."""
+        return {node.index: node.acknowledged(shard, self.shard_count) for node in self.nodes}
 
     def best(self, shard: int) -> NodeReader:
         """The node whose log goes furthest."""

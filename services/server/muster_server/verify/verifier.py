@@ -43,6 +43,7 @@ class Report:
     checked: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     evidence: list[Evidence] = field(default_factory=list)
+    to_repair: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -94,7 +95,7 @@ def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
     findings = audit.finish(acknowledged)
     if compare:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
-        compare_nodes(logs, reader.count, acknowledged, findings)
+        compare_nodes(logs, reader.count, acknowledged, findings, marks=reader.marks(shard))
     for node in reader.nodes:
         for key, problem in node.damaged.items():
             findings.expect("L6n", False, acknowledged, f"{key} on node {node.index}: {problem}")
@@ -109,6 +110,10 @@ def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> No
     report.kinds.update(audit.checker.kinds)
     report.checked.update(findings.checked)
     report.broken.update(findings.broken)
+    report.to_repair += [
+        f"{reader.name(shard)}: node {node} has an end from {first.stream_id} on that was never acknowledged"
+        for node, first in findings.uncut.items()
+    ]
     report.evidence += [
         Evidence(reader.name(shard), violation, tuple(reader.around(shard, violation.position)))
         for violation in findings.violations
