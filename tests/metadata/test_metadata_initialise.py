@@ -195,7 +195,9 @@ async def test_part_of_the_nodes_is_no_log(tmp_path: Path) -> None:
     try:
         await initialise(nodes.url, 2)
         await part.start()
-        await until(lambda: "does not name all of them" in part.metadata.problem, "it says what is wrong")
+        await until(
+            lambda: "but the address of the log names" in part.metadata.problem, "it says what is wrong"
+        )
         assert not part.metadata.ready.is_set()
     finally:
         await part.stop(0)

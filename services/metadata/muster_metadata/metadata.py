@@ -66,7 +66,7 @@ class Metadata:
         self.instance = f"metadata-{uuid.uuid4()}"
         self.shard_count = 0
         self.cluster_id = ""
-        self.problem = UNREACHED
+        self.problem = UNREACHED.reason
         self.stopping = asyncio.Event()
         urls = split_urls(settings.redis_url.get_secret_value())
         nodes = [
@@ -75,7 +75,9 @@ class Metadata:
         self.quorum = Quorum(nodes, settings.step_timeout_ms)
         self.tables = Tables(self.quorum, lambda: bool(self.catalog.features))
         self.view = ViewPublisher(LeaseObserver(settings.lease_ms), boot_ms)
-        repairer = Repairer(self.quorum, settings.rebuild_delay_ms, furnish=LeaseCopies(self.quorum).copy_to)
+        repairer = Repairer(
+            self.quorum, settings.rebuild_delay_ms, refill_tables=LeaseCopies(self.quorum).copy_to
+        )
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)
         self._patrol = Patrol(self.quorum, self.upkeep)
@@ -132,8 +134,9 @@ class Metadata:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
         self.outdated = asyncio.Event()
-        self._told = False
+        self._waits_for = UNREACHED
         self._waiting_since_ms = boot_ms()
+        self._reported = False
         self.measures = self._measured(telemetry) if telemetry.on else Measures()
 
     @property
@@ -196,22 +199,21 @@ class Metadata:
                 log.warning("log_node_weak", node=node.index, weakness=str(weakness), remedy=weakness.remedy)
 
     def _wait_because(self, found: Unusable) -> None:
-        """Says to callers what is missing, and to the administrator once."""
-        problem = found.reason
+        """Sets what callers are refused with, and logs it once if it lasts."""
+        self.problem = found.reason
         if found.contradiction:
-            problem += f" (setting {self.settings.variable('redis_url')})"
-        since = (boot_ms() - self._waiting_since_ms) if problem == self.problem else 0
-        if not since:
-            self.problem, self._told, self._waiting_since_ms = problem, False, boot_ms()
-        if self._told or since < _PATIENCE_MS:
+            self.problem += f" (setting {self.settings.variable('redis_url')})"
+        if found != self._waits_for:
+            self._waits_for, self._waiting_since_ms, self._reported = found, boot_ms(), False
+        if self._reported or boot_ms() - self._waiting_since_ms < _PATIENCE_MS:
             return
-        self._told = True
+        self._reported = True
         nodes = {
             f"{node.index} ({node.place})": str(node.tables.problem or "it answers")
             for node in self.quorum.nodes
         }
-        tell = log.error if found.contradiction else log.warning
-        tell("log_not_usable_yet", problem=problem, nodes=nodes)
+        write = log.error if found.contradiction else log.warning
+        write("log_not_usable_yet", problem=self.problem, nodes=nodes)
 
     def _stamp_ms(self) -> int:
         """What a record says when it was made: the log's time where this process's wall clock is wrong."""

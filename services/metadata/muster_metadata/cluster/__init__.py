@@ -1,5 +1,5 @@
-"""Who is there: leases, owners, servers, features, and the view of them that every process watches.
+"""Which processes are alive: leases, owners, servers, features, and the view that every process watches.
 
 Leases and owner tables are hints; the last Claim of a log decides (docs/safety.md, OWN rules). Read
-`leases`, which is pure, then `tables` and `monitor`, which keep them, then `view`.
+`leases`, which is pure, then `tables` and `monitor`, which keep them, then `publisher`.
 """

@@ -1,4 +1,4 @@
-"""Which features the cluster has enabled, and enabling one."""
+"""Lists and enables the cluster's features."""
 
 import structlog
 from muster_core.features import FEATURE_NAMES
@@ -17,9 +17,9 @@ class Features:
     """Lists features, and enables one when every server that is alive knows it.
 
     Args:
-        catalog: where what is enabled is stored.
-        servers: metadata instances and discoveries.
-        observer: coordinators.
+        catalog: stores the enabled features.
+        servers: knows the instances of metadata and discovery.
+        observer: knows the coordinators.
         version: of this software.
     """
 
@@ -30,7 +30,7 @@ class Features:
         self._version = version
 
     async def alive(self) -> list[metadata_pb2.Server] | None:
-        """Every server that may be alive, by role and name; None: no majority of the nodes says."""
+        """Every server that may be alive, by role and name; None if no majority of the nodes answers."""
         rows = await self._servers.alive()
         if rows is None:
             return None
@@ -44,7 +44,7 @@ class Features:
         return [*coordinators, *(row.to_proto() for row in rows)]
 
     async def list(self) -> metadata_pb2.ListFeaturesResponse:
-        """What is enabled, what this instance knows, and who is alive."""
+        """The enabled features, those that this instance knows, and the servers that are alive."""
         return metadata_pb2.ListFeaturesResponse(
             enabled=sorted(self._catalog.features), known=FEATURE_NAMES, servers=await self.alive() or ()
         )
@@ -52,7 +52,7 @@ class Features:
     async def enable(self, name: str) -> metadata_pb2.EnableFeatureResponse:
         """Enables a feature for good, unless a server is alive that does not know it.
 
-        One that comes meanwhile is refused afterwards: each lease and each view is checked.
+        A server that starts meanwhile is refused afterwards: each lease and each view is checked.
         """
         if name not in FEATURE_NAMES:
             return _no(

@@ -1,4 +1,4 @@
-"""Waits until every coordinator has carried out what the catalog says."""
+"""Waits until every coordinator has applied the catalog."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,20 +10,21 @@ from muster_metadata.cluster.leases import LeaseObserver
 log = structlog.get_logger()
 
 _LOOK_S = 0.02
-_TELL_S = 1.0
+_REPORT_S = 1.0
 
 
 class Followers:
-    """The coordinators, as they follow the catalog.
+    """The coordinators, as followers of the catalog.
 
-    A coordinator says with its lease how far it has carried the catalog out. One that comes later, or comes
-    back after its lease ran out, asks for the end of the catalog's log once it holds a lease, and answers
-    nobody before it has heard of everything up to there. So after a deletion is acknowledged, and the leases
-    were read from a majority after that, only those that are in them can still act on an older catalog.
+    A coordinator's lease has the offset up to which it has applied the catalog's log. A coordinator that
+    starts, or returns after its lease ran out, asks for the end of that log once it holds a lease, and
+    answers no call before it has applied everything up to there. So once a deletion is acknowledged, and the
+    leases were read from a majority after that, only the holders of those leases can still act on an older
+    catalog.
 
     Args:
-        observer: reads the leases.
-        now_ms: boot clock, the observer's.
+        observer: knows the leases.
+        now_ms: boot clock; the same as the observer's.
     """
 
     def __init__(self, observer: LeaseObserver, now_ms: Callable[[], int]) -> None:
@@ -31,12 +32,12 @@ class Followers:
         self._now_ms = now_ms
 
     async def carried_out(self, offset: int) -> None:
-        """Returns when no coordinator may answer by a catalog older than a place of its log."""
+        """Returns when no coordinator can answer by a catalog that ends before an offset of its log."""
         began_ms = self._now_ms()
-        told = False
+        reported = False
         while not self._observer.read_since(began_ms) or self._observer.lagging(offset):
-            if not told and self._now_ms() - began_ms > _TELL_S * 1000:
-                told = True
+            if not reported and self._now_ms() - began_ms > _REPORT_S * 1000:
+                reported = True
                 log.warning(
                     "deletion_waits", catalog_offset=offset, lagging=",".join(self._observer.lagging(offset))
                 )

@@ -1,4 +1,4 @@
-"""The leases of a node that lost its data: copied from the others before it counts again."""
+"""Copies leases to a node that lost its data, before it counts again."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ from muster_metadata.nodes.reply import Status
 class LeaseCopies:
     """Copies leases to nodes that lost them.
 
-    Without that, two nodes that were filled one after the other would say of a name that nobody had it, and
-    its next process would get a number that is too low: the third node shows an earlier process as the last.
+    Otherwise two nodes that were filled one after the other would say that a name was never used. Its next
+    process would get too low a number: the third node has a higher one, of an earlier process.
 
     Args:
         quorum: the nodes.
@@ -24,15 +24,15 @@ class LeaseCopies:
         self._quorum = quorum
 
     async def copy_to(self, node: Node) -> bool:
-        """Gives an empty node the leases that a majority of the others has.
+        """Copies to an empty node the leases that a majority of the others has.
 
         Returns:
-            Whether it has them; else try again.
+            Whether the node has them all; if not, try again.
         """
         others = [other for other in self._quorum.nodes if other is not node]
         for table in (keys.LEASES_BEFORE_FEATURES, keys.LEASES):
             replies = await asyncio.gather(*(other.ask("HGETALL", table) for other in others))
-            # Where leases were moved to the second table, the first one is none any more.
+            # Once leases were moved to the second table, the first one is no longer a table.
             answered = [reply for reply in replies if reply.status in (Status.OK, Status.BROKEN)]
             if len(answered) < self._quorum.majority:
                 return False

@@ -1,4 +1,4 @@
-"""One coordinator's lease stream: its renewals, and what its break means."""
+"""Serves the lease streams of coordinators: renewals, and what a broken stream means."""
 
 import asyncio
 import contextlib
@@ -31,16 +31,16 @@ _TRY_AGAIN_MS = 5_000
 _OUR_OWN = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM}
 )
-"""Errors of a connection attempt that this process or machine makes: they say nothing about the other one."""
+"""Errors of a connection attempt that are this machine's own: they say nothing about the other one."""
 
 _NO_SUCH_NAME = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)
 )
-"""The name is known not to exist; any other failure of a lookup is one of the resolver."""
+"""Lookup errors that mean that the name does not exist; all others are failures of the resolver."""
 
 
 def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str:
-    """What is wrong with a renewal; empty: nothing."""
+    """What is wrong with a request for a renewal; empty: nothing."""
     if not 1 <= len(request.node_id.encode()) <= ID_MAX_BYTES:
         return f"node_id must have 1 to {ID_MAX_BYTES} bytes"
     if not 1 <= len(request.session.encode()) <= ID_MAX_BYTES:
@@ -59,7 +59,7 @@ def request_problem(request: metadata_pb2.LeaseRequest, shard_count: int) -> str
 
 
 def lacks(missing: Sequence[str], version: str) -> str:
-    """Why a server is refused, for its log and its operator."""
+    """The message to a server that is refused for the features it does not know."""
     return (
         f"this server (version {version or 'unknown'}) does not know {', '.join(missing)}, which the cluster "
         "has enabled: run the version of the other servers, or a later one"
@@ -71,12 +71,12 @@ class _Stream:
     """One coordinator's stream.
 
     Attributes:
-        row: its last renewal, from when it is on its way to the nodes on: a process that dies then may have
-            stored it, and a verdict on the one before would be refused.
-        reached: whether somebody accepted a connection at its address while the stream stood; None: it was
-            not tried yet.
-        trying: finds that out.
-        tried_ms: when that began last.
+        row: its last renewal, set before it is sent to the nodes: if the process dies then, the renewal may
+            be stored, and a death mark for the one before would be refused.
+        reached: whether a connection to its address succeeded while the stream was open; None: not tried
+            yet.
+        trying: the attempt at a connection.
+        tried_ms: when the last attempt began.
     """
 
     row: LeaseRow | None = None
@@ -89,12 +89,12 @@ class Leases:
     """Serves lease streams.
 
     Args:
-        tables: where rows are stored.
-        view: is told of every renewal at once.
+        tables: stores the leases.
+        view: gets every renewal at once.
         upkeep: adopts the logs of coordinators that moved here.
-        features: names of the enabled features.
+        features: returns the names of the enabled features.
         renew_timeout_ms: how long a renewal may take.
-        probe_timeout_ms: how long a silent address is given after a stream broke.
+        probe_timeout_ms: how long a connection attempt may take after a stream broke.
         now_ms: boot clock.
     """
 
@@ -120,7 +120,7 @@ class Leases:
         self.stopping = False
 
     async def stop(self) -> None:
-        """No verdicts from now on: streams that this instance ends mean nothing."""
+        """Declares no coordinator dead from now on: it is this instance that ends the streams."""
         self.stopping = True
         tasks = [*self._probes, *self._adopting]
         for task in tasks:
@@ -133,7 +133,7 @@ class Leases:
         answer: Callable[[metadata_pb2.LeaseResponse], Awaitable[None]],
         shard_count: int,
     ) -> None:
-        """Renews until the stream ends; a break is looked into."""
+        """Renews until the stream ends; if it broke, finds out whether the coordinator died."""
         stream = _Stream()
         over = False
         try:
@@ -163,7 +163,7 @@ class Leases:
         return task
 
     def _try_address(self, stream: _Stream, request: metadata_pb2.LeaseRequest) -> None:
-        """While the stream says that a process lives: can its address be reached from here at all?"""
+        """Tries, while the stream shows that a process lives, whether its address can be reached at all."""
         now_ms = self._now_ms()
         if stream.reached or (stream.trying is not None and not stream.trying.done()):
             return
@@ -246,11 +246,11 @@ class Leases:
             task.add_done_callback(self._adopting.discard)
 
     async def _look_into(self, stream: _Stream, row: LeaseRow) -> None:
-        """Declares a process dead at once if nobody listens where it did.
+        """Declares a process dead at once if nothing listens at its address any more.
 
         The sockets of a dying process close one after the other, so a connection may still be accepted after
-        its stream broke: the address is tried again for a while. One that could not be reached before says
-        nothing.
+        its stream broke: the address is tried again for a while. An address that could not be reached before
+        says nothing.
         """
         if stream.trying is not None:
             await stream.trying
@@ -264,7 +264,7 @@ class Leases:
         if self.stopping:
             return
         log.info("coordinator_not_there", node_id=row.node_id, reason=verdict)
-        # Whoever goes on to renew has a higher counter on a majority: then this one takes no mark.
+        # A process that still renews has a higher counter on a majority, which refuses the mark.
         until_ms = self._now_ms() + self._view.observer.lease_ms
         while (buried := await self._tables.bury(row, self._renew_timeout_ms)) is None:
             if self._now_ms() >= until_ms:
@@ -277,7 +277,7 @@ class Leases:
 
 
 async def probe(host: str, port: int, timeout_ms: int) -> str:
-    """Why nobody is at an address, in a word; empty: somebody accepted a connection, or nothing is known."""
+    """Why nothing listens at an address, in a word; empty: a connection succeeded, or nothing is known."""
     try:
         await _connect(host, port, timeout_ms)
     except TimeoutError:
@@ -288,10 +288,10 @@ async def probe(host: str, port: int, timeout_ms: int) -> str:
 
 
 async def _connect(host: str, port: int, timeout_ms: int) -> None:
-    """Connects, and closes the connection.
+    """Connects and closes the connection.
 
     Raises:
-        OSError: nobody accepted it in time.
+        OSError: the connection failed, or took too long.
     """
     async with asyncio.timeout(timeout_ms / 1000):
         _, writer = await asyncio.open_connection(host, port)
@@ -301,7 +301,7 @@ async def _connect(host: str, port: int, timeout_ms: int) -> None:
 
 
 def _verdict(error: OSError) -> str:
-    """What a failed attempt says about an address; empty: nothing, it came no further than here."""
+    """What a failed attempt says about an address; empty: nothing, for it failed on this machine."""
     if isinstance(error, socket.gaierror):
         return "unreachable" if error.errno in _NO_SUCH_NAME else ""
     if isinstance(error, ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""Coordinators' leases: rows of the table, and what an observer makes of them on its own clock. Pure."""
+"""Coordinators' leases: rows of the table, and an observer that times them on its own clock. Pure."""
 
 import json
 from collections import Counter
@@ -29,11 +29,11 @@ class LeaseRow:
         version: version of its software.
         draining: it hands its shards over.
         released: it gave the lease up.
-        dead: its process was seen dead after the renewal with this counter.
+        dead: its process was found dead after the renewal with this counter.
         serving: pairs of shard and epoch that it has loaded.
         features: names of the features that it knows.
-        lease_ms: the lease time that it counts its own deadline with; 0: it does not say.
-        catalog: offset in the catalog's log up to which it has carried changes out; -1: it does not say.
+        lease_ms: the lease time by which it counts its own deadline; 0: unknown.
+        catalog: offset in the catalog's log up to which it has applied changes; -1: unknown.
     """
 
     node_id: str
@@ -56,9 +56,9 @@ class LeaseRow:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    @lru_cache(maxsize=64)  # Several nodes tell the same, and again.
+    @lru_cache(maxsize=64)  # Several nodes have the same row, and are read again and again.
     def from_json(cls, text: bytes) -> "LeaseRow":
-        """Reads what the table stores. An empty list may have become an object in Lua.
+        """Reads a row as the table stores it. An empty list may have become an object in Lua.
 
         Raises:
             ValueError: it is no row.
@@ -86,7 +86,7 @@ class LeaseRow:
 
 
 def newest(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
-    """The highest row of each coordinator, with a death mark that stands beside it anywhere."""
+    """The highest row of each coordinator, with a death mark if any table has one for it."""
     best: dict[str, LeaseRow] = {}
     for table in tables:
         for name, row in table.items():
@@ -99,12 +99,12 @@ def newest(tables: Iterable[Mapping[str, LeaseRow]]) -> dict[str, LeaseRow]:
 def merged(tables: Sequence[Mapping[str, LeaseRow]], majority: int) -> dict[str, LeaseRow]:
     """The highest row of each coordinator among a majority of the nodes.
 
-    A death mark counts if a majority has one for that run: what one node says of a process may be older
-    than what was read of another, and it may have renewed since (docs/safety.md, OWN-30).
+    A death mark counts if a majority has one for that run: the mark of a single node may be older than the
+    row of another one, since the process may have renewed after it (docs/safety.md, OWN-30).
 
     Args:
-        tables: of each node that was read.
-        majority: number of nodes that are a majority of all.
+        tables: one for each node that was read.
+        majority: how many nodes are a majority of all.
     """
     best = newest(tables)
     marks = Counter(
@@ -123,16 +123,16 @@ class _Observed:
 
 @dataclass(slots=True)
 class LeaseObserver:
-    """Times the counters on its own clock and says who lives.
+    """Times the counters on its own clock, and so knows which coordinators live.
 
     A coordinator is dead after a lease time without a change of its counter, or when it is marked. After a
-    read that failed, or a pause of this process, every row starts a new lease time: an outage of the log
-    must not cost every coordinator its shards.
+    failed read, or a pause of this process, every row starts a new lease time: an outage of the log must not
+    cost every coordinator its shards.
 
-    A change is dated to when it was seen, which is after its renewal was sent, and silence to when the
-    reads were *sent* that show it. So the verdict falls a lease time after the last good renewal was sent at
-    the earliest, however slow the reads are; the holder's own deadline is a margin before that. The lease
-    time is this instance's or the one that the holder counts with, whichever is longer.
+    A change is dated to when it was seen, which is after its renewal was sent; silence is dated to when the
+    reads that show it were *sent*. So a coordinator is declared dead a lease time after its last good renewal
+    was sent at the earliest, however slow the reads are; the holder's own deadline is a margin before that.
+    The lease time is this instance's or the holder's, whichever is longer.
 
     Attributes:
         lease_ms: time for which a lease is good.
@@ -145,16 +145,16 @@ class LeaseObserver:
     _failed: bool = False
 
     def read_failed(self) -> None:
-        """No majority of the nodes answered."""
+        """Notes that no majority of the nodes answered."""
         self._failed = True
 
     def observe(self, rows: Mapping[str, LeaseRow], as_of_ms: int, now_ms: int) -> None:
-        """Takes in what a majority of the nodes says.
+        """Takes in what a majority of the nodes stores.
 
         Args:
             rows: the highest row of each coordinator.
-            as_of_ms: when the reads were sent: what a majority stored before that is in the rows.
-            now_ms: the time now.
+            as_of_ms: when the reads were sent: what a majority had stored by then is in the rows.
+            now_ms: the current time.
         """
         restart = self._failed or now_ms - self._last_ms > self.lease_ms // 2
         self._failed, self._last_ms, self._as_of_ms = False, now_ms, as_of_ms
@@ -165,12 +165,12 @@ class LeaseObserver:
             self._see(name, row, as_of_ms, now_ms, restart=restart)
 
     def _miss(self, name: str, seen: _Observed, as_of_ms: int, now_ms: int, *, restart: bool) -> None:
-        """A row that is not there any more: removed after its end, or lost with the data of a node.
+        """Handles a row that has disappeared: it was removed after its end, or lost with a node's data.
 
-        Who holds the lease does not know of the latter and answers on, so that it is silence as any other.
+        In the second case the holder of the lease goes on answering, so the loss counts as silence only.
         """
         if seen.silent or seen.row.released:
-            patience_ms = _READ_MS  # a read that was under way when it was written does not have it
+            patience_ms = _READ_MS  # a read that was under way when the row was written does not have it
         else:
             patience_ms = max(self.lease_ms, seen.row.lease_ms)
             if restart:
@@ -179,7 +179,7 @@ class LeaseObserver:
             del self._rows[name]
 
     def put(self, row: LeaseRow, now_ms: int) -> None:
-        """Takes in a row that this instance wrote itself, ahead of the next read."""
+        """Takes in a row that this instance has written, before the next read shows it."""
         known = self._rows.get(row.node_id)
         if known is None or (row.run, row.counter, row.dead) >= (
             known.row.run, known.row.counter, known.row.dead,
@@ -192,8 +192,8 @@ class LeaseObserver:
         if known is None or (row.session, row.run, row.counter) != (
             known.row.session, known.row.run, known.row.counter,
         ):  # fmt: skip
-            # A read that was under way when this instance wrote says nothing. Else a counter that went back
-            # is a change too: it only delays.
+            # A read that was under way when this instance wrote says nothing. Otherwise a lower counter is a
+            # change too: it only delays.
             if (
                 known is not None
                 and (row.run, row.counter) < (known.row.run, known.row.counter)
@@ -211,7 +211,7 @@ class LeaseObserver:
             known.silent = True
 
     def rows(self) -> Sequence[tuple[LeaseRow, "discovery_pb2.CoordinatorState.ValueType"]]:
-        """Every coordinator that did not give its lease up, by name, with its state."""
+        """Every coordinator that has not given its lease up, by name, with its state."""
         return [
             (seen.row, DEAD if seen.silent or seen.row.dead else DRAINING if seen.row.draining else LIVE)
             for _, seen in sorted(self._rows.items())
@@ -219,13 +219,13 @@ class LeaseObserver:
         ]
 
     def read_since(self, now_ms: int) -> bool:
-        """Whether a majority of the nodes was read by questions that were sent after a boot time."""
+        """Whether a majority of the nodes was read by commands that were sent after a boot time."""
         return not self._failed and self._as_of_ms > now_ms
 
     def lagging(self, offset: int) -> list[str]:
-        """Names of those that may answer clients and have not carried the catalog out up to a place.
+        """Names of coordinators that may answer clients and have not applied the catalog up to an offset.
 
-        One that was seen dead counts until its lease has run out: only then it has stopped by its own clock.
+        One that was found dead counts until its lease has run out: only then has it stopped by its own clock.
         """
         return [
             name

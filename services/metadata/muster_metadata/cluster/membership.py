@@ -1,4 +1,4 @@
-"""Which servers are the nodes of the log: found at the start, followed when one is replaced."""
+"""Finds out which servers are the nodes of the log, and follows the replacement of one."""
 
 import asyncio
 
@@ -21,15 +21,15 @@ log = structlog.get_logger()
 
 
 class Membership:
-    """Keeps the nodes of a quorum to the newest configuration of the log.
+    """Keeps the nodes of a quorum at the newest configuration of the log.
 
-    A newer configuration is taken over as soon as any node has it: it was decided before the first node got
-    it, and a majority of it is made of nodes that refuse the one before (docs/decisions/replacing-a-node.md).
+    A newer configuration is adopted as soon as any node has it: it was decided before the first node got it,
+    and every majority of it contains nodes that refuse the one before (docs/decisions/replacing-a-node.md).
 
     Args:
         quorum: the nodes.
-        repairer: is told what a node that lost its identity must be told again.
-        timeout_ms: how long to wait for what the nodes say of themselves.
+        repairer: gets what it needs to give a node its identity again.
+        timeout_ms: how long to wait for the nodes' introductions.
     """
 
     def __init__(self, quorum: Quorum, repairer: Repairer, timeout_ms: int) -> None:
@@ -40,7 +40,7 @@ class Membership:
         self.configuration: Configuration | None = None
 
     async def discover(self) -> Configuration | Unusable:
-        """Asks the nodes which log they are; what they agree on is taken over."""
+        """Asks the nodes which log they are, adopts the configuration that they agree on, and returns it."""
         found = agreed_configuration(
             [node.place for node in self._quorum.nodes],
             await introductions(self._quorum.nodes, self._timeout_ms),
@@ -50,7 +50,7 @@ class Membership:
         return found
 
     def adopt(self, configuration: Configuration) -> None:
-        """Every script names this configuration from now on."""
+        """Makes every script name this configuration from now on."""
         self.configuration = configuration
         self._quorum.configuration = configuration.number
         self._repairer.created_at_ms = configuration.created_at_ms
@@ -65,7 +65,7 @@ class Membership:
             )
 
     async def follow(self) -> None:
-        """Looks why a node says to be something else: takes over a newer configuration, or brings one."""
+        """Resolves a difference in configuration: adopts a newer one, or brings ours to the nodes behind."""
         if self._following.locked():
             return
         async with self._following:
@@ -84,7 +84,7 @@ class Membership:
             for node, here, there in zip(self._quorum.nodes, current.addresses, newest.addresses, strict=True)
             if here != there
         ]
-        # First of all: what was asked before the change is not added up with what is answered after it.
+        # This comes first: answers of the old configuration must not be added to those of the new one.
         self._quorum.configuration = newest.number
         await asyncio.gather(*(node.move(there) for node, there in moved))
         self.adopt(newest)
@@ -96,7 +96,7 @@ class Membership:
         )
 
     async def _bring(self, said: list[Introduction | None]) -> None:
-        """Nodes that were away when the configuration changed refuse this one until they are told of it."""
+        """Brings the configuration to nodes that were away when it changed: they refuse it until then."""
         configuration = self.configuration
         if configuration is None:
             return
@@ -110,14 +110,14 @@ class Membership:
 
 
 async def reconfigure(node: Node, configuration: Configuration) -> bool:
-    """Brings a node of an earlier configuration into this one; whether it is there now."""
+    """Brings a node into a later configuration; returns whether it is in it now."""
     identity = configuration.identity(node.index)
     reply = await node.table("configure", (keys.NODE,), *_change(identity, str(identity), configuration))
     return reply.done
 
 
 async def retire(node: Node, configuration: Configuration) -> bool:
-    """Tells a server that another one took its place in this configuration; whether it knows now."""
+    """Marks a server as replaced in this configuration; returns whether it is marked now."""
     identity = configuration.identity(node.index)
     reply = await node.table("configure", (keys.NODE,), *_change(identity, identity.replaced, configuration))
     return reply.done

@@ -1,4 +1,4 @@
-"""Reads the tables of every node again and again, and makes the view of them."""
+"""Reads the tables of every node periodically, and makes the view of them."""
 
 import asyncio
 import secrets
@@ -20,25 +20,25 @@ from muster_metadata.nodes.quorum import Quorum
 log = structlog.get_logger()
 
 CLOCKS_APART_MS = 60_000
-"""Nodes whose wall clocks are further apart do not show the same time."""
+"""Wall clocks that are further apart than this are not taken for the same time."""
 
 _FORGET_MS = 600_000
 _LACKING_S = 3.0
 
 
 class Monitor:
-    """One reader per node, so that a slow node delays nothing but its own rows.
+    """Reads each node by a task of its own, so that a slow node delays only its own rows.
 
     Args:
         quorum: the nodes.
-        tables: reads them.
-        view: is fed.
+        tables: reads their tables.
+        view: gets what was read.
         poll_ms: time between two reads of a node.
         now_ms: boot clock.
-        on_catalog: told the highest acknowledged position of the catalog's log after each read.
-        on_empty: told of a node that lost its data.
-        on_foreign: called while a node says to be something else than it should.
-        on_catalog_missing: called when a node lacks the catalog's log for long and nobody repairs it.
+        on_catalog: called after each read with the highest acknowledged position of the catalog's log.
+        on_empty: called with a node that lost its data.
+        on_foreign: called while a node is not the one that it should be.
+        on_catalog_missing: called when a node has lacked the catalog's log for long.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Monitor:
         self._stopping = False
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
         for node in self._quorum.nodes:
             self._begin(partial(self._poll, node), f"table-poll-{node.index}")
         self._begin(self._judge, "table-judge")
 
     async def stop(self) -> None:
-        """Ends."""
+        """Stops reading."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -90,7 +90,7 @@ class Monitor:
         task.add_done_callback(partial(self._ended, work))
 
     def _ended(self, work: Callable[[], Coroutine[None, None, None]], task: asyncio.Task[None]) -> None:
-        """Begins again: an instance that reads no more would go on to tell of a cluster as it was."""
+        """Starts a task that ended again: without it this instance would go on to publish an old view."""
         self._tasks.discard(task)
         if not self._stopping:
             error = None if task.cancelled() else task.exception()
@@ -102,7 +102,7 @@ class Monitor:
             sent_ms = self._now_ms()
             try:
                 self._heard(node, sent_ms, await self._tables.read(node, self._timeout_ms))
-            except Exception:  # what was read last grows old, and the node counts no more
+            except Exception:  # the last tables grow old, after which the node no longer counts
                 log.exception("tables_not_read", node=node.index)
             await asyncio.sleep(max(0, sent_ms + self._poll_ms - self._now_ms()) / 1000)
 
@@ -114,14 +114,14 @@ class Monitor:
         if tables.foreign:
             self._on_foreign()
         if tables.problem != (before[1].problem if before else ""):
-            # What one node has to say is news for the administrator alone: the others go on.
+            # The loss of one node concerns the administrator only: the others go on.
             if tables.problem:
                 log.warning("log_node_lost", node=node.index, address=node.place, problem=tables.problem)
             else:
                 log.info("log_node_back", node=node.index, address=node.place)
         self._latest[node] = (sent_ms, tables)
         if tables.wall_ms is not None:
-            # It was read between the question and the answer: right to within one read.
+            # The clock was read between the command and its answer: right to within one read.
             self._wall_ahead_ms[node] = tables.wall_ms - (sent_ms + self._now_ms()) // 2
 
     async def _judge(self) -> None:
@@ -133,7 +133,7 @@ class Monitor:
                 log.exception("tables_not_judged")
 
     def judge(self) -> None:
-        """Makes the view of what was read last."""
+        """Updates the view with what was read last."""
         now_ms = self._now_ms()
         oldest_ms = now_ms - self._timeout_ms - self._poll_ms
         fresh = {
@@ -148,7 +148,7 @@ class Monitor:
             self._view.refresh()
             return
         rows = merged([tables.leases or {} for _, tables in fresh.values()], self._quorum.majority)
-        # A majority was read by what was sent from then on: whatever another majority stored before is in it.
+        # A majority was read by commands sent from then on, so it has whatever a majority stored before.
         as_of_ms = sorted((sent_ms for sent_ms, _ in fresh.values()), reverse=True)[self._quorum.majority - 1]
         self._view.confirmed(as_of_ms)
         self._view.log_ahead_ms = agreed(
@@ -160,7 +160,7 @@ class Monitor:
         self._view.read(claims)
         self._view.refresh()
         if len(fresh) == len(self._quorum.nodes):
-            # One that kept a row would say of a later process of that name that it is the dead one.
+            # A node that kept the row would report a later process of that name as the dead one.
             for row in self._view.observer.stale(now_ms, _FORGET_MS):
                 self._tables.forget(row)
         catalogs = [tables.catalog for _, tables in fresh.values() if tables.catalog is not None]
@@ -170,7 +170,7 @@ class Monitor:
 
     def _problem(self, node: Node, fresh: dict[Node, tuple[int, NodeTables]]) -> str:
         if node in fresh:
-            # It can be read, and what is read counts; the administrator shall know that it writes nothing.
+            # It can be read, and what is read counts; but the administrator must know that it refuses writes.
             return str(node.refusal or "")
         latest = self._latest.get(node)
         if latest is None:
@@ -186,7 +186,7 @@ class Monitor:
         if not lacking:
             self._lacking_since_s = None
         elif self._lacking_since_s is None:
-            # A different patience at each instance, so that one of them does it.
+            # Each instance waits for a different time, so that one of them does it.
             self._lacking_since_s = now_s
             self._patience_s = _LACKING_S + secrets.randbelow(3_000) / 1000
         elif now_s - self._lacking_since_s > self._patience_s:
@@ -195,9 +195,14 @@ class Monitor:
 
 
 def agreed(ahead_ms: Sequence[int], majority: int) -> int | None:
-    """What a majority of the nodes' wall clocks agrees on: the middle one of the largest set that does.
+    """The median of the largest set of the nodes' wall clocks that agree.
 
-    None: too few tell, or they are too far apart.
+    Args:
+        ahead_ms: of each node, how far its clock is ahead of a boot clock.
+        majority: how many clocks must agree.
+
+    Returns:
+        How far the log's time is ahead of the boot clock, ms; None: too few clocks agree.
     """
     clocks = sorted(ahead_ms)
     sets = [[clock for clock in clocks if 0 <= clock - first <= CLOCKS_APART_MS] for first in clocks]

@@ -1,4 +1,4 @@
-"""Who owns which shard: hints, made of the claims and of what coordinators say they serve. Pure."""
+"""Who owns which shard: hints, made of the claims and of what coordinators serve. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -29,9 +29,9 @@ class OwnerRow:
         return json.dumps(asdict(self))
 
     @classmethod
-    @lru_cache(maxsize=16_384)  # Several nodes tell the same, and again.
+    @lru_cache(maxsize=16_384)  # Several nodes have the same row, and are read again and again.
     def from_json(cls, text: bytes) -> "OwnerRow":
-        """Reads what the table stores.
+        """Reads a row as the table stores it.
 
         Raises:
             ValueError: it is no row.
@@ -43,7 +43,7 @@ class OwnerRow:
 
 
 def highest(tables: Iterable[Mapping[int, OwnerRow]]) -> dict[int, OwnerRow]:
-    """The highest epoch of each shard."""
+    """The row with the highest epoch of each shard."""
     best: dict[int, OwnerRow] = {}
     for table in tables:
         for shard, row in table.items():
@@ -58,10 +58,10 @@ def owners(
     claims: Mapping[int, OwnerRow],
     coordinators: Iterable[tuple[LeaseRow, "discovery_pb2.CoordinatorState.ValueType"]],
 ) -> list[discovery_pb2.ShardOwner]:
-    """One row per shard.
+    """The owner of each shard, in order.
 
-    The higher epoch wins. An owner that is dead, gave its lease up, or is an earlier process of its name,
-    owns nothing.
+    The higher epoch wins. A coordinator that is dead, has given its lease up, or is an earlier process of its
+    name owns nothing.
     """
     alive = {row.node_id: row for row, state in coordinators if state != DEAD}
     best = dict(claims)

@@ -1,4 +1,4 @@
-"""The cluster as this instance sees it, and who is told of it."""
+"""Publishes the cluster as this instance sees it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,10 +13,10 @@ from muster_metadata.cluster.owners import OwnerRow, highest, owners
 
 
 class ViewPublisher:
-    """Assembles the pushed view; every change wakes the watchers.
+    """Assembles the view of the cluster and pushes it to watchers after every change.
 
     The view has an age: the time since a majority of the nodes was read. When that reaches a lease time the
-    watches end, so that whoever watches goes on with an instance that knows more.
+    watches end, so that the watchers change to another instance.
 
     Args:
         observer: times the leases.
@@ -43,44 +43,44 @@ class ViewPublisher:
 
     @property
     def cluster(self) -> discovery_pb2.Cluster:
-        """The last assembled cluster."""
+        """The cluster as it was assembled last."""
         return self._cluster
 
     def known(self, cluster_id: str, shard_count: int) -> None:
-        """A majority of the nodes said which cluster this is."""
+        """Sets which cluster this is, according to a majority of the nodes just now."""
         self._cluster_id, self._shard_count = cluster_id, shard_count
         self.confirmed(self._now_ms())
 
     def confirmed(self, as_of_ms: int) -> None:
-        """A majority of the nodes was read by questions that were sent at that time or later."""
+        """Sets when the commands were sent, at the latest, by which a majority of the nodes was read."""
         self._confirmed_ms = max(self._confirmed_ms, as_of_ms)
 
     @property
     def majority_age_ms(self) -> int:
-        """How long ago a majority of the nodes was read."""
+        """Time since a majority of the nodes was read, ms."""
         return self._now_ms() - self._confirmed_ms
 
     def claimed(self, shard: int, row: OwnerRow) -> None:
-        """Somebody claimed a shard through this instance."""
+        """Adds a claim that was made through this instance."""
         if shard < self._shard_count:
             self._claims = highest((self._claims, {shard: row}))
             self.refresh()
 
     def read(self, claims: dict[int, OwnerRow]) -> None:
-        """What the nodes store of owners."""
+        """Adds the claims that the nodes store."""
         self._claims = highest((self._claims, claims))
 
     def nodes(self, problems: Sequence[str]) -> None:
-        """What is wrong with each node of the log; empty: nothing."""
+        """Sets what is wrong with each node of the log; empty: nothing."""
         self._problems = tuple(problems)
 
     def topics(self, catalog: metadata_pb2.TopicCatalog) -> None:
-        """The catalog changed."""
+        """Sets a new version of the catalog and wakes the watchers."""
         self._catalog = catalog
         self._wake()
 
     def refresh(self) -> None:
-        """Assembles the view anew and wakes the watchers if it changed."""
+        """Assembles the view again and wakes the watchers if it changed."""
         if not self._cluster_id:
             return
         rows = self.observer.rows()
@@ -116,13 +116,13 @@ class ViewPublisher:
         self._changed = asyncio.Event()
 
     async def watch(self, *, last_known: bool = False) -> AsyncIterator[metadata_pb2.WatchResponse]:
-        """The view now, after every change, and every quarter of a lease time without one.
+        """Yields the view now, after every change, and every quarter of a lease time without one.
 
-        What changes while a message is sent is merged. There is no catalog in it before this instance read
-        one: an empty one would say that no topic exists.
+        Changes while a message is being sent are merged. The message has no catalog before this instance has
+        read one: an empty one would say that no topic exists.
 
         Args:
-            last_known: begin with the last view even if no majority stands behind it.
+            last_known: begin with the last view even if it is outdated.
 
         Raises:
             Unavailable: no majority of the nodes was read for a lease time.

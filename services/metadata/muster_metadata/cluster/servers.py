@@ -1,4 +1,4 @@
-"""Which servers without a lease are alive: metadata instances and their watchers, as the nodes store it."""
+"""Which servers without a lease are alive: metadata instances and their watchers, stored on the nodes."""
 
 import asyncio
 import json
@@ -51,9 +51,9 @@ class ServerRow:
         return json.dumps({**fields, "session": self.key, "run": _RUN})
 
     @classmethod
-    @lru_cache(maxsize=256)  # Several nodes tell the same.
+    @lru_cache(maxsize=256)  # Several nodes have the same row.
     def from_json(cls, text: bytes) -> "ServerRow":
-        """Reads what the table stores.
+        """Reads a row as the table stores it.
 
         Raises:
             ValueError: it is no row.
@@ -68,19 +68,19 @@ class ServerRow:
         return cls(key, counter, role, name, version, features)
 
     def to_proto(self) -> metadata_pb2.Server:
-        """As it is told."""
+        """The message of the same content, as `ListFeatures` answers it."""
         return metadata_pb2.Server(
             role=self.role, name=self.name, version=self.version, features=self.features
         )
 
 
 class Servers:
-    """Writes the rows of this instance and of its watchers, and times those of all on its own clock.
+    """Writes the rows of this instance and of its watchers, and times all rows on its own clock.
 
     Args:
         quorum: the nodes.
         key: of this instance's own row.
-        me: this instance.
+        me: role, name, version and features of this instance.
         now_ms: boot clock.
     """
 
@@ -94,11 +94,11 @@ class Servers:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to write and to read, once the nodes are known to be those of the cluster."""
+        """Starts to write and to read; the nodes must be known to be those of the cluster."""
         self._task = asyncio.create_task(self._run(), name="servers")
 
     async def stop(self) -> None:
-        """Ends; the rows of this instance go."""
+        """Stops and removes the rows of this instance."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -107,7 +107,7 @@ class Servers:
 
     @contextmanager
     def watching(self, watcher: metadata_pb2.Server) -> Iterator[None]:
-        """Counts a watcher as alive for as long as it lasts; coordinators have leases for that."""
+        """Counts a watcher as alive within the context; a coordinator is not counted: it has a lease."""
         if watcher.role == "coordinator":
             yield
             return
@@ -120,7 +120,7 @@ class Servers:
             self._forget(self._mine.pop(key))
 
     async def alive(self) -> list[ServerRow] | None:
-        """All that may be alive, by role and name; None: no majority of the nodes says."""
+        """All that may be alive, by role and name; None if no majority of the nodes answers."""
         if not await self._read():
             return None
         now_ms = self._now_ms()
@@ -149,7 +149,7 @@ class Servers:
         return [node.table("forget", (keys.SERVERS,), *arguments) for node in self._quorum.nodes]
 
     async def _read(self) -> bool:
-        """Takes in what a majority of the nodes says; False: there is none."""
+        """Takes in the rows of a majority of the nodes; returns False if there is none."""
         majority = self._quorum.majority
 
         def decide(replies: Replies, _final: bool) -> bool | None:

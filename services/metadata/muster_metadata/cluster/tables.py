@@ -1,4 +1,4 @@
-"""Leases, owners and the state of the nodes: written to all nodes, read from a majority."""
+"""The tables of leases and owners: written to all nodes, read from a majority."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,23 +26,23 @@ K = TypeVar("K")
 _EMPTY = "it has no data of this cluster; it is rebuilt while a majority of the others is up"
 _EMPTY_STRANGER = (
     "it has no data, and the log's configuration names another address for this node: run `muster nodes "
-    "replace` if it shall take its place"
+    "replace` if it is to take its place"
 )
 _FOREIGN = "it belongs to another cluster, or is another node of this one or of another configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTables:
-    """What one node has.
+    """The tables of one node.
 
     Attributes:
-        problem: why it does not count, in words; empty if it does.
+        problem: why the node does not count, for people; empty: it counts.
         empty: it answers, and has no data of a cluster.
-        foreign: it says to be something else than it should: another node, or of another configuration.
+        foreign: its identity is not the expected one: it is another node, or of another configuration.
         leases: rows by name.
         owners: rows by shard.
-        catalog: acknowledged position of the catalog's log; absent: the log is missing.
-        wall_ms: what its wall clock showed, Unix time; None: it does not tell.
+        catalog: acknowledged position of the catalog's log; None: the log is missing.
+        wall_ms: its wall clock, Unix time; None: unknown.
     """
 
     problem: str = ""
@@ -59,7 +59,7 @@ class Tables:
 
     Args:
         quorum: the nodes.
-        with_features: whether the cluster has enabled any feature: its leases are in a table of their own.
+        with_features: whether the cluster has enabled any feature: its leases are then in another table.
     """
 
     def __init__(self, quorum: Quorum, with_features: Callable[[], bool]) -> None:
@@ -69,7 +69,7 @@ class Tables:
         self._catalog_key = keys.log_keys(0, 0).acknowledged
 
     def _leases(self, node: Node) -> str:
-        """The table of leases at a node, sealed before the command that it is for."""
+        """The key of a node's lease table; seals the table of before first, in a cluster with features."""
         if not self._with_features():
             return keys.LEASES_BEFORE_FEATURES
         if node not in self._sealed:
@@ -77,7 +77,7 @@ class Tables:
         return keys.LEASES
 
     async def lease(self, name: str, timeout_ms: int) -> LeaseRow | None:
-        """The highest row under a name. A node that lost its data does not count before it has leases again.
+        """The highest row of a name. A node that lost its data does not count before it has leases again.
 
         Raises:
             TimeoutError: no majority of the nodes answered.
@@ -102,7 +102,7 @@ class Tables:
         return max(rows, key=lambda row: (row.run, row.counter), default=None)
 
     async def read(self, node: Node, timeout_ms: int) -> NodeTables:
-        """What one node has."""
+        """Reads the tables of one node."""
         answers = (
             node.ask("HGET", keys.NODE, "identity"),
             node.ask("HGETALL", keys.LEASES),
@@ -123,7 +123,7 @@ class Tables:
             return NodeTables(_EMPTY if node.member else _EMPTY_STRANGER, empty=True)
         if identity.decode("utf-8", "replace") != node.identity:
             return NodeTables(_FOREIGN, foreign=True)
-        # It answers everything else: what is there is no table of leases any more.
+        # The node has answered everything else, so the key is no longer a table of leases.
         sealed = before.result().status is not Status.OK
         old = {} if sealed else lease_rows(before.result().values[0])
         if sealed:
@@ -141,12 +141,12 @@ class Tables:
     async def renew(self, row: LeaseRow, timeout_ms: int) -> tuple[Status, int]:
         """Stores a renewal on all nodes.
 
-        A node that has the same counter, or a higher one, of a renewal that no majority got, does not count:
-        those who observe it would see no change.
+        A node that already has this counter, or a higher one, from a renewal that no majority got, does not
+        count: observers of it would see no change.
 
         Returns:
-            OK at a majority, SUPERSEDED at a majority, or LOST: not known; and the highest counter that is in
-            the way, 0: none is.
+            OK or SUPERSEDED if a majority says so, else LOST: unknown; and the highest counter that kept a
+            node from storing it, 0: none did.
         """
         majority = self._quorum.majority
         stored = (row.node_id, row.session, row.run, row.counter, row.to_json())
@@ -169,10 +169,10 @@ class Tables:
         return verdict or Status.LOST, max(ahead, default=0)
 
     async def bury(self, row: LeaseRow, timeout_ms: int) -> bool | None:
-        """Marks a process as dead on all nodes, unless it renewed since.
+        """Marks a process as dead on all nodes, unless it has renewed since.
 
         Returns:
-            Whether a majority has the mark; None: not known.
+            Whether a majority has the mark; None: unknown.
         """
         majority = self._quorum.majority
 
@@ -180,7 +180,7 @@ class Tables:
             marked, renewed = count_status(replies, Status.OK), count_status(replies, Status.DUP)
             if marked >= majority:
                 return True
-            # A renewal that counts since then stands on a majority, and leaves too few for the mark.
+            # A later renewal that counts is on a majority, which leaves too few nodes for the mark.
             return False if len(self._quorum.nodes) - renewed < majority else None
 
         verdict, _ = await self._quorum.ask(
@@ -191,19 +191,19 @@ class Tables:
         return verdict
 
     def forget(self, row: LeaseRow) -> None:
-        """Removes a row on all nodes, unless it was renewed since."""
+        """Removes a row from all nodes, unless it was renewed since."""
         for node in self._quorum.nodes:
             node.table("forget", (self._leases(node),), row.node_id, row.session, row.counter)
 
     def own(self, shard: int, row: OwnerRow) -> None:
-        """Notes a claim on all nodes."""
+        """Stores a claim in the owner table of all nodes."""
         stored = (shard, row.epoch, row.to_json())
         for node in self._quorum.nodes:
             node.table("own", (keys.OWNERS, keys.NODE), node.identity, *stored)
 
 
 def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
-    """The row of a process with its number and counter, after what a majority stores under its name."""
+    """The row of a process, with the number and counter that follow the stored row of its name."""
     if known is None:
         return replace(row, run=1, counter=1)
     if known.session == row.session:
@@ -212,12 +212,12 @@ def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:
 
 
 def lease_rows(raw: Any) -> dict[str, LeaseRow]:
-    """The rows of a table of leases, as HGETALL answers it."""
+    """The rows of a lease table, from the answer to HGETALL."""
     return _rows(raw, _name, LeaseRow.from_json)
 
 
 def _wall_ms(reply: NodeReply) -> int | None:
-    """A node's wall clock; None where its user may not ask."""
+    """A node's wall clock, Unix time; None if the user may not ask for it."""
     if reply.status is not Status.OK:
         return None
     seconds, microseconds = map(int, reply.values[0])

@@ -70,14 +70,14 @@ class Logs:
         verdict, replies = await self._append(held, end, batch, first_attempt=step.first_attempt)
         if verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
             self._upkeep.wrote(held, entries[-1].end)
-            self._tell(held, replies)
+            self._pass_on(held, replies)
             return verdict, entries[-1].end
         if verdicts.count_status(replies, Status.OK, Status.DUP):
             # The claim stands at a node that has the batch: what the others lack can come from there.
             self._upkeep.wrote(held, None)
-            self._tell(held, replies)
+            self._pass_on(held, replies)
         else:
-            self._complain(held, replies)
+            self._report_refusals(held, replies)
         return verdict, None
 
     async def _append(
@@ -93,7 +93,7 @@ class Logs:
             verdict, replies = await self._quorum.ask(
                 question,
                 verdicts.appended(end.position, self._quorum.majority, first_attempt=first_attempt),
-                late=lambda node, reply: self._upkeep.heard(held, node, reply),
+                late=lambda node, reply: self._upkeep.replied(held, node, reply),
             )
             if verdict is not verdicts.RAISED:
                 return verdict or verdicts.UNKNOWN, replies
@@ -113,25 +113,25 @@ class Logs:
         verdict, replies = await self._quorum.ask(
             lambda node: node.check(*held),
             verdicts.checked(self._quorum.majority),
-            late=lambda node, reply: self._upkeep.heard(held, node, reply),
+            late=lambda node, reply: self._upkeep.replied(held, node, reply),
         )
         verdict = verdict or verdicts.UNKNOWN
         if verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return verdict, None
         self._upkeep.wrote(held, None)
-        self._tell(held, replies)
+        self._pass_on(held, replies)
         ends = [reply.end for reply in replies if reply is not None and reply.status is Status.OK]
         return verdict, max(ends, key=lambda end: end.position)
 
-    def _complain(self, held: Held, replies: Replies) -> None:
+    def _report_refusals(self, held: Held, replies: Replies) -> None:
         for node, reply in zip(self._quorum.nodes, replies, strict=True):
             if reply is not None:
-                self._upkeep.complain(held.shard, node, reply)
+                self._upkeep.report_refusal(held.shard, node, reply)
 
-    def _tell(self, held: Held, replies: Replies) -> None:
+    def _pass_on(self, held: Held, replies: Replies) -> None:
         for node, reply in zip(self._quorum.nodes, replies, strict=True):
             if reply is not None and not reply.done:
-                self._upkeep.heard(held, node, reply)
+                self._upkeep.replied(held, node, reply)
 
 
 def _claim_problem(step: metadata_pb2.ClaimStep) -> str:

@@ -46,10 +46,10 @@ class Patrol:
         self._again = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._ends: dict[int, dict[Node, LogEnd]] = {}
-        self._went_on: dict[Node, int] = {}
-        self._told: dict[tuple[Node, str], str] = {}
+        self._readmitted: dict[Node, int] = {}
+        self._reported: dict[tuple[Node, str], str] = {}
         self._waiting_since_s: dict[int, float] = {}
-        self._waits_told: set[tuple[str, ...]] = set()
+        self._reported_waits: set[tuple[str, ...]] = set()
 
     def start(self, log_count: int) -> None:
         """Begins.
@@ -88,7 +88,7 @@ class Patrol:
         for first in range(0, self._log_count, _AT_ONCE):
             shards = range(first, min(first + _AT_ONCE, self._log_count))
             await asyncio.gather(*(self._look(shard) for shard in shards))
-        self._tell_went_on()
+        self._report_readmitted()
 
     async def _look(self, shard: int) -> None:
         nodes = self._quorum.nodes
@@ -99,20 +99,20 @@ class Patrol:
         restarted = [node for node, reply in answers.items() if reply.status is Status.RESTARTED]
         sure = {node: Inspected.read(reply) for node, reply in answers.items() if reply.status is Status.OK}
         for node in restarted:
-            self._tell(node, "log_node_restarted", "each log is repaired from the others")
+            self._report(node, "log_node_restarted", "each log is repaired from the others")
         for node, reply in answers.items():
             if reply.status is Status.NOLOG:
-                self._tell(node, "log_gone_at_node", "it is filled from the others", shard=shard)
+                self._report(node, "log_gone_at_node", "it is filled from the others", shard=shard)
         # Nodes that are away may be sure of what they said, and a stranger is not the node; those without the
         # log know nothing.
         gone = sum(reply.status is Status.NOLOG for reply in replies)
         if restarted and len(nodes) - len(restarted) - gone < self._quorum.majority:
             doubted = {node: runs[node] for node in restarted}
-            await self._go_on(shard, doubted, self._quorum.majority - len(sure), until_ms)
+            await self._readmit(shard, doubted, self._quorum.majority - len(sure), until_ms)
             return
         if restarted and len(sure) < self._quorum.majority:
             unheard = [node for node in nodes if node not in restarted and node not in sure]
-            self._wait(shard, restarted, unheard)
+            self._report_wait(shard, restarted, unheard)
         else:
             self._waiting_since_s.pop(shard, None)
         for node, state in sure.items():
@@ -120,7 +120,7 @@ class Patrol:
                 await node.note(shard)
         lagging = self._lagging(shard, sure)
         self._ends[shard] = {node: state.end for node, state in sure.items()}
-        held = _standing(shard, sure.values(), self._quorum.majority)
+        held = _claim_on_majority(shard, sure.values(), self._quorum.majority)
         if held is None:
             return
         lacking = [
@@ -143,7 +143,7 @@ class Patrol:
             if most is not None and before.get(node) == state.end and state.end.position < most
         }
 
-    async def _go_on(self, shard: int, restarted: Mapping[Node, str], needed: int, until_ms: int) -> None:
+    async def _readmit(self, shard: int, restarted: Mapping[Node, str], needed: int, until_ms: int) -> None:
         """Lets the best of the nodes that restarted vote as they are, as many as a majority lacks.
 
         Args:
@@ -166,11 +166,11 @@ class Patrol:
                 continue
             reply = await node.readmit(shard, state.epoch, state.nonce, ("", ""), state.floor, run)
             if reply.status is Status.OK:
-                self._went_on[node] = self._went_on.get(node, 0) + 1
+                self._readmitted[node] = self._readmitted.get(node, 0) + 1
 
-    def _tell_went_on(self) -> None:
-        went_on, self._went_on = self._went_on, {}
-        for node, logs in went_on.items():
+    def _report_readmitted(self) -> None:
+        readmitted, self._readmitted = self._readmitted, {}
+        for node, logs in readmitted.items():
             alarm(
                 "log_second_may_be_missing",
                 node=node.index,
@@ -180,13 +180,13 @@ class Patrol:
                 meaning="too many nodes restarted to know what they acknowledged in the second before",
             )
 
-    def _wait(self, shard: int, restarted: Sequence[Node], away: Sequence[Node]) -> None:
+    def _report_wait(self, shard: int, restarted: Sequence[Node], away: Sequence[Node]) -> None:
         """Too few nodes are sure to repair those that restarted; one that is away may be sure."""
         now_s = time.monotonic()
         since_s = self._waiting_since_s.setdefault(shard, now_s)
         runs = tuple(node.steps.run_id for node in restarted)
-        if now_s - since_s > _PAUSE_S and runs not in self._waits_told:
-            self._waits_told.add(runs)
+        if now_s - since_s > _PAUSE_S and runs not in self._reported_waits:
+            self._reported_waits.add(runs)
             alarm(
                 "log_waits_for_a_node",
                 restarted=",".join(str(node.index) for node in restarted),
@@ -194,15 +194,15 @@ class Patrol:
                 until="a node that is away is back",
             )
 
-    def _tell(self, node: Node, event: str, until: str, **fields: int) -> None:
+    def _report(self, node: Node, event: str, until: str, **fields: int) -> None:
         """Says once for each run of a node what it does not vote for."""
         run_id = node.steps.run_id
-        if self._told.get((node, event)) != run_id:
-            self._told[node, event] = run_id
+        if self._reported.get((node, event)) != run_id:
+            self._reported[node, event] = run_id
             log.warning(event, node=node.index, address=node.place, until=until, **fields)
 
 
-def _standing(shard: int, states: Iterable[Inspected], majority: int) -> Held | None:
+def _claim_on_majority(shard: int, states: Iterable[Inspected], majority: int) -> Held | None:
     """The claim that stands on a majority, and in the log; None: there is none."""
     found = [(state.epoch, state.nonce) for state in states if state.end.position.epoch == state.epoch]
     for epoch, nonce in set(found):

@@ -125,17 +125,16 @@ class Repairer:
 
     Args:
         quorum: all nodes.
-        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is
-            filled.
-            Answers to a `prepare` are not counted for that long, so no claimant can still count a promise
-            that the node forgot.
+        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is filled.
+            No claimant counts the answer to a `prepare` for that long, so none can still count a promise that
+            the node forgot.
         now_ms: boot clock; that of the machine if absent.
-        furnish: gives a node that lost its data what it needs besides its logs before it counts again, and
-            says whether that is there; absent: it needs nothing.
+        refill_tables: copies to a node that lost its data what it needs besides its logs before it counts
+            again, and returns whether all of it is there; absent: it needs nothing.
 
     Attributes:
-        created_at_ms: when the cluster was made; a node that lost its identity is told again.
-        addresses: of the nodes in the log's configuration, likewise.
+        created_at_ms: when the cluster was made, for the identity of a node that lost its data.
+        addresses: of the nodes in the log's configuration, also for that.
     """
 
     def __init__(
@@ -143,13 +142,13 @@ class Repairer:
         quorum: Quorum,
         rebuild_delay_ms: int,
         now_ms: Callable[[], int] = boot_ms,
-        furnish: Callable[[Node], Awaitable[bool]] | None = None,
+        refill_tables: Callable[[Node], Awaitable[bool]] | None = None,
     ) -> None:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum)
         self._rebuild_delay_ms = rebuild_delay_ms
         self._now_ms = now_ms
-        self._furnish = _nothing if furnish is None else furnish
+        self._refill_tables = _nothing if refill_tables is None else refill_tables
         self._vacant: dict[tuple[int, int], _Vacancy] = {}
         self._floors: dict[tuple[int, int], _Floor] = {}
         self._foreign_copies: dict[tuple[int, int], _Copy] = {}
@@ -421,7 +420,7 @@ class Repairer:
         shard, epoch, nonce = held
         if copied.position < source[1].end.position:
             return Repaired.LATER
-        if end is None and not await self._furnish(node):
+        if end is None and not await self._refill_tables(node):
             return Repaired.LATER
         if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER

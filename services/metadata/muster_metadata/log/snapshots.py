@@ -99,11 +99,11 @@ class Snapshots:
             return decided(replies, final)
 
         verdict, replies = await self._quorum.ask(
-            question, decide, late=lambda node, reply: self._upkeep.heard(held, node, reply)
+            question, decide, late=lambda node, reply: self._upkeep.replied(held, node, reply)
         )
         for node, reply in zip(self._quorum.nodes, replies, strict=True):
             if reply is not None and not reply.done:
-                self._upkeep.heard(held, node, reply)
+                self._upkeep.replied(held, node, reply)
         return verdict or verdicts.UNKNOWN
 
 

@@ -40,7 +40,7 @@ class _Written:
     changed_s: float = 0.0
     checked_s: float = 0.0
     fenced_s: float = 0.0
-    fenced_told: bool = False
+    fenced_reported: bool = False
     behind: set[Node] = field(default_factory=set)
     fenced: set[Node] = field(default_factory=set)
 
@@ -67,7 +67,7 @@ class Upkeep:
         self._logs: dict[int, _Written] = {}
         self._repairs: dict[tuple[int, Node], asyncio.Task[None]] = {}
         self._retry_s: dict[tuple[int, Node], float] = {}
-        self._complain_s: dict[tuple[Node, Problem | None], float] = {}
+        self._report_refusal_s: dict[tuple[Node, Problem | None], float] = {}
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
 
@@ -94,9 +94,9 @@ class Upkeep:
         for node in behind:
             self._lags(known, node)
 
-    def heard(self, held: Held, node: Node, reply: NodeReply) -> None:
+    def replied(self, held: Held, node: Node, reply: NodeReply) -> None:
         """A node's own answer to a step that a majority has done, or that came to nothing."""
-        self.complain(held.shard, node, reply)
+        self.report_refusal(held.shard, node, reply)
         known = self._logs.get(held.shard)
         if known is None or known.held != held:
             return
@@ -138,17 +138,17 @@ class Upkeep:
         verdict, _ = await self._quorum.ask(
             lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),
             verdicts.checked(self._quorum.majority),
-            late=lambda node, reply: self.heard(held, node, reply),
+            late=lambda node, reply: self.replied(held, node, reply),
         )
         return verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK
 
-    def complain(self, shard: int, node: Node, reply: NodeReply) -> None:
+    def report_refusal(self, shard: int, node: Node, reply: NodeReply) -> None:
         """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""
         if reply.status not in _REFUSING:
             return
         now_s = self._now_s()
-        if now_s >= self._complain_s.get((node, reply.problem), now_s):
-            self._complain_s[node, reply.problem] = now_s + _COMPLAINT_S
+        if now_s >= self._report_refusal_s.get((node, reply.problem), now_s):
+            self._report_refusal_s[node, reply.problem] = now_s + _COMPLAINT_S
             log.error(
                 "log_node_refuses",
                 node=node.index,
@@ -191,14 +191,14 @@ class Upkeep:
             if quiet and (not known.acknowledged or now_s - known.checked_s >= _RECHECK_S):
                 known.acknowledged, known.checked_s = True, now_s
                 self._send_acknowledged(known)
-            if known.fenced and not known.fenced_told and now_s - known.fenced_s > _FENCED_S:
-                self._tell_fenced(known)
+            if known.fenced and not known.fenced_reported and now_s - known.fenced_s > _FENCED_S:
+                self._report_fenced(known)
             for node in sorted(known.behind, key=lambda node: node.index):
                 self._begin_repair(known, node, now_s)
 
-    def _tell_fenced(self, known: _Written) -> None:
+    def _report_fenced(self, known: _Written) -> None:
         """The claim still stands without these nodes: most often they promised to a claimant that died."""
-        known.fenced_told = True
+        known.fenced_reported = True
         log.warning(
             "log_nodes_promised_to_another",
             nodes=",".join(str(node.index) for node in sorted(known.fenced, key=lambda node: node.index)),
@@ -215,7 +215,7 @@ class Upkeep:
             answer.add_done_callback(functools.partial(self._answered, held, node))
 
     def _answered(self, held: Held, node: Node, answer: Answer) -> None:
-        self.heard(held, node, answer.result())
+        self.replied(held, node, answer.result())
 
     def _begin_repair(self, known: _Written, node: Node, now_s: float) -> None:
         place = (known.held.shard, node)

@@ -1,13 +1,11 @@
 """Which nodes a log has: what the nodes say of it, and whether the configured addresses agree. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.keys import Identity
-
-UNREACHED = "no majority of the log's nodes answered yet"
-UNINITIALISED = "the log was never initialised: run `init` once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +68,55 @@ class Configuration:
         )
 
 
+class UnusableKind(Enum):
+    """Why the configured addresses are no log."""
+
+    UNREACHED = auto()
+    """No majority of the nodes answers."""
+    UNINITIALISED = auto()
+    """No node has data of a cluster."""
+    LACKS_DATA = auto()
+    """The nodes that have data of a cluster are no majority."""
+    ONE_SERVER = auto()
+    """Two addresses name one server."""
+    REPLACED = auto()
+    """A server is named that another one has replaced."""
+    UNKNOWN_IDENTITY = auto()
+    """A node has an identity that this version cannot read."""
+    OTHER_CLUSTER = auto()
+    """Two nodes belong to different clusters."""
+    OTHER_COUNT = auto()
+    """Not all nodes of the log are named."""
+    OTHER_ORDER = auto()
+    """A node is named in another place than its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unusable:
     """The configured addresses are no log, or not yet.
 
+    Two are equal if they are about the same nodes, whatever the sentence.
+
     Attributes:
-        reason: why.
-        contradiction: the settings are wrong, or a server stands in a wrong place: waiting will not help.
+        kind: for programs.
+        reason: for people.
+        nodes: which nodes it is about, from 1; empty: all.
     """
 
-    reason: str
-    contradiction: bool = False
+    kind: UnusableKind
+    reason: str = field(compare=False)
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def contradiction(self) -> bool:
+        """Whether the settings are wrong, or a server is in a wrong place: waiting will not help."""
+        return self.kind not in _WAITED_FOR
+
+
+_WAITED_FOR = (UnusableKind.UNREACHED, UnusableKind.UNINITIALISED, UnusableKind.LACKS_DATA)
+
+UNREACHED = Unusable(UnusableKind.UNREACHED, "no majority of the log's nodes answered yet")
+UNINITIALISED = Unusable(UnusableKind.UNINITIALISED, "the log was never initialised: run `init` once")
 
 
 def agreed_configuration(
@@ -95,27 +131,24 @@ def agreed_configuration(
         places: the configured addresses, in order.
         said: what each of them says; None: it does not answer.
     """
-    problem = _contradiction(places, said)
-    if problem:
-        return Unusable(problem, contradiction=True)
+    contradiction = _contradiction(places, said)
+    if contradiction is not None:
+        return contradiction
     majority = len(places) // 2 + 1
     if sum(one is not None for one in said) < majority:
-        return Unusable(UNREACHED)
+        return UNREACHED
     newest = newest_of(said)
     if newest is None:
-        return Unusable(UNINITIALISED)
+        return UNINITIALISED
     for index, one in enumerate(said, 1):
         if one is not None and one.identity and not newest.keeps(index, one):
-            return Unusable(
-                f"node {index} ({places[index - 1]}) was replaced by {newest.addresses[index - 1]} in "
-                f"configuration {newest.number} of the log; name that one instead",
-                contradiction=True,
-            )
+            return _replaced(places, index, newest.addresses[index - 1], newest.number)
     if sum(one is not None and bool(one.identity) for one in said) < majority:
         empty = sum(one is not None and not one.identity for one in said)
         return Unusable(
+            UnusableKind.LACKS_DATA,
             f"{empty} of {len(places)} nodes have no data of a cluster, and those that have it are no "
-            "majority: start the nodes that have the data; if `init` was interrupted, run it again"
+            "majority: start the nodes that have the data; if `init` was interrupted, run it again",
         )
     return newest
 
@@ -132,7 +165,7 @@ def newest_of(said: Sequence[Introduction | None]) -> Configuration | None:
     )
 
 
-def _contradiction(places: Sequence[str], said: Sequence[Introduction | None]) -> str:
+def _contradiction(places: Sequence[str], said: Sequence[Introduction | None]) -> Unusable | None:
     servers: dict[str, int] = {}
     logs: dict[tuple[str, int], int] = {}
     for index, one in enumerate(said, 1):
@@ -141,38 +174,48 @@ def _contradiction(places: Sequence[str], said: Sequence[Introduction | None]) -
         where = f"node {index} ({places[index - 1]})"
         if one.run_id and one.run_id in servers:
             twin = servers[one.run_id]
-            return f"nodes {twin} ({places[twin - 1]}) and {index} ({places[index - 1]}) are one server"
+            reason = f"nodes {twin} ({places[twin - 1]}) and {index} ({places[index - 1]}) are one server"
+            return Unusable(UnusableKind.ONE_SERVER, reason, (twin, index))
         servers[one.run_id] = index
         if not one.identity:
             continue
         replaced = keys.replaced_in(one.identity)
         if replaced:
-            return (
-                f"{where} was replaced by {_of(one.addresses, index)} in configuration {replaced} of the "
-                "log; name that one instead"
-            )
+            return _replaced(places, index, _of(one.addresses, index), replaced)
         found = one.parsed
         if found is None:
-            return f"{where} says to be {one.identity!r}, which this version does not know"
+            reason = f"{where} says that it is {one.identity!r}, which this version does not know"
+            return Unusable(UnusableKind.UNKNOWN_IDENTITY, reason, (index,))
         logs.setdefault((found.cluster_id, found.shard_count), index)
         if len(logs) > 1:
             (first, _), (second, _) = logs
             other = next(iter(logs.values()))
-            return (
+            reason = (
                 f"the nodes belong to different clusters: node {other} ({places[other - 1]}) to {first}, "
                 f"{where} to {second}"
             )
+            return Unusable(UnusableKind.OTHER_CLUSTER, reason, (other, index))
         if found.node_count != len(places):
-            return (
-                f"{where} is one of {found.node_count} nodes of a log, and the address of the log does not "
-                f"name all of them but {len(places)}: name {', '.join(one.addresses)}"
+            reason = (
+                f"{where} is one of {found.node_count} nodes of a log, but the address of the log names "
+                f"{len(places)}: name {', '.join(one.addresses)}"
             )
+            return Unusable(UnusableKind.OTHER_COUNT, reason, (index,))
         if found.node != index:
-            return (
+            reason = (
                 f"the address of the log names {places[index - 1]} as node {index} of {len(places)}, "
                 f"but it is node {found.place}; name all nodes, in the order in which they were made"
             )
-    return ""
+            return Unusable(UnusableKind.OTHER_ORDER, reason, (index,))
+    return None
+
+
+def _replaced(places: Sequence[str], index: int, successor: str, number: int) -> Unusable:
+    reason = (
+        f"node {index} ({places[index - 1]}) was replaced by {successor} in configuration {number} of the "
+        "log; name that one instead"
+    )
+    return Unusable(UnusableKind.REPLACED, reason, (index,))
 
 
 def _of(addresses: Sequence[str], index: int) -> str:

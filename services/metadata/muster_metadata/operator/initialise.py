@@ -38,7 +38,7 @@ DEFAULT_SHARD_COUNT = 50
 MAX_SHARD_COUNT = 10_000
 
 _REPLY_TIMEOUT_MS = 5_000
-_TELL_S = 1.0
+_REPORT_S = 1.0
 _FIRST_ENTRIES = 100
 
 
@@ -174,7 +174,7 @@ async def _answers(
 ) -> dict[Node, Introduction]:
     """What each node that answers says of itself; waits for the others, and tells so."""
     found: dict[Node, Introduction] = {}
-    began_s = told_s = time.monotonic()
+    began_s = reported_s = time.monotonic()
     while True:
         for node in quorum.nodes:
             if node in found:
@@ -187,8 +187,8 @@ async def _answers(
         now_s = time.monotonic()
         if len(found) == len(quorum.nodes) or now_s - began_s > connect_timeout_ms / 1000:
             return found
-        if now_s - told_s > _TELL_S:
-            told_s = now_s
+        if now_s - reported_s > _REPORT_S:
+            reported_s = now_s
             away = "; ".join(_away(node) for node in quorum.nodes if node not in found)
             left_s = connect_timeout_ms / 1000 - (now_s - began_s)
             waiting(f"waiting for {away} (giving up in {left_s:.0f} s)")

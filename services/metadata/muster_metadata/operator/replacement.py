@@ -117,7 +117,7 @@ class Replacement:
         self._before = Quorum(self._in_order(self._leaving), step_timeout_ms)
         self._after = Quorum(self._in_order(self._coming), step_timeout_ms)
         leases = LeaseCopies(self._after)
-        self._repairer = Repairer(self._after, rebuild_delay_ms, furnish=leases.copy_to)
+        self._repairer = Repairer(self._after, rebuild_delay_ms, refill_tables=leases.copy_to)
         self._majority = self._after.majority
 
     def _in_order(self, node: Node) -> list[Node]:
@@ -379,7 +379,7 @@ class Replacement:
         """Fills the new server, log by log."""
         logs = _logs(target)
         waiting = dict.fromkeys(logs, time.monotonic())
-        progress_s = told_s = time.monotonic()
+        progress_s = reported_s = time.monotonic()
         problem = ""
         while waiting:
             for shard in list(waiting):
@@ -399,8 +399,8 @@ class Replacement:
                     f"{len(waiting)} of {len(logs)} logs could not be copied to {self.new} ({problem}); "
                     "run it again when a majority of the nodes that stay is up"
                 )
-            if waiting and now_s - told_s > 1:
-                told_s = now_s
+            if waiting and now_s - reported_s > 1:
+                reported_s = now_s
                 self._tell(f"{len(logs) - len(waiting)} of {len(logs)} logs are copied to {self.new}")
             if waiting:
                 await asyncio.sleep(_PAUSE_S)
