@@ -158,12 +158,10 @@ async def test_new_cluster_needs_all_of_its_nodes(tmp_path: Path) -> None:
     await nodes.start()
     try:
         await nodes[1].kill()
+        told: list[str] = []
         with pytest.raises(
             InitialiseError, match=r"node 2 \(127.0.0.1:\d+\): it cannot be reached; a new cluster"
         ):
-            await initialise(nodes.url, 2, connect_timeout_ms=300)
-        told: list[str] = []
-        with pytest.raises(InitialiseError):
             await initialise(nodes.url, 2, connect_timeout_ms=2_500, waiting=told.append)
         assert 1 <= len(told) <= 2
         assert told[0].startswith(

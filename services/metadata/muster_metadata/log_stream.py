@@ -1,4 +1,4 @@
-"""One coordinator's log stream: independent calls in, outcomes out, merged per loop turn."""
+"""One coordinator's log stream: carries out its calls independently, and merges answers per loop turn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,8 +24,8 @@ _FULL = Verdict(
 )
 _BUSY = Verdict(
     metadata_pb2.LOG_OUTCOME_UNKNOWN,
-    message="the last step on this log is not done yet, perhaps one that its caller gave up; repeat the step "
-    "unchanged",
+    message="the last step on this log is still under way, perhaps one that its caller gave up; repeat the "
+    "step unchanged",
 )
 _WRITING = ("claim", "append")
 
@@ -61,7 +61,7 @@ class LogStream:
         self._ended = False
 
     async def serve(self, requests: AsyncIterator[metadata_pb2.LogRequest], stopping: asyncio.Event) -> None:
-        """Runs until the caller ends the stream, or this server stops and what is open has ended."""
+        """Runs until the caller ends the stream, or this server stops and the open calls have ended."""
         reading = asyncio.create_task(self._read(requests), name="log-stream-read")
         halt = asyncio.create_task(stopping.wait(), name="log-stream-halt")
         reading.add_done_callback(lambda _: self._wake.set())

@@ -1,4 +1,4 @@
-"""What an instance of metadata counts and traces, and what it computes when it is asked."""
+"""The metrics of an instance of metadata."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class MetadataMeasures(Measures, Source):
-    """The numbers of one instance.
+    """Counts and traces what one instance does.
 
     Args:
         quorum: its nodes.
         upkeep: what it repairs.
         ready: set once it serves.
-        traces: makes the spans of appends; nobody does if absent.
+        traces: makes the spans of appends; None: there are none.
     """
 
     metrics: Sequence[Metric] = metrics.ALL

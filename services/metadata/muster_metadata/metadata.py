@@ -1,4 +1,4 @@
-"""One instance of the metadata service: its parts, put together, started and stopped."""
+"""One instance of the metadata service: creates, starts and stops its parts."""
 
 import asyncio
 import socket
@@ -50,15 +50,16 @@ _PATIENCE_MS = 1_000
 
 
 class Metadata:
-    """An instance: a proxy without state of its own. Belongs to the event loop that made it.
+    """An instance: a proxy without durable state. Belongs to the event loop in which it was made.
 
     Args:
-        settings: where the log is, and times.
-        telemetry: where its numbers go.
+        settings: addresses of the log's nodes, and times.
+        telemetry: where its metrics and spans go.
 
     Attributes:
-        measures: watches what it does.
-        outdated: set when the cluster turned out to use what this version does not know.
+        measures: counts what it does.
+        problem: why calls are refused until it is ready, for people.
+        outdated: set when the cluster uses something that this version does not know.
     """
 
     def __init__(self, settings: MetadataSettings, telemetry: Telemetry = OFF) -> None:
@@ -141,11 +142,11 @@ class Metadata:
 
     @property
     def ready(self) -> asyncio.Event:
-        """Set once a majority of the nodes said which cluster this is and what it has enabled."""
+        """Set once the catalog was read from a majority of the nodes: calls are served from then on."""
         return self._ready
 
     async def start(self) -> None:
-        """Begins to connect and to read; until a majority of the nodes answers, calls are refused."""
+        """Starts to connect and to read; calls are refused until `ready` is set."""
         self.quorum.start()
         self.upkeep.start()
         self._spawn(self._discover())
@@ -157,7 +158,7 @@ class Metadata:
         self.view.end()
 
     async def stop(self) -> None:
-        """Ends everything. Nothing needs to be handed over: other instances go on."""
+        """Stops all parts. Nothing is handed over: other instances go on."""
         await self.drain()
         for task in self._tasks:
             task.cancel()
@@ -181,11 +182,11 @@ class Metadata:
         self.catalog_snapshots.start(found.shard_count)
         self._monitor.start()
         self.servers.start()
-        # First, for nodes that restarted all at once are only read after it has let them in.
+        # Before the catalog is read: nodes that restarted all at once must be readmitted first.
         self._patrol.start(found.shard_count + 1)
         self.problem = "the catalog was not read yet"
         await self.catalog.wait_read()
-        # Nobody is served before: a coordinator might lack what the cluster has enabled.
+        # No call is served before: a coordinator might lack a feature that the cluster has enabled.
         self.shard_count = found.shard_count
         self._ready.set()
         log.info(
@@ -216,11 +217,11 @@ class Metadata:
         write("log_not_usable_yet", problem=self.problem, nodes=nodes)
 
     def _stamp_ms(self) -> int:
-        """What a record says when it was made: the log's time where this process's wall clock is wrong."""
+        """The time for new records: the log's time if this machine's wall clock is wrong."""
         return reading(boot_ms(), wall_ms(), self.view.log_ahead_ms).wall_ms
 
     def _outdated(self, reason: str) -> None:
-        """The cluster uses what this version does not know: it ends all streams and refuses every call."""
+        """Ends all streams and refuses every call: the cluster uses what this version does not know."""
         if self.outdated.is_set():
             return
         self.outdated.set()
@@ -267,5 +268,5 @@ class Metadata:
 
 
 def _named(settings: MetadataSettings) -> str:
-    """What operators call an instance."""
+    """The name of an instance for operators: its address."""
     return settings.advertise or f"{socket.gethostname()}:{settings.listen.rpartition(':')[2]}"

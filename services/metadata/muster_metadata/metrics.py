@@ -1,4 +1,4 @@
-"""Every metric that metadata tells."""
+"""The metrics of metadata."""
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.telemetry import Kind, Metric

@@ -1,4 +1,4 @@
-"""What an instance of metadata has while telemetry is off."""
+"""What an instance of metadata reports to, while telemetry is off."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +9,7 @@ _NOTHING = nullcontext()
 
 
 class Measures:
-    """Watches what an instance does. This one does nothing: telemetry is off.
+    """What an instance calls to be measured. Here every method does nothing; `measures` overrides them.
 
     Attributes:
         log_streams: open streams of coordinators to their logs.
@@ -18,13 +18,13 @@ class Measures:
     log_streams = 0
 
     def carrying_out(self, call: metadata_pb2.LogCall) -> AbstractContextManager[None]:
-        """A step on a log is carried out within, in a task of its own."""
+        """A context within which a step on a log is carried out, in a task of its own."""
         return _NOTHING
 
     def step_begins(self, step: str) -> Callable[[metadata_pb2.LogOutcome.ValueType], None]:
-        """A step on a log begins; what is returned is to be called with its outcome."""
+        """Called when a step on a log begins; the returned function is to be called with its outcome."""
         return _ended
 
 
 def _ended(_outcome: metadata_pb2.LogOutcome.ValueType) -> None:
-    """Nobody counts it."""
+    """Does nothing."""

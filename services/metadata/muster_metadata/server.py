@@ -13,12 +13,12 @@ from muster_metadata.settings import MetadataSettings
 
 
 class MetadataServer:
-    """A `Metadata` with a server of its own.
+    """Serves a `Metadata` on a gRPC server.
 
     Args:
-        settings: where the log is, where to listen, and times; the environment's if absent.
-        server: what to serve it on; a plain one if absent.
-        telemetry: where its numbers go.
+        settings: of the service; the environment's if absent.
+        server: the gRPC server; a plain one if absent.
+        telemetry: where its metrics and spans go.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class MetadataServer:
 
     @property
     def address(self) -> str:
-        """`host:port` that other services reach it at, after `start`."""
+        """`host:port` at which other services reach it; valid after `start`."""
         if self.settings.advertise:
             return self.settings.advertise
         host = self.settings.listen.rpartition(":")[0]
         return f"{host}:{self.server.port}"
 
     async def start(self) -> int:
-        """Listens and begins to connect to the log; health turns to serving once a majority of it answers.
+        """Listens and starts to connect to the log; reports itself healthy once it is ready.
 
         Returns:
             The bound port.

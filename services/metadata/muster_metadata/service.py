@@ -1,4 +1,4 @@
-"""The RPCs: validation and messages around what the other modules do."""
+"""The RPCs of metadata: validates requests, calls the other modules, builds answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +38,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def Log(  # type: ignore[override]
         self, request_iterator: AsyncIterator[metadata_pb2.LogRequest], context: Any
     ) -> None:
-        """Claims, appends, checks."""
+        """Serves the stream on which a coordinator claims, appends, checks, stores snapshots and trims."""
         metadata = self._metadata
         stream = LogStream(
             metadata.logs,
@@ -56,7 +56,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def Lease(  # type: ignore[override]
         self, request_iterator: AsyncIterator[metadata_pb2.LeaseRequest], context: Any
     ) -> None:
-        """Renewals of one coordinator."""
+        """Serves the lease stream of one coordinator."""
         shard_count = self._shard_count()
         serving = asyncio.create_task(
             self._metadata.leases.serve(request_iterator, context.write, shard_count), name="lease-stream"
@@ -74,7 +74,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def ReadLog(
         self, request: metadata_pb2.ReadLogRequest, context: Any
     ) -> AsyncIterator[metadata_pb2.ReadLogResponse]:
-        """Pages of one log."""
+        """Streams the pages of one log."""
         self._check_shard(request.shard, catalog=True)
         if request.page_size > MAX_PAGE:
             raise InvalidArgument([Violation("page_size", f"must be at most {MAX_PAGE}")])
@@ -99,9 +99,9 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def Watch(
         self, request: metadata_pb2.WatchRequest, context: Any
     ) -> AsyncIterator[metadata_pb2.WatchResponse]:
-        """The view, now and after every change, for a watcher that knows every enabled feature.
+        """Streams the view, now and after every change, to a watcher that knows every enabled feature.
 
-        It ends when no majority of the nodes stands behind the view any more.
+        It ends when no majority of the nodes has been read for a lease time.
         """
         metadata = self._metadata
         await metadata.ready.wait()
@@ -136,7 +136,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def ReportExported(
         self, request: metadata_pb2.ReportExportedRequest, context: Any
     ) -> metadata_pb2.ReportExportedResponse:
-        """Stores how far the audit has a log."""
+        """Stores how far the audit has exported a log."""
         self._check_shard(request.shard, catalog=True)
         position = Position.from_proto(request.position)
         if len(request.hash) != 32 or not position.offset:
@@ -165,7 +165,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def DescribeLog(
         self, request: metadata_pb2.DescribeLogRequest, context: Any
     ) -> metadata_pb2.DescribeLogResponse:
-        """Every asked log on every node."""
+        """Describes the named logs, or all of them, on every node."""
         shards = sorted(set(request.shards)) or range(self._shard_count() + 1)
         for shard in shards:
             self._check_shard(shard, catalog=True)
@@ -183,7 +183,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
     async def ListFeatures(
         self, request: metadata_pb2.ListFeaturesRequest, context: Any
     ) -> metadata_pb2.ListFeaturesResponse:
-        """What is enabled, and what this instance knows."""
+        """Lists the enabled features, those that this instance knows, and the servers that are alive."""
         self._shard_count()
         return await self._metadata.features.list()
 
@@ -206,7 +206,7 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServiceServicer):
 
 
 def _watcher(request: metadata_pb2.WatchRequest, context: Any) -> metadata_pb2.Server:
-    """Who watches; one that is older than features does not say."""
+    """The watcher as it names itself; one that is older than features does not."""
     server = request.watcher
     problem = (
         max(len(server.role), len(server.name), len(server.version)) > ID_MAX_BYTES

@@ -1,4 +1,4 @@
-"""Spans of appends: the step as it came, and below it one for each node of the log."""
+"""Spans of appends: one for the step, and below it one for each node of the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class MetadataTraces:
 
     @contextmanager
     def appending(self, shard: int, step: metadata_pb2.AppendStep) -> Iterator[None]:
-        """A traced batch is written within; in a task of its own."""
+        """A context within which a traced batch is written, in a task of its own."""
         parent = context_from(step.traceparent)
         if parent is None:
             yield
@@ -43,7 +43,7 @@ class MetadataTraces:
             span.end()
 
     def asked(self, node: Node, answer: Answer) -> None:
-        """A node was sent the batch; its span ends with its answer, which may come after the majority's."""
+        """Starts the span of one node; it ends with the node's answer, perhaps after the majority's."""
         parent = CURRENT.get()
         if parent is None or not parent.is_recording():
             return

@@ -1,4 +1,4 @@
-"""The topics: a log of its own, claimed by the instance that changes it, with snapshots.
+"""The topic catalog: a log of its own, claimed by the instance that changes it, with snapshots.
 
-What a record of it means is `muster_core.log.topics`; this room reads, writes and trims that log.
+What its records mean is in `muster_core.log.topics`; this package reads, writes and trims the log.
 """

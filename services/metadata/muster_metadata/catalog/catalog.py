@@ -37,7 +37,7 @@ _UNAVAILABLE = metadata_pb2.ChangeTopicResponse(
 )
 _UNSETTLED = metadata_pb2.ChangeTopicResponse(
     error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
-    error_message="not every coordinator has heard yet that the topic was deleted; try again",
+    error_message="not every coordinator knows yet that the topic was deleted; try again",
     pending=True,
 )
 _NOT_WRITER = metadata_pb2.ChangeTopicResponse(
@@ -49,11 +49,11 @@ _NOT_WRITER = metadata_pb2.ChangeTopicResponse(
 
 @dataclass(frozen=True, slots=True)
 class _Unsettled:
-    """A deletion that some coordinator has perhaps not carried out.
+    """A deletion that some coordinator may not have applied yet.
 
     Attributes:
-        offset: of it in the catalog's log.
-        answer: what is answered then; None: the change goes on then.
+        offset: of the deletion in the catalog's log.
+        answer: the answer once all have applied it; None: the change then goes on.
     """
 
     offset: int
@@ -63,24 +63,24 @@ class _Unsettled:
 class CatalogLog:
     """Changes the catalog and follows the changes of other instances.
 
-    One instance writes: the one that claimed the catalog's log last. It is asked as long as it answers, and
-    only when nobody holds the log another one takes it. A change has an id, which stands in its record:
-    whoever is asked to repeat it finds it in the log and answers as the first time.
+    One instance writes: the last one that claimed the catalog's log. Callers ask it as long as it answers;
+    only when no instance holds the log does another one claim it. A change has an id, which is stored in its
+    record: an instance that is asked to repeat it finds it in the log and gives the same answer again.
 
     Args:
-        logs: steps on the log.
-        reader: reads it from its newest snapshot on.
+        logs: carries out steps on the log.
+        reader: reads the log from its newest snapshot on.
         upkeep: stores the acknowledged position.
         instance: name of this instance.
-        wall_ms: what records say when they were made.
-        changed: told of each new state.
-        not_understood: told why this version must not serve the cluster, when the catalog says so.
+        wall_ms: clock for the time of records.
+        changed: called with each new state.
+        not_understood: called with the reason if this version must not serve the cluster.
         change_timeout_ms: after this a change is answered as not available.
-        carried_out: waits until every coordinator has carried out what stands up to an offset of the log;
-            absent: there are none yet.
+        carried_out: waits until every coordinator has applied the log up to an offset; absent: there are no
+            coordinators yet.
 
     Attributes:
-        on_written: called after each record that this instance wrote; nobody is if absent.
+        on_written: if set, called after each record that this instance wrote.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class CatalogLog:
 
     @property
     def held(self) -> Held | None:
-        """The claim by which this instance writes, also while a write is on its way; None: it does not."""
+        """The claim under which this instance writes, also while a write is in flight; None: it does not."""
         return self._held or self._writing
 
     @property
     def written(self) -> Topics:
-        """The catalog as this instance wrote it; only to be read, and only while it holds the log."""
+        """The catalog as this instance wrote it; valid while it holds the log. Do not change it."""
         return self._mine
 
     @property
@@ -132,21 +132,21 @@ class CatalogLog:
         return self._seen.features
 
     async def wait_read(self) -> None:
-        """Waits until the catalog was read for the first time."""
+        """Waits until the catalog has been read for the first time."""
         await self._was_read.wait()
 
     def known(self, shard: int) -> None:
-        """The catalog's log is addressed as this shard."""
+        """Sets the shard number of the catalog's log."""
         self._shard = shard
 
     async def stop(self) -> None:
-        """Ends the reading of changes."""
+        """Stops following changes."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
     def acknowledged(self, position: Position) -> None:
-        """The nodes say how far the log is acknowledged; what is new is read in the background."""
+        """Reads what is new, in the background, after the nodes said how far the log is acknowledged."""
         if position > self._seen.version and (self._following is None or self._following.done()):
             self._following = asyncio.create_task(self._follow(), name="catalog-follow")
 
@@ -163,10 +163,10 @@ class CatalogLog:
     async def change(
         self, request: metadata_pb2.ChangeTopicRequest, remaining_s: float | None = None
     ) -> metadata_pb2.ChangeTopicResponse:
-        """Carries out a change, once for each id; answers after a majority has it.
+        """Carries out a change, once for each id; returns after a majority has it.
 
-        A deletion is answered, and a topic of the same name created, when every coordinator that may answer
-        has carried the deletion out.
+        A deletion is answered, and a topic of the same name created, only when every coordinator that may
+        answer calls has applied the deletion.
 
         Args:
             request: the change.
@@ -199,7 +199,7 @@ class CatalogLog:
         return _UNSETTLED if unsettled else _UNAVAILABLE
 
     async def enable(self, feature: str, version: str) -> bool:
-        """Enables a feature for good; says whether it is, after a majority has it.
+        """Enables a feature for good; returns whether a majority has it.
 
         Args:
             feature: its name.
@@ -221,18 +221,18 @@ class CatalogLog:
         return feature in self._mine.features
 
     async def store_marker(self, held: Held, snapshot: records_pb2.Snapshot, version: str) -> LogEnd | None:
-        """Stores the marker of a snapshot, if this instance still holds the log by that claim.
+        """Stores the marker of a snapshot, if this instance still holds the log under that claim.
 
-        With it goes a record that a version which reads no snapshots stops at. Those that the cluster began
-        with may be trimmed, and it would take what is left for the whole catalog.
+        A critical record goes with it, at which a version that reads no snapshots stops. The first records of
+        the cluster may be trimmed, and such a version would take the rest for the whole catalog.
 
         Args:
             held: the claim under which the snapshot was stored.
-            snapshot: what the marker says.
+            snapshot: the content of the marker.
             version: of this software.
 
         Returns:
-            Where the marker stands; None: it is not known to stand anywhere.
+            The end of the log, which is the marker; None: it is not known to be stored.
         """
         written_at_ms = self._wall_ms()
         marker = records_pb2.Record(written_at_ms=written_at_ms, snapshot=snapshot)
@@ -243,7 +243,7 @@ class CatalogLog:
             return self._end
 
     async def hold(self) -> None:
-        """Claims the log, so that nodes that lack it are rebuilt under the claim."""
+        """Claims the log, so that nodes that lack it can be rebuilt under the claim."""
         try:
             async with self._lock:
                 self._held = None
@@ -254,7 +254,7 @@ class CatalogLog:
     async def _attempt(
         self, request: metadata_pb2.ChangeTopicRequest
     ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
-        """One try; None: try again."""
+        """Makes one attempt at a change; None: try again."""
         if self._held is None and not await self._claim():
             return None
         assert self._held is not None
@@ -263,7 +263,7 @@ class CatalogLog:
             return await self._after_deletion(request, answer)
         decision = self._mine.decide(request)
         if isinstance(decision, metadata_pb2.ChangeTopicResponse):
-            # A refusal says what is stored: only true while nobody else changed it.
+            # A refusal depends on what is stored, so the claim must still be ours.
             verdict, _ = await self._logs.check(
                 self._shard, metadata_pb2.CheckStep(epoch=self._held.epoch, claim_nonce=self._held.nonce)
             )
@@ -272,7 +272,7 @@ class CatalogLog:
             self._held = None
             return None
         if request.HasField("create"):
-            # What is not remembered by name was removed by then at the latest, if ever.
+            # A removal that is no longer remembered by name was at this offset at the latest.
             removed = self._mine.deletions.get(request.create.name, self._mine.deletions_since)
             if self._is_unsettled(removed):
                 return await self._unsettled(removed)
@@ -284,7 +284,7 @@ class CatalogLog:
     async def _after_deletion(
         self, request: metadata_pb2.ChangeTopicRequest, answer: metadata_pb2.ChangeTopicResponse
     ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
-        """The answer to a change, unless it is a deletion that some coordinator has not carried out."""
+        """The answer to a change, unless it is a deletion that some coordinator may not have applied."""
         removed = answer.version.offset if request.HasField("delete") else 0
         return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
 
@@ -294,7 +294,7 @@ class CatalogLog:
     async def _unsettled(
         self, offset: int, answer: metadata_pb2.ChangeTopicResponse | None = None
     ) -> "metadata_pb2.ChangeTopicResponse | _Unsettled | None":
-        """A deletion that has to be waited for; before, a majority must say that it is acknowledged."""
+        """A deletion to wait for, after a majority has stored that it is acknowledged."""
         held, end = self._held, self._end
         if held is None or end is None or not await self._upkeep.acknowledge(held, end):
             self._held = None
@@ -302,12 +302,11 @@ class CatalogLog:
         return _Unsettled(offset, answer)
 
     async def _store(self, record: bytes) -> bool:
-        """Appends a record, repeated unchanged while the outcome is unknown. False: it is not there."""
+        """Appends a record, repeated unchanged while the outcome is unknown; returns whether it is stored."""
         assert self._held is not None
         assert self._end is not None
         nonce = secrets.token_bytes(16)
-        # Until it is known how this ends nothing else may be written at its place, not even after a
-        # cancellation.
+        # Until the outcome is known nothing else may be written at this offset, even after a cancellation.
         held, self._held = self._held, None
         step = metadata_pb2.AppendStep(
             epoch=held.epoch,
@@ -338,11 +337,11 @@ class CatalogLog:
             await asyncio.sleep(_PAUSE_S)
 
     async def _claim(self) -> bool:
-        """Takes the log and replays it."""
+        """Claims the log and reads it; returns whether this instance holds it now."""
         nonce = secrets.token_bytes(16)
         verdict, held, end = await self._logs.claim(
             self._shard,
-            # The nonce is new: the nodes need not look for it where this instance has read.
+            # The nonce is new, so the nodes need not look for it before this epoch.
             metadata_pb2.ClaimStep(
                 node_id=self._instance,
                 session=self._instance,
@@ -353,7 +352,7 @@ class CatalogLog:
         if held is None or end is None:
             log.info("catalog_not_claimed", outcome=metadata_pb2.LogOutcome.Name(verdict.outcome))
             return False
-        # What was acknowledged stands in every later log: only what came since is read.
+        # What was acknowledged is in every later log: only what follows is read.
         topics = await self._reader.read_on(self._shard, self._seen, held.epoch, nonce)
         if topics is None or (topics.version, topics.end_hash) != end:
             return False
@@ -367,7 +366,7 @@ class CatalogLog:
             self.on_written()
 
     def _show(self, topics: Topics) -> None:
-        """What a majority has, watchers are told at once."""
+        """Publishes a newer catalog, which a majority has."""
         if topics.version > self._seen.version:
             self._seen = topics.copy()
             self._changed(topics.to_proto())

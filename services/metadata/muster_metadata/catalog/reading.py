@@ -23,7 +23,7 @@ _ATTEMPTS = 5
 
 
 class _Unreadable(Exception):
-    """What a page says instead of entries: see its verdict."""
+    """A page has a verdict instead of entries."""
 
     def __init__(self, page: Page) -> None:
         super().__init__(page.verdict.message)
@@ -32,11 +32,11 @@ class _Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CatalogImage:
-    """The catalog as its log alone makes it.
+    """The catalog as it was read from its log.
 
     Attributes:
         topics: the state after the last entry that was read.
-        base: what the snapshot covers that the read began with.
+        base: what the snapshot covers with which the read began.
         marker: the marker of that snapshot; None: the read began with the Genesis.
     """
 
@@ -47,10 +47,10 @@ class CatalogImage:
 
 @dataclass(slots=True)
 class _Image:
-    """An image while it is read.
+    """An image that is being read.
 
     Attributes:
-        upto: the snapshot that the read began with; nowhere: none.
+        upto: last position covered by the snapshot with which the read began; NOWHERE: none.
     """
 
     shard: int
@@ -65,9 +65,9 @@ class _Image:
         """Takes the next page.
 
         Raises:
-            _Unreadable: it has no entries.
+            _Unreadable: its verdict is not OK.
             SnapshotUnusable: the snapshot is not one of a catalog, or not whole.
-            NotUnderstood: the catalog says what this version does not know.
+            NotUnderstood: the catalog has something that this version does not know.
         """
         if page.snapshot_upto is not None:
             self.upto = page.snapshot_upto
@@ -84,10 +84,10 @@ class _Image:
             self._note_marker(entry)
 
     def finished(self) -> CatalogImage:
-        """What was read.
+        """Returns the image.
 
         Raises:
-            SnapshotUnusable: its marker does not stand in the log after it.
+            SnapshotUnusable: the log after the snapshot does not have its marker.
         """
         topics = self._begun() if self.topics is None else self.topics
         base = nothing_of(self.shard)
@@ -133,22 +133,22 @@ class CatalogReader:
         self._problem = ""
 
     async def read_on(self, shard: int, known: Topics, epoch: int = 0, nonce: bytes = b"") -> Topics | None:
-        """What is known and what was written since; all of it, where the nodes do not have what follows.
+        """Reads what was written since an earlier read; reads everything if the nodes cannot continue it.
 
-        They may have trimmed it, or have forgotten what is known here, all of them (LOG-53): what they have
+        They may have trimmed it, or may all have forgotten what is known here (LOG-53): then what they have
         counts.
 
         Args:
             shard: number of the catalog's log.
-            known: what was read before; it stays as it is.
+            known: what was read before; it is not changed.
             epoch: of the reader's claim; 0: read up to the acknowledged position.
             nonce: of the reader's claim.
 
         Returns:
-            The catalog as of now; None: it cannot be read now.
+            The current catalog; None: it cannot be read now.
 
         Raises:
-            NotUnderstood: it says what this version does not know.
+            NotUnderstood: it has something that this version does not know.
         """
         if known.end_hash:
             topics = known.copy()
@@ -169,7 +169,7 @@ class CatalogReader:
         return None if image is None else image.topics
 
     async def read(self, shard: int, epoch: int = 0, nonce: bytes = b"") -> CatalogImage | None:
-        """All of it; see `read_on`."""
+        """Reads everything; see `read_on`."""
         unusable: set[Position] = set()
         for _ in range(_ATTEMPTS):
             image = _Image(shard, self._strict)
@@ -211,7 +211,7 @@ class CatalogReader:
         return image.finished()
 
     def _tell(self, shard: int, page: Page) -> None:
-        """Says once that no node has what is needed."""
+        """Raises an alarm, once, when no node has an undamaged log."""
         problem = page.verdict.message if page.verdict.outcome == metadata_pb2.LOG_OUTCOME_DAMAGED else ""
         if problem and problem != self._problem:
             alarm("log_not_readable", shard=shard, reason=problem)

@@ -19,29 +19,29 @@ from muster_metadata.nodes.entries import LogEnd
 log = structlog.get_logger()
 
 _SETTLE_S = 1.0
-"""How long a claim stands before what the writer before it left undone is looked for."""
+"""How long after a claim what the writer before it left undone is looked for."""
 _RETRY_S = 5.0
 _LIMIT_S = 60.0
 
 
 class _GivenUp(Exception):
-    """Another instance holds the log, or a step came to nothing."""
+    """Another instance holds the log, or a step failed."""
 
 
 class CatalogSnapshots:
-    """Looks after the catalog's log, while this instance holds it and the cluster has enabled that.
+    """Takes snapshots of the catalog's log, while this instance holds it and the feature is enabled.
 
-    A snapshot is made of the log alone, which is read again for it, under the rules of a shard's snapshots
-    (docs/safety.md, "Snapshots and trimming"). What both kept snapshots cover is removed at once, however
-    young it is: what the catalog's log says is small and is kept whole in each snapshot.
+    A snapshot is made from the log, which is read again for it, under the rules of a shard's snapshots
+    (docs/safety.md, "Snapshots and trimming"). Entries that both kept snapshots cover are removed at once,
+    however recent they are: the catalog is small, and each snapshot has all of it.
 
     Args:
         catalog: the log's writer.
         reader: reads the log.
-        steps: the steps on snapshots.
+        steps: carries out steps on snapshots.
         version: of this software.
-        records: a snapshot is due when a load would replay so many records; 0: never.
-        only_exported: whether only that is removed of which the audit said that it has it.
+        records: a snapshot is due when a load would replay this many records; 0: never.
+        only_exported: whether only entries are removed that the audit has exported.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CatalogSnapshots:
         self._runner: asyncio.Task[None] | None = None
 
     def start(self, shard: int) -> None:
-        """Begins.
+        """Starts to take snapshots.
 
         Args:
             shard: number of the catalog's log.
@@ -77,7 +77,7 @@ class CatalogSnapshots:
             self._runner = asyncio.create_task(self._run(), name="catalog-snapshots")
 
     async def stop(self) -> None:
-        """Ends; what is half done is gone on with by whoever writes next."""
+        """Stops; the instance that writes next resumes what is unfinished."""
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
@@ -99,7 +99,7 @@ class CatalogSnapshots:
                 self._written.set()
 
     async def _settle(self) -> None:
-        """Waits a while, or until a snapshot is due."""
+        """Waits for `_SETTLE_S`, or until a snapshot is due."""
         try:
             async with asyncio.timeout(_SETTLE_S):
                 while not self._is_due:
@@ -109,7 +109,7 @@ class CatalogSnapshots:
             pass
 
     async def _attempt(self) -> bool:
-        """Whether nothing is left to do for now."""
+        """Takes a snapshot or trims if that is due; returns whether nothing is left to do for now."""
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await self._look_after()
@@ -174,7 +174,7 @@ class CatalogSnapshots:
         return covered, marker
 
     async def _trim(self, held: Held, covered: Covered, marker: LogEnd) -> None:
-        """Tells the nodes which snapshot counts, and removes what it and the one before both cover."""
+        """Stores which snapshot counts, and removes what both it and the one before cover."""
         step = metadata_pb2.TrimStep(
             epoch=held.epoch,
             claim_nonce=held.nonce,

@@ -1,4 +1,4 @@
-"""Takes a log: a promise from a majority, the best log among them, a Claim after it."""
+"""Claims a log: gets a promise from a majority, finds the best log among them, writes a Claim after it."""
 
 import asyncio
 import secrets
@@ -30,8 +30,8 @@ class Claimed:
     Attributes:
         verdict: what happened.
         held: with OK: the claim as the nodes know it.
-        end: with OK: its Claim record.
-        behind: nodes that do not have it yet.
+        end: with OK: the end of the log, which is the Claim record.
+        behind: nodes that do not have the record yet.
     """
 
     verdict: Verdict
@@ -42,7 +42,7 @@ class Claimed:
 
 @dataclass(slots=True)
 class _Heard:
-    """What the nodes said before a claim begins."""
+    """The state of the nodes before a claim."""
 
     top_epoch: int
     resumable: tuple[int, LogEnd] | None = None
@@ -50,12 +50,12 @@ class _Heard:
 
 
 class Claimer:
-    """Carries out claims, one after the other for each shard.
+    """Carries out claims, one at a time for each shard.
 
     Args:
         quorum: the nodes.
-        repairer: brings laggards to the log of the claim.
-        wall_ms: what the Claim record says when it was made.
+        repairer: brings nodes that lag up to the log of the claim.
+        wall_ms: clock for the Claim record's time.
         claim_timeout_ms: after this the outcome is unknown.
     """
 
@@ -69,7 +69,7 @@ class Claimer:
         self._locks: dict[int, asyncio.Lock] = {}
 
     async def claim(self, shard: int, step: metadata_pb2.ClaimStep) -> Claimed:
-        """Takes a log. Repeated with the same nonce it goes on where an attempt stopped, at any instance."""
+        """Claims a log. Repeated with its nonce, it resumes where an attempt stopped, at any instance."""
         try:
             async with asyncio.timeout(self._timeout_s), self._locks.setdefault(shard, asyncio.Lock()):
                 return await self._claim(shard, step)
@@ -95,7 +95,7 @@ class Claimer:
                 return Claimed(Verdict(metadata_pb2.LOG_OUTCOME_INVALID, message="there is no higher epoch"))
             claimed = await self._take(Held(shard, epoch, step.nonce), step)
             if self._quorum.configuration != configuration:
-                # A node that took the Claim may be none any more; what the others have is enough, or is not.
+                # A node that took the Claim may have been replaced: whether the others are enough is unknown.
                 claimed = Claimed(verdicts.UNKNOWN)
                 continue
             if claimed.verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
@@ -104,7 +104,7 @@ class Claimer:
         return claimed
 
     async def _hear(self, shard: int, nonce: bytes) -> _Heard | Verdict:
-        """Asks what epochs there are, and whether this claim stands in the log already."""
+        """Asks which epochs there are, and whether this claim is in the log already."""
         verdict, replies = await self._quorum.ask(
             lambda node: node.inspect(shard), verdicts.checked(self._quorum.majority)
         )
@@ -116,7 +116,7 @@ class Claimer:
             if reply is not None and reply.status is Status.OK
         ]
         top = max(max(state.epoch, state.floor, state.end.position.epoch) for _, state in found)
-        # A node that restarted does not vote, but what it remembers of its promise would keep it out.
+        # A node that restarted does not vote, but the promise that it remembers would refuse a lower epoch.
         top = max([top, *(reply.epoch for reply in replies if reply and reply.status is Status.RESTARTED)])
         heard = _Heard(top, nodes=found)
         node, best = max(found, key=lambda pair: pair[1].end.position)
@@ -132,7 +132,7 @@ class Claimer:
     async def _take(self, held: Held, step: metadata_pb2.ClaimStep) -> Claimed:
         shard, epoch, nonce = held
         tag = secrets.token_bytes(8)
-        # A node may lose its data and be rebuilt after it promised; `ask` counts no promise for that long.
+        # A node may lose its data after it promised, and be rebuilt; `ask` counts no promise for that long.
         verdict, replies = await self._quorum.ask(
             lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
             verdicts.checked(self._quorum.majority),
@@ -149,8 +149,8 @@ class Claimer:
             parse_id(reply.values[2]) for reply in replies if reply is not None and reply.status is Status.OK
         )
         if acknowledged > best.position or acknowledged.offset > best.position.offset:
-            # A node stores that position only beside the entry: somebody removed what was acknowledged.
-            # Offsets are dense over epochs, so a log of a later epoch that is shorter lacks it as well.
+            # A node stores that position only if it has the entry, so an acknowledged entry was removed.
+            # Offsets are dense over epochs, so a shorter log of a later epoch lacks it as well.
             return Claimed(verdicts.truncated(best.position, acknowledged))
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
@@ -165,15 +165,15 @@ class Claimer:
             return Claimed(verdict)
         forgotten = any(node in promised and reply.status in _FORGOTTEN for node, reply in answers.items())
         if forgotten and (verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK):
-            # A promise that was counted is gone: overtaken, or forgotten with the node's data.
+            # A promise that was counted is gone: a later one replaced it, or the node lost its data.
             return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
 
     async def _spread(self, held: Held, end: LogEnd, answers: dict[Node, NodeReply]) -> Claimed:
-        """Brings a majority to the Claim; nothing is acknowledged before."""
+        """Repairs nodes until a majority has the Claim; nothing is acknowledged before that."""
         having = {node for node, reply in answers.items() if reply.done}
         if len(having) >= self._quorum.majority:
-            # Of a node that did not answer yet nothing is known; upkeep asks it again soon.
+            # Nothing is known of a node that has not answered yet; upkeep asks it again soon.
             return Claimed(verdicts.OK, held, end, tuple(node for node in answers if node not in having))
         rest = [node for node in self._quorum.nodes if node not in having]
         repairs = {asyncio.ensure_future(self._repairer.repair(node, held, end)): node for node in rest}

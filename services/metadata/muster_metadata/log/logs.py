@@ -1,4 +1,4 @@
-"""The steps on the logs, as callers ask for them."""
+"""Claims, appends and checks, as callers ask for them."""
 
 from collections.abc import Callable
 
@@ -24,16 +24,16 @@ def _invalid(message: str) -> Verdict:
 
 
 class Logs:
-    """Claims, appends and checks; every outcome is a value.
+    """Carries out steps on logs; every outcome is a value, never an exception.
 
     Args:
         quorum: the nodes.
         claimer: carries out claims.
-        upkeep: is told what was written.
-        claimed: is told of each claim: shard, epoch, name and session of the owner.
+        upkeep: gets what was written, and which nodes lack it.
+        claimed: called with each claim: shard, epoch, name and session of the owner.
 
     Attributes:
-        on_asked: told of each node that was sent a batch, with its answer to come; nobody is if absent.
+        on_asked: called with each node that a batch is sent to and the future of its answer, if set.
     """
 
     def __init__(self, quorum: Quorum, claimer: Claimer, upkeep: Upkeep, claimed: Claimed) -> None:
@@ -47,7 +47,11 @@ class Logs:
     async def claim(
         self, shard: int, step: metadata_pb2.ClaimStep
     ) -> tuple[Verdict, Held | None, LogEnd | None]:
-        """Takes a log."""
+        """Claims a log.
+
+        Returns:
+            The verdict; with OK also the claim and the end of the log.
+        """
         problem = _claim_problem(step)
         if problem:
             return _invalid(problem), None, None
@@ -58,7 +62,11 @@ class Logs:
         return result.verdict, result.held, result.end
 
     async def append(self, shard: int, step: metadata_pb2.AppendStep) -> tuple[Verdict, LogEnd | None]:
-        """Writes a batch after the end that the caller knows acknowledged."""
+        """Writes a batch after an end that is known to be acknowledged.
+
+        Returns:
+            The verdict; with OK also the new end.
+        """
         problem = _append_problem(step)
         if problem:
             return _invalid(problem), None
@@ -73,7 +81,7 @@ class Logs:
             self._pass_on(held, replies)
             return verdict, entries[-1].end
         if verdicts.count_status(replies, Status.OK, Status.DUP):
-            # The claim stands at a node that has the batch: what the others lack can come from there.
+            # A node that has the batch has the claim too: the others can be repaired from it.
             self._upkeep.wrote(held, None)
             self._pass_on(held, replies)
         else:
@@ -83,7 +91,7 @@ class Logs:
     async def _append(
         self, held: Held, end: LogEnd, batch: list[bytes | str], *, first_attempt: bool
     ) -> tuple[Verdict, Replies]:
-        """Asks all nodes, and again when one of them restarted: only answers under one floor are added up."""
+        """Asks all nodes, and again if one restarted: only answers under the same floor are added up."""
 
         def question(node: Node) -> Answer:
             return self._asked(node, node.append(*held, batch, floor))
@@ -106,7 +114,11 @@ class Logs:
         return answer
 
     async def check(self, shard: int, step: metadata_pb2.CheckStep) -> tuple[Verdict, LogEnd | None]:
-        """The read barrier."""
+        """The read barrier: confirms that a majority still has the claim.
+
+        Returns:
+            The verdict; with OK also the end of the log.
+        """
         held = Held(shard, step.epoch, step.claim_nonce)
         if len(step.claim_nonce) != 16 or not 0 < step.epoch <= HIGHEST_EPOCH:
             return _invalid("a check needs the epoch and the 16-byte nonce of a claim"), None

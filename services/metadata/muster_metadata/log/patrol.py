@@ -1,4 +1,4 @@
-"""Looks at every log on every node, again and again: also at those that nobody writes."""
+"""Checks every log on every node periodically, also those that are not written."""
 
 import asyncio
 import time
@@ -23,14 +23,14 @@ _AT_ONCE = 16
 
 
 class Patrol:
-    """Finds what no writer notices.
+    """Finds and mends what no writer notices.
 
-    * A node lost a log, or lags, and nobody writes that log: it is repaired under the claim that stands.
-    * A node restarted and may have forgotten what it said last: it is brought back.
-    * A log that nobody writes does not say in which run of its server the node votes on it, for an older
-      version wrote there or the server's settings changed: it is noted.
-    * So many did that no majority is left which remembers everything: they go on with what they have, for
-      nothing better is to be had, and an alarm says so.
+    * A node lost a log, or lags, and the log is not being written: it is repaired under the current claim.
+    * A node restarted and may have forgotten its last answers: it is readmitted when that is safe.
+    * So many restarted that no majority is left which remembers everything: the best of them are readmitted
+      with what they have, since nothing better exists, and an alarm is raised.
+    * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
+      the server's settings changed: the run is stored.
 
     Args:
         quorum: the nodes.
@@ -52,7 +52,7 @@ class Patrol:
         self._reported_waits: set[tuple[str, ...]] = set()
 
     def start(self, log_count: int) -> None:
-        """Begins.
+        """Starts to check.
 
         Args:
             log_count: number of logs, the catalog's included.
@@ -61,13 +61,13 @@ class Patrol:
         self._runner = asyncio.create_task(self._run(), name="log-patrol")
 
     async def stop(self) -> None:
-        """Ends."""
+        """Stops checking."""
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
 
     def hurry(self) -> None:
-        """Looks again at once: a node came back."""
+        """Starts the next round at once: a node is back."""
         self._again.set()
 
     async def _run(self) -> None:
@@ -103,8 +103,8 @@ class Patrol:
         for node, reply in answers.items():
             if reply.status is Status.NOLOG:
                 self._report(node, "log_gone_at_node", "it is filled from the others", shard=shard)
-        # Nodes that are away may be sure of what they said, and a stranger is not the node; those without the
-        # log know nothing.
+        # A node that is away, or has a stranger at its address, may still remember everything; one without
+        # the log remembers nothing.
         gone = sum(reply.status is Status.NOLOG for reply in replies)
         if restarted and len(nodes) - len(restarted) - gone < self._quorum.majority:
             doubted = {node: runs[node] for node in restarted}
@@ -134,7 +134,7 @@ class Patrol:
             self._upkeep.lacks(held, lacking)
 
     def _lagging(self, shard: int, states: dict[Node, Inspected]) -> set[Node]:
-        """Nodes that did not get on since the last look, and were behind then."""
+        """Nodes that were behind in the last round and have made no progress since."""
         before = self._ends.get(shard, {})
         most = max((end.position for end in before.values()), default=None)
         return {
@@ -148,10 +148,11 @@ class Patrol:
 
         Args:
             shard: of which log.
-            restarted: in which run each of them was in doubt. In a later one it may have forgotten what it
-                said since another instance let it vote.
-            needed: how many.
-            until_ms: until when that counts: later others may be sure of what they said, and repair it.
+            restarted: the run in which each node was in doubt. In a later run it may have forgotten again
+                what it answered after another instance readmitted it.
+            needed: how many nodes.
+            until_ms: boot time after which none is readmitted: by then other nodes may be back, from which
+                they can be repaired.
         """
         replies = await asyncio.gather(*(node.inspect(shard, vote=False) for node in restarted))
         found = [
@@ -181,7 +182,7 @@ class Patrol:
             )
 
     def _report_wait(self, shard: int, restarted: Sequence[Node], away: Sequence[Node]) -> None:
-        """Too few nodes are sure to repair those that restarted; one that is away may be sure."""
+        """Raises an alarm when nodes that restarted can only be repaired from a node that is away."""
         now_s = time.monotonic()
         since_s = self._waiting_since_s.setdefault(shard, now_s)
         runs = tuple(node.steps.run_id for node in restarted)
@@ -195,7 +196,7 @@ class Patrol:
             )
 
     def _report(self, node: Node, event: str, until: str, **fields: int) -> None:
-        """Says once for each run of a node what it does not vote for."""
+        """Logs an event of a node, once for each run of its server."""
         run_id = node.steps.run_id
         if self._reported.get((node, event)) != run_id:
             self._reported[node, event] = run_id
@@ -203,7 +204,7 @@ class Patrol:
 
 
 def _claim_on_majority(shard: int, states: Iterable[Inspected], majority: int) -> Held | None:
-    """The claim that stands on a majority, and in the log; None: there is none."""
+    """The claim that a majority has promised and has in its log; None: there is none."""
     found = [(state.epoch, state.nonce) for state in states if state.end.position.epoch == state.epoch]
     for epoch, nonce in set(found):
         if found.count((epoch, nonce)) >= majority:

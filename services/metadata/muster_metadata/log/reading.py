@@ -32,19 +32,19 @@ _TRIMMED = Verdict(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader wants.
+    """What to read.
 
     Attributes:
         shard: which log.
-        first: first place; offset 0: from the oldest entry, or from a snapshot.
+        first: first position; offset 0: from the oldest entry, or from a snapshot.
         epoch: epoch of the reader's claim; 0: read up to the acknowledged position.
         nonce: nonce of the reader's claim.
-        page_size: entries per page at most; 0: 1,000.
+        page_size: largest number of entries in a page; 0: 1,000.
         snapshot: start with the newest snapshot, if there is one.
-        without: but none of these, by the last position that they cover.
-        after_hash: hash of the entry before `first`; then nodes whose entries do not continue it are passed
-            over. Where the read begins with the oldest entry it is that before the Genesis, and a snapshot
-            takes the place of both. Empty: the reader checks the chain.
+        without: snapshots not to start with, by the last position that they cover.
+        after_hash: hash of the entry before `first`: nodes whose entries do not continue it are passed over.
+            For a read from the oldest entry on it is the hash before the Genesis; a snapshot replaces it by
+            its own. Empty: the chain is not checked here, but by the reader.
     """
 
     shard: int
@@ -64,9 +64,9 @@ class Page:
     Attributes:
         verdict: OK, or why the read ends here.
         runs: entries, in order.
-        acknowledged: acknowledged position as known.
+        acknowledged: the acknowledged position that the nodes know.
         part: the next part of the snapshot; empty: none.
-        snapshot_upto: the snapshot that the read began with, or could not go on with.
+        snapshot_upto: last position covered by the snapshot that the read began with.
     """
 
     verdict: Verdict
@@ -83,7 +83,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """From where to where."""
+    """Which nodes to read from, and up to where."""
 
     sources: tuple[Node, ...]
     last: Position
@@ -94,7 +94,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Cursor:
-    """How far a read has come."""
+    """The state of a read."""
 
     sources: list[Node]
     next: str
@@ -110,7 +110,7 @@ class _Cursor:
     pending: Answer | None = None
 
     def advance(self, end: LogEnd, runs: Sequence[Run]) -> None:
-        """A page was read; small pages first, so that what starts soon starts early."""
+        """Moves past a page. Pages grow from small ones, so that the first one arrives early."""
         self.sent = True
         self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
         self.before = end if self.before is not None else None
@@ -119,7 +119,7 @@ class _Cursor:
 
 
 class LogReader:
-    """Reads from one node that has everything, after a majority said what everything is.
+    """Reads a log from one node that has all of it, after a majority said where it ends.
 
     Args:
         quorum: the nodes.
@@ -131,7 +131,10 @@ class LogReader:
         self._copies = SnapshotCopies(quorum) if copies is None else copies
 
     async def read(self, wanted: Wanted) -> AsyncGenerator[Page, None]:
-        """Parts of a snapshot, then pages; the last one may be empty. One that is not OK ends the read."""
+        """Yields the parts of a snapshot, then pages of entries; the last page may be empty.
+
+        A page whose verdict is not OK ends the read.
+        """
         plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
         if isinstance(plan, Verdict):
             yield Page(plan)
@@ -159,7 +162,7 @@ class LogReader:
             yield page
 
     async def _no_snapshot(self, shard: int, plan: _Plan) -> Verdict:
-        """The log was trimmed and nothing says what was before."""
+        """The verdict on a trimmed log without a usable snapshot."""
         replies = [await node.snapshots(shard) for node in self._quorum.nodes]
         message = (
             f"the log begins at {plan.oldest.stream_id}, and no snapshot that reaches there is on the nodes "
@@ -209,7 +212,7 @@ class LogReader:
         )
 
     async def _widen(self, wanted: Wanted, plan: _Plan, cursor: _Cursor) -> bool:
-        """Once the nodes of the plan are damaged: goes on with those that were not heard then."""
+        """Adds the other nodes that have the log, once those of the plan turned out to be damaged."""
         if cursor.widened or not cursor.damage:
             return False
         cursor.widened = True
@@ -224,14 +227,14 @@ class LogReader:
         return bool(cursor.sources)
 
     def _pass_over(self, cursor: _Cursor, shard: int, problem: str) -> None:
-        """Goes on with another node, and tells the administrator about this one."""
+        """Gives the current node up as damaged, and raises an alarm."""
         node = cursor.sources.pop(0)
         cursor.damaged.add(node)
         cursor.damage = f"on every node that has the log to its end: {problem}"
         alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
 
     async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
-        """Whether the log there begins after a place that was wanted."""
+        """Whether the log of a node begins after the offset that was expected next."""
         if not expected:
             return False
         reply = await source.inspect(shard)
@@ -291,7 +294,7 @@ class LogReader:
 
 
 def _has(state: Inspected, wanted: Wanted, plan: _Plan) -> bool:
-    """Whether a node has what is read to its end."""
+    """Whether a node has everything up to where the read ends."""
     if wanted.epoch:
         mine = (state.epoch, state.nonce) == (wanted.epoch, wanted.nonce)
         return mine and state.end.position >= plan.last
@@ -302,7 +305,7 @@ def _sound(rows: Sequence[Any], cursor: _Cursor, plan: _Plan) -> list[Run]:
     """The entries of a page.
 
     Raises:
-        Malformed: they are not what must stand there.
+        Malformed: they are damaged, or do not follow what was read before.
     """
     if not rows:
         raise Malformed("its last entries are missing")

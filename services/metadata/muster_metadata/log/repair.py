@@ -1,4 +1,4 @@
-"""Brings one node's log to the log of a claim: a tail that it missed, a divergent end, everything."""
+"""Brings one node's log up to the log of a claim: a missing tail, a divergent end, or everything."""
 
 import asyncio
 import enum
@@ -24,16 +24,16 @@ _PAGE_BYTES = 4 << 20
 _HASHES = 256
 _MARK_BYTES = 8
 _NOTHING = LogEnd(NOWHERE, b"")
-"""Where two logs part that have no entry in common."""
+"""Stands for "no entry in common" where two logs are compared."""
 
 _ABANDONED_MS = 5_000
-"""A copy of a log that has not grown for so long is made by nobody any more."""
+"""A copy of a log that has not grown for this long has been abandoned."""
 _DAMAGED_MS = 60_000
 """How long nothing is copied from a node whose copy of the log was found damaged."""
 
 FLOOR_ABOVE = 10_000
-"""How far a floor is above every epoch that is known: more promises than a node can give for one log in the
-second or two that it may forget. Epochs have ten digits in a token: room for a million restarts of nodes."""
+"""How far a floor is above every known epoch: more promises than a node can give for one log in the second or
+two that it may forget. Epochs have ten digits in a token, which is room for a million restarts of nodes."""
 
 
 class Held(NamedTuple):
@@ -52,11 +52,11 @@ class Repaired(enum.Enum):
     LEVEL = "level"
     """The node had all of it already."""
     LATER = "later"
-    """Not now: the node or every source is away. Try again."""
+    """The node or every source is away: try again."""
     FENCED = "fenced"
     """The node promised a higher epoch: only a new claim can repair it."""
     BLOCKED = "blocked"
-    """The node belongs to another cluster, is another node of this one, or an empty stranger."""
+    """The server is not the node: it is of another cluster, another node, or empty and not configured."""
 
     @property
     def whole(self) -> bool:
@@ -79,7 +79,7 @@ class Inspected:
 
     @property
     def missing(self) -> int:
-        """How many entries are not there between the oldest and the last one: none, if it is whole."""
+        """Number of entries missing between the oldest and the last one: 0 if the log is whole."""
         return self.end.position.offset - self.first.offset + 1 - self.entries
 
     @classmethod
@@ -94,7 +94,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy of a log on a node that was not begun just now."""
+    """A copy of a log that another instance may be making on a node."""
 
     end: bytes
     since_ms: int
@@ -102,7 +102,7 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Floor:
-    """What brings a node back that was in doubt in a run."""
+    """The floor under which a node that is in doubt in a run votes again."""
 
     run: str
     epoch: int
@@ -110,7 +110,7 @@ class _Floor:
 
 @dataclass(frozen=True, slots=True)
 class _Vacancy:
-    """A log that is gone from a node, known by a mark that was left there."""
+    """A log that is gone from a node, identified by the mark that was left there."""
 
     mark: bytes
     run: str
@@ -120,14 +120,14 @@ class _Vacancy:
 class Repairer:
     """Repairs single nodes under a claim.
 
-    Everything it writes is guarded at the node by the claim's promise and the exact end expected there, so
-    any instance may run it for any claim at any time.
+    The node checks the claim's promise and the exact end of its log before each write, so any instance may
+    run a repair for any claim at any time.
 
     Args:
         quorum: all nodes.
-        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is filled.
-            No claimant counts the answer to a `prepare` for that long, so none can still count a promise that
-            the node forgot.
+        rebuild_delay_ms: how long a log must have been gone from a node, without a break, before it is
+            filled. No claimant counts the answer to a `prepare` for that long, so none can still count a
+            promise that the node forgot.
         now_ms: boot clock; that of the machine if absent.
         refill_tables: copies to a node that lost its data what it needs besides its logs before it counts
             again, and returns whether all of it is there; absent: it needs nothing.
@@ -157,12 +157,12 @@ class Repairer:
         self.addresses: Sequence[str] = ()
 
     async def repair(self, node: Node, held: Held, target: LogEnd | None = None) -> Repaired:
-        """Prepares a node for a claim whose Claim stands in the log, and copies what the node lacks.
+        """Prepares a node for a claim whose Claim is in the log, and copies what the node lacks.
 
         Args:
-            node: what is repaired.
+            node: the node to repair.
             held: the claim.
-            target: a node that ends here has everything.
+            target: the end of a log that has everything; None: unknown.
         """
         reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
         if reply.status is Status.STRANGER:
@@ -181,11 +181,11 @@ class Repairer:
         return await self._catch_up(node, held, reply.end, parse_id(reply.values[2]))
 
     async def _fill(self, node: Node, held: Held) -> Repaired:
-        """Gives a node the log that it lost, once it has been gone for long enough."""
+        """Copies a lost log to a node, once it has been gone for long enough."""
         reply = await node.vacant(held.shard, secrets.token_bytes(_MARK_BYTES))
         if reply.status is not Status.NOLOG:
             return Repaired.LATER
-        # The mark goes when the log is filled or the node loses its data again: that is another vacancy.
+        # The mark disappears when the log is filled, or the node loses its data again: that is a new vacancy.
         mark, run, now_ms = reply.values[1], node.steps.run_id, self._now_ms()
         place = (node.index, held.shard)
         known = self._vacant.get(place)
@@ -201,13 +201,13 @@ class Repairer:
     async def _bring_back(self, node: Node, held: Held) -> Repaired:
         """Lets a node vote again that restarted and may have forgotten a promise, a Claim or a record.
 
-        A floor is raised on a majority of the others first: higher than any promise that the node can have
-        forgotten, so nobody who counts such a one gets another; and whoever counts an acknowledgement that it
-        forgot must ask again. What stands on that majority then is all that was acknowledged; the node gets
-        it.
+        First a floor is raised on a majority of the others, higher than any promise that the node can have
+        forgotten: no claimant that counts a forgotten promise gets another one, and whoever counts a
+        forgotten acknowledgement must ask again. That majority then has all that was acknowledged, and the
+        node gets it.
 
-        A promise above this claim, which it gave to a claimant that died, is lowered before: the floor is
-        above that too, and stands on a majority that promised nothing to that claimant and never will.
+        If the node promised to a later claimant that died, that promise is lowered to this claim first: the
+        floor is above it too, and the majority that has the floor never will promise to that claimant.
         """
         shard, run = held.shard, node.steps.run
         floor = await self._floor(node, held, run)
@@ -246,9 +246,9 @@ class Repairer:
         return Repaired.DONE
 
     async def _floor(self, node: Node, held: Held, run: str) -> int | None:
-        """The floor that brings a node back; None: the claim does not stand on a majority of the others.
+        """The floor under which a node may vote again; None: a majority of the others lacks the claim.
 
-        Tried again it stays the same, unless a claim went above it.
+        A repeated attempt gets the same floor, unless a claim has an epoch above it.
         """
         states = await asyncio.gather(
             *(other.inspect(held.shard, vote=other is not node) for other in self._quorum.nodes)
@@ -288,7 +288,7 @@ class Repairer:
             if not entries:
                 return result if cut == end else Repaired.LATER
             if result is Repaired.LEVEL and acknowledged.offset > cut.position.offset:
-                # Only what a majority forgot can be missing there. A source that is only behind cuts nothing.
+                # This can only be missing if a majority forgot it. A source that merely lags cuts nothing.
                 alarm(
                     "log_acknowledged_records_cut", node=node.index, shard=held.shard, epoch=held.epoch,
                     after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
@@ -303,16 +303,16 @@ class Repairer:
             result = Repaired.DONE
 
     async def complete(self, node: Node, held: Held, *, nodes_heard: int = 1) -> bool:
-        """Copies the snapshots that a node lacks, which has the log; whether it has them all now."""
+        """Copies the missing snapshots to a node that has the log; returns whether it has them all now."""
         source = await self.source(held, node)
         return source is not None and await self._copies.copy_missing(
             node, source[0], held.shard, nodes_heard=nodes_heard
         )
 
     async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
-        """The node that has most of a claim's log: under its promise, ending with an entry of its epoch.
+        """The node with the longest log of a claim: it has the promise, and its last entry has the epoch.
 
-        One whose copy is damaged is none while there is another one.
+        A node whose copy is damaged is chosen only if there is no other.
         """
         others = [node for node in self._quorum.nodes if node is not excluded]
         replies = await asyncio.gather(*(node.inspect(held.shard, vote=False) for node in others))
@@ -331,14 +331,15 @@ class Repairer:
         return max(sound or having, key=lambda pair: pair[1].end.position, default=None)
 
     def _is_damaged(self, node: Node, shard: int) -> bool:
-        """Whether its copy was found damaged lately: another one may be right."""
+        """Whether the node's copy was found damaged recently."""
         found_ms = self._damaged_ms.get((node.index, shard))
         return found_ms is not None and self._now_ms() - found_ms < _DAMAGED_MS
 
     async def _common(self, node: Node, source: Node, shard: int, end: LogEnd) -> LogEnd | None:
-        """The last entry that both have; the chain hash says that everything before it is equal too.
+        """The last entry that both nodes have; by its chain hash everything before it is equal too.
 
-        `_NOTHING`: there is none, for what both had was trimmed. None: one of them does not answer.
+        Returns:
+            Its end; `_NOTHING`: there is none, since what both had was trimmed; None: one does not answer.
         """
         upto = end.position.stream_id
         while True:
@@ -357,10 +358,10 @@ class Repairer:
             upto = f"({below.stream_id}"
 
     async def _rebuild(self, node: Node, held: Held, end: LogEnd | None) -> Repaired:
-        """Copies a whole log beside its place, then puts it there together with the promise.
+        """Copies a whole log to another key of the node, then renames it together with setting the promise.
 
         Args:
-            node: what lost its data (`end` absent), or ends before the oldest entry that the others have.
+            node: it lost its data (`end` is None), or its log ends before the others' oldest entry.
             held: the claim.
             end: where its log ends.
         """
@@ -374,14 +375,14 @@ class Repairer:
             return Repaired.LATER
         result = await self._install(node, held, end, source, copied)
         if result is not Repaired.DONE:
-            # Somebody else may have filled the node meanwhile: what was copied for nothing is not left there.
+            # Another instance may have filled the node meanwhile: the copy must not be left there.
             await node.discard(held.shard, copied.position.stream_id, copied.hash)
             return result
         caught_up = await self._catch_up(node, held, copied)
         return Repaired.DONE if caught_up.whole else caught_up
 
     async def _is_copied(self, node: Node, shard: int) -> bool:
-        """Whether another instance may be copying a log there: to begin anew would undo what it has done."""
+        """Whether another instance may be copying the log there: to start again would undo its work."""
         reply = await node.copy_end(shard)
         if reply.status is not Status.OK:
             return True
@@ -398,7 +399,7 @@ class Repairer:
     async def _copy(
         self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
     ) -> LogEnd | None:
-        """Copies a log beside its place; the end of the copy. None: it is away, or another copy is made."""
+        """Copies a log to another key and returns its end; None: a node is away, or another copy is made."""
         shard, epoch, nonce = held
         copied: LogEnd | None = None
         while True:
@@ -416,7 +417,7 @@ class Repairer:
     async def _install(
         self, node: Node, held: Held, end: LogEnd | None, source: tuple[Node, Inspected], copied: LogEnd
     ) -> Repaired:
-        """Puts a copy in the place of the log, if it has everything and the claim stands without the node."""
+        """Puts a complete copy in the place of the log, if a majority without the node has the claim."""
         shard, epoch, nonce = held
         if copied.position < source[1].end.position:
             return Repaired.LATER
@@ -424,19 +425,19 @@ class Repairer:
             return Repaired.LATER
         if not await self._copies.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER
-        # The node votes from the moment the copy is in place: the claim must still stand without its vote.
+        # The node votes as soon as the copy is in place: a majority without it must still have the claim.
         verdict, replies = await self._quorum.ask(
             lambda other: None if other is node else other.check(shard, epoch, nonce),
             checked(self._quorum.majority),
         )
         if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return Repaired.LATER
-        # Among a majority is everything that was acknowledged; the copy must not end before.
-        standing = [reply for reply in replies if reply is not None and reply.status is Status.OK]
-        if copied.position < max(reply.end.position for reply in standing):
+        # A majority has everything that was acknowledged; the copy must not end before it.
+        confirming = [reply for reply in replies if reply is not None and reply.status is Status.OK]
+        if copied.position < max(reply.end.position for reply in confirming):
             return Repaired.LATER
-        # Each floor that counts stands on one of them.
-        floor = max(int(reply.values[2]) for reply in standing)
+        # Each floor that counts is on at least one of them.
+        floor = max(int(reply.values[2]) for reply in confirming)
         expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
         reply = await node.install(
             shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
@@ -447,7 +448,7 @@ class Repairer:
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
     async def _page(self, source: Node, shard: int, after: LogEnd | None) -> list[Entry] | None:
-        """The next entries after an end, or from the oldest; None: the source has none that are right."""
+        """The next entries after an end, or from the oldest on; None: the source has no valid ones."""
         first = "-" if after is None else f"({after.position.stream_id}"
         reply = await source.entries(shard, first, _PAGE_ENTRIES, _PAGE_BYTES)
         if reply.status is not Status.OK:
@@ -461,7 +462,7 @@ class Repairer:
         return entries
 
     async def _is_trimmed(self, source: Node, shard: int, after: LogEnd | None) -> bool:
-        """Whether what follows an end may have been removed there because snapshots cover it."""
+        """Whether the entries after an end may have been trimmed there."""
         reply = await source.inspect(shard, vote=False)
         if reply.status is not Status.OK:
             return True
@@ -473,13 +474,13 @@ async def _nothing(_node: Node) -> bool:
 
 
 def _sound(rows: Sequence[Any], after: LogEnd | None) -> list[Entry] | None:
-    """The entries of a page; None: they are not what must be there."""
+    """The entries of a page; None: they are malformed, or do not follow the end."""
     try:
         entries = list(map(Entry.from_redis, rows))
     except (IndexError, TypeError, ValueError):
         return None
     if after is None:
-        # The oldest entry is taken as it is: after a trim what it was chained to is gone.
+        # The oldest entry cannot be checked: after a trim the entry before it is gone.
         sound = not entries or continues(entries[0].end, entries[1:])
     else:
         sound = continues(after, entries)

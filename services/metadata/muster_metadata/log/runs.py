@@ -1,4 +1,4 @@
-"""Entries of one epoch as columns, which go from Redis into a message without being looked at one by one."""
+"""Entries of one epoch as columns, which pass from Redis into a message without being handled one by one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ _FIELDS = 6
 
 
 class Malformed(Exception):
-    """Something stands in a log that is no entry, or does not follow the entry before it."""
+    """Something in a log is no entry, or does not follow the entry before it."""
 
 
 class Run(NamedTuple):
-    """Entries one after the other.
+    """Consecutive entries of one epoch.
 
     Attributes:
         epoch: of all of them.
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> LogEnd:
-        """The end of a log whose last entries these are."""
+        """The end of a log that ends with these entries."""
         position = Position(self.epoch, self.first_offset + len(self.records) - 1)
         return LogEnd(position, self.hashes[-_HASH_BYTES:])
 
@@ -56,7 +56,7 @@ class Run(NamedTuple):
             )
 
     def cut(self, max_bytes: int) -> Iterator["Run"]:
-        """Cuts the run into runs of at most so many bytes; a larger entry makes a run of its own."""
+        """Cuts the run into runs of at most `max_bytes`; a larger entry becomes a run of its own."""
         first = size = 0
         for index, record in enumerate(self.records):
             size += len(record)

@@ -1,4 +1,4 @@
-"""The copies of a log's snapshots on the nodes: found, read from whichever node has them right, spread."""
+"""Finds a log's snapshots on the nodes, reads each from a node that has it right, and copies them."""
 
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ _SCAN_PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FoundSnapshot:
-    """A snapshot whose marker stands in the log, and the hashes of whose parts are what the marker says.
+    """A snapshot whose marker is in the log, with the part hashes that the marker confirms.
 
     Attributes:
         shard: the shard.
-        upto: last position it covers.
-        hash: chain hash of the entry there, as the marker says.
+        upto: last position that it covers.
+        hash: chain hash of the entry there, according to the marker.
         part_hashes: SHA-256 of each part.
-        nodes: all of them, in the order in which they are asked for its parts.
+        nodes: all nodes, in the order in which they are asked for its parts.
     """
 
     shard: int
@@ -45,7 +45,7 @@ class SnapshotLost(Exception):
     """No node that answered has a part as it was written.
 
     Attributes:
-        certain: whether all nodes answered; else another one may have it.
+        certain: whether all nodes answered; if not, one that is away may have it.
     """
 
     def __init__(self, upto: Position, what: str, *, certain: bool) -> None:
@@ -56,8 +56,8 @@ class SnapshotLost(Exception):
 class SnapshotCopies:
     """Reads snapshots from the nodes and copies them.
 
-    Each node says which snapshots it has and where their markers stand: that is a hint. A snapshot counts
-    when its marker stands in the log, and its bytes when they have the hash that the marker says.
+    Each node lists its snapshots and the positions of their markers: that is a hint. A snapshot counts if its
+    marker is in the log, and its bytes count if they have the hash that is in the marker.
 
     Args:
         quorum: the nodes.
@@ -69,14 +69,14 @@ class SnapshotCopies:
     async def newest(
         self, shard: int, last: Position, without: Container[Position], source: Node, *, scan: bool
     ) -> FoundSnapshot | None:
-        """The newest snapshot with a marker at or before a place.
+        """Finds the newest snapshot with a marker at or before a position; None: there is none.
 
         Args:
             shard: the shard.
             last: how far the log is read.
-            without: not these, by the last position that they cover.
-            source: a node that has the log up to there.
-            scan: look for markers in the whole log, too, if the nodes name none.
+            without: snapshots to leave out, by the last position that they cover.
+            source: a node that has the log up to `last`.
+            scan: also look for markers in the whole log if the nodes list none.
         """
         hinted, nodes = await self._hinted(shard, source)
         for upto, marker in sorted(hinted.items(), reverse=True):
@@ -94,10 +94,10 @@ class SnapshotCopies:
         return None
 
     async def _hinted(self, shard: int, source: Node) -> tuple[dict[Position, Position], list[Node]]:
-        """What a majority names, with the markers, and all nodes, those first that were quick to say so.
+        """The snapshots that a majority lists, with their markers, and all nodes, the quickest first.
 
-        One that is slow, and not dead, would keep every load waiting. The node that the log is read from is
-        waited for: a log is trimmed by the snapshots that its own node knows.
+        A slow node that is not dead would else delay every load. Only the node that the log is read from is
+        waited for: its log is trimmed according to the snapshots that it lists.
         """
         majority, own = self._quorum.majority, self._quorum.nodes.index(source)
 
@@ -119,10 +119,10 @@ class SnapshotCopies:
         return hinted, sorted(self._quorum.nodes, key=comes_later)
 
     async def parts(self, found: FoundSnapshot) -> AsyncIterator[bytes]:
-        """The parts in order, each from a node that has it right.
+        """Yields the parts in order, each from a node that has it right.
 
         Raises:
-            SnapshotLost: nobody has one of them.
+            SnapshotLost: no node that answers has one of them.
         """
         nodes = list(found.nodes)
         for number, expected in enumerate(found.part_hashes):
@@ -142,7 +142,7 @@ class SnapshotCopies:
                         shard=found.shard,
                         problem=f"part {number} of the snapshot up to {found.upto.stream_id} was changed",
                     )
-                # It comes last from now on: what lacks one part lacks others.
+                # It is asked last from now on: a node that lacks one part lacks others.
                 nodes.remove(node)
                 nodes.append(node)
             else:
@@ -151,16 +151,16 @@ class SnapshotCopies:
                 )
 
     async def copy_missing(self, node: Node, source: Node, shard: int, *, nodes_heard: int = 1) -> bool:
-        """Copies what a node lacks of the snapshots that count; whether it has now all that there are.
+        """Copies the snapshots that count to a node that lacks them; returns whether it has all of them now.
 
-        A snapshot is on a majority, so the source of a log need not be among those that have it. One that
-        is right on no node at all keeps none from being rebuilt.
+        A snapshot is on a majority, so the source of the log need not have it. A snapshot that no node has
+        right does not keep a node from being rebuilt.
 
         Args:
-            node: what is filled.
+            node: the node to fill.
             source: a node that has the log.
             shard: the shard.
-            nodes_heard: how many other nodes must say what they have.
+            nodes_heard: how many other nodes must list their snapshots.
         """
         there = dict(await self._named(node, shard))
         named: dict[Position, Position] = {}
@@ -198,13 +198,13 @@ class SnapshotCopies:
         return reply.done
 
     async def _named(self, node: Node, shard: int) -> list[tuple[Position, Position | None]]:
-        """What a node says that it has, with the markers that it knows of."""
+        """The snapshots that a node lists, each with its marker, if known."""
         return _names_in(await node.snapshots(shard))
 
     async def _believed(
         self, shard: int, snapshot: records_pb2.Snapshot | None, upto: Position, nodes: Sequence[Node]
     ) -> FoundSnapshot | None:
-        """What a marker stands for, if any node has the hashes of its parts."""
+        """The snapshot of a marker, if any node has the hashes of its parts."""
         if snapshot is None or Position.from_proto(snapshot.upto) != upto:
             return None
         for node in nodes:
@@ -216,12 +216,12 @@ class SnapshotCopies:
         return None
 
     async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:
-        """The marker at a place, if one stands there."""
+        """The marker at a position; None: there is none."""
         found = _markers_in(await source.page(shard, place.stream_id, place.stream_id, 1))
         return found[0] if found else None
 
     async def _markers(self, source: Node, shard: int, last: Position) -> list[records_pb2.Snapshot]:
-        """All markers in a log: the slow way, for nodes that lost the hints."""
+        """All markers in a log, found by reading it: for nodes that lost their lists."""
         found: list[records_pb2.Snapshot] = []
         first = "-"
         while True:
@@ -233,7 +233,7 @@ class SnapshotCopies:
 
 
 def _names_in(reply: NodeReply) -> list[tuple[Position, Position | None]]:
-    """The snapshots that a node names, with the markers that it knows of."""
+    """The snapshots in a node's list, each with its marker, if known."""
     if reply.status is not Status.OK:
         return []
     row = reply.values[0]

@@ -1,4 +1,4 @@
-"""The steps on a log's snapshots and on its length, as the owner asks for them."""
+"""Stores snapshots and trims logs, as the owner asks for it."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ _HASH_BYTES = 32
 
 _OTHER_BYTES = Verdict(
     metadata_pb2.LOG_OUTCOME_INVALID,
-    message="other bytes stand under that part of the snapshot, or its marker does not stand in the log",
+    message="that part of the snapshot is stored with other bytes, or its marker is not in the log",
 )
 
 
@@ -35,7 +35,7 @@ class Snapshots:
 
     Args:
         quorum: the nodes.
-        upkeep: is told which nodes lack something.
+        upkeep: gets which nodes lack something.
     """
 
     def __init__(self, quorum: Quorum, upkeep: Upkeep) -> None:
@@ -53,7 +53,7 @@ class Snapshots:
         return await self._ask(held, lambda node: node.keep(*held, upto, field, data))
 
     async def trim(self, shard: int, step: metadata_pb2.TrimStep) -> Verdict:
-        """Notes the newest snapshot's marker, removes older snapshots, and what both that are kept cover."""
+        """Stores which snapshot is the newest, and removes older snapshots and what both kept ones cover."""
         problem = _claim_problem(step.epoch, step.claim_nonce) or _trim_problem(step)
         if problem:
             return _invalid(problem)
@@ -77,7 +77,7 @@ class Snapshots:
         return await self._ask(held, lambda node: node.trim(*held, before.stream_id, *place, kept))
 
     async def _exported(self, shard: int) -> Position | None:
-        """How far the audit said that it has the log; None: no majority answers."""
+        """How far the audit has reported that it exported the log; None: no majority answers."""
 
         def decide(replies: Replies, final: bool) -> bool | None:
             enough = verdicts.count_status(replies, Status.OK) >= self._quorum.majority

@@ -1,4 +1,4 @@
-"""Keeps all nodes level behind the writers' backs: acknowledged positions, laggards, nodes that came back."""
+"""Brings nodes up to date in the background: acknowledged positions, lagging nodes, nodes that are back."""
 
 import asyncio
 import functools
@@ -32,7 +32,7 @@ _BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
 
 @dataclass(slots=True)
 class _Written:
-    """What this instance knows of a log that somebody writes through it. A cache: the nodes are the truth."""
+    """What this instance knows of a log that is written through it: a cache of what the nodes have."""
 
     held: Held
     end: LogEnd | None = None
@@ -54,7 +54,7 @@ class Upkeep:
         monotonic_s: a clock; that of the process if absent.
 
     Attributes:
-        repairs: how many came to each result.
+        repairs: number of repairs by result.
     """
 
     def __init__(
@@ -72,18 +72,24 @@ class Upkeep:
         self._runner: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the work."""
         self._runner = asyncio.create_task(self._run(), name="log-upkeep")
 
     async def stop(self) -> None:
-        """Ends; what is half done is done again by whoever writes next."""
+        """Stops the work; what is unfinished is done again by the instance that writes next."""
         tasks = [*self._repairs.values(), *([self._runner] if self._runner else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def wrote(self, held: Held, end: LogEnd | None, behind: Iterable[Node] = ()) -> None:
-        """A majority has the log up to `end` (absent: the claim stands, its end is not known here)."""
+        """Notes that a majority has a claim, and the log up to `end`, if known.
+
+        Args:
+            held: the claim.
+            end: of the log; None: unknown.
+            behind: nodes that lack something.
+        """
         known = self._logs.get(held.shard)
         if known is None or known.held != held:
             if known is not None and known.held.epoch > held.epoch:
@@ -95,7 +101,7 @@ class Upkeep:
             self._lags(known, node)
 
     def replied(self, held: Held, node: Node, reply: NodeReply) -> None:
-        """A node's own answer to a step that a majority has done, or that came to nothing."""
+        """Handles one node's answer to a step that a majority carried out, or that failed."""
         self.report_refusal(held.shard, node, reply)
         known = self._logs.get(held.shard)
         if known is None or known.held != held:
@@ -106,16 +112,16 @@ class Upkeep:
             self._fenced(known, node)
 
     def knows(self, shard: int, epoch: int) -> bool:
-        """Whether this instance looks after a log under this or a later claim."""
+        """Whether this instance keeps up a log under this or a later claim."""
         known = self._logs.get(shard)
         return known is not None and known.held.epoch >= epoch
 
     def behind(self) -> Counter[Node]:
-        """Of how many logs each node lacks something, as far as is known here."""
+        """For each node, of how many logs it is known to lack something."""
         return Counter(node for known in self._logs.values() for node in known.behind)
 
     async def adopt(self, shard: int, epoch: int) -> None:
-        """Looks after a log that was claimed through another instance, whose owner uses this one now."""
+        """Takes on a log that was claimed through another instance, whose owner uses this one now."""
         replies = await asyncio.gather(*(node.inspect(shard) for node in self._quorum.nodes))
         found = [Inspected.read(reply) for reply in replies if reply.status is Status.OK]
         nonces = [
@@ -125,16 +131,16 @@ class Upkeep:
             self.wrote(Held(shard, epoch, nonces[0]), None, self._quorum.nodes)
 
     def lacks(self, held: Held, nodes: Iterable[Node]) -> None:
-        """Some nodes lack something of a log whose claim stands on a majority."""
+        """Has some nodes repaired under a claim that a majority has."""
         self.wrote(held, None, nodes)
 
     def recheck(self, node: Node) -> None:
-        """A node came back: everything there may be behind."""
+        """Has every log of a node checked: the node is back, and may lack anything."""
         for known in self._logs.values():
             self._lags(known, node)
 
     async def acknowledge(self, held: Held, end: LogEnd) -> bool:
-        """Stores an acknowledged position at once, for readers who wait; says whether a majority has it."""
+        """Stores an acknowledged position at once, for waiting readers; returns whether a majority has it."""
         verdict, _ = await self._quorum.ask(
             lambda node: node.acknowledge(*held, end.position.stream_id, end.hash),
             verdicts.checked(self._quorum.majority),
@@ -143,7 +149,7 @@ class Upkeep:
         return verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK
 
     def report_refusal(self, shard: int, node: Node, reply: NodeReply) -> None:
-        """Tells the administrator, once a minute, that a node refuses steps: nobody else would notice."""
+        """Logs that a node refuses steps, at most once a minute: nothing else would show it."""
         if reply.status not in _REFUSING:
             return
         now_s = self._now_s()
@@ -197,7 +203,7 @@ class Upkeep:
                 self._begin_repair(known, node, now_s)
 
     def _report_fenced(self, known: _Written) -> None:
-        """The claim still stands without these nodes: most often they promised to a claimant that died."""
+        """Logs which nodes promised to a later claim, most often of a claimant that died."""
         known.fenced_reported = True
         log.warning(
             "log_nodes_promised_to_another",
@@ -228,7 +234,7 @@ class Upkeep:
 
     async def _repair(self, known: _Written, node: Node) -> None:
         place = (known.held.shard, node)
-        # Whatever the node misses from now on counts anew.
+        # Whatever the node misses from now on counts again.
         known.behind.discard(node)
         result = Repaired.LATER
         try:

@@ -1,4 +1,4 @@
-"""What the answers of the nodes to a step mean. Pure."""
+"""Decides from the answers of the nodes how a step ended. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,17 +40,16 @@ NO_LOG = Verdict(
     message="a majority of the nodes does not have this log: never initialised, or lost",
 )
 NEVER_THERE = Verdict(
-    metadata_pb2.LOG_OUTCOME_INVALID,
-    message="the log goes on after that end with other records, or never ended there",
+    metadata_pb2.LOG_OUTCOME_INVALID, message="the log has other records after that end, or never ended there"
 )
 
 
 def truncated(end: Position | None, acknowledged: Position) -> Verdict:
-    """The verdict on a log that lost records: says what is missing.
+    """The verdict on a log that lost records, with what is missing.
 
     Args:
-        end: where the best copy that answered ends; None: the nodes do not tell.
-        acknowledged: where it ended before.
+        end: where the best copy that answered ends; None: unknown.
+        acknowledged: where the log was acknowledged up to.
     """
     missing = "records are missing"
     if end is not None:
@@ -64,19 +63,19 @@ def truncated(end: Position | None, acknowledged: Position) -> Verdict:
 
 
 def floor_in(replies: Replies) -> int:
-    """The highest floor that a node named, which the writer did not know; 0: none did."""
+    """The highest floor with which a node refused a writer that did not know it; 0: none did."""
     return max(
         (reply.epoch for reply in replies if reply is not None and reply.status is Status.RAISED), default=0
     )
 
 
 def count_status(replies: Replies, *statuses: Status) -> int:
-    """How many nodes answered one of these."""
+    """How many nodes answered with one of these statuses."""
     return sum(reply is not None and reply.status in statuses for reply in replies)
 
 
 def fenced(replies: Replies) -> Verdict:
-    """The verdict of a majority that promised a higher epoch."""
+    """The verdict FENCED, with the highest promised epoch."""
     epoch = max(reply.epoch for reply in replies if reply is not None and reply.status in _OVERTAKEN)
     return Verdict(
         metadata_pb2.LOG_OUTCOME_FENCED,
@@ -86,7 +85,7 @@ def fenced(replies: Replies) -> Verdict:
 
 
 def shared(replies: Replies, majority: int) -> Verdict | None:
-    """What is the same for every step: done, fenced or no log, each at a majority."""
+    """The verdict that every step has in common: done, fenced or no log, each at a majority; None: none."""
     if count_status(replies, Status.OK, Status.DUP) >= majority:
         return OK
     if count_status(replies, *_OVERTAKEN) >= majority:
@@ -97,11 +96,11 @@ def shared(replies: Replies, majority: int) -> Verdict | None:
 
 
 def locked_out(replies: Replies, majority: int) -> Verdict | None:
-    """A higher promise at a minority, without which no majority can be reached.
+    """FENCED if nodes with a higher promise are a minority without which no majority is possible; else None.
 
-    The claimant may have died long ago, and its promise would stop the log for ever once another node is
-    away: FENCED makes the owner claim again, above it. Nodes that are only behind do not count as away; they
-    are repaired.
+    Their claimant may have died long ago, and its promise would block the log for ever once another node is
+    away: FENCED makes the owner claim again, above it. Nodes that merely lag do not count as away; they are
+    repaired.
     """
     voting = count_status(replies, Status.OK, Status.DUP, Status.MISMATCH, Status.UNPROMISED)
     lost = count_status(replies, *_OVERTAKEN)
@@ -111,18 +110,18 @@ def locked_out(replies: Replies, majority: int) -> Verdict | None:
 def appended(
     expected: Position, majority: int, *, first_attempt: bool
 ) -> Callable[[Replies, bool], Verdict | None]:
-    """The decision on an append after an end that the caller knows acknowledged.
+    """Returns what decides on an append after an acknowledged end.
 
     Args:
-        expected: place of that end.
-        majority: how many nodes are one.
+        expected: position of that end.
+        majority: how many nodes are a majority.
         first_attempt: this batch was never sent before.
     """
 
     def decide(replies: Replies, final: bool) -> Verdict | None:
         verdict = shared(replies, majority)
         if verdict is None and count_status(replies, Status.RAISED):
-            # What was answered until now does not count any more: the writer asks all again.
+            # The answers so far no longer count: the writer asks all nodes again.
             return RAISED
         if verdict is not None or not final:
             return verdict
@@ -159,7 +158,7 @@ def _elsewhere(reply: NodeReply, expected: Position) -> bool:
 
 
 def checked(majority: int) -> Callable[[Replies, bool], Verdict | None]:
-    """The decision on a barrier."""
+    """Returns what decides on a read barrier."""
 
     def decide(replies: Replies, final: bool) -> Verdict | None:
         verdict = shared(replies, majority)

@@ -14,17 +14,17 @@ _TLS_OPTIONS = (*TLS_FILES, "ssl_check_hostname")
 
 
 class BadUrlsError(ValueError):
-    """The addresses of the nodes make no sense. The message says what is wrong; it holds no credentials."""
+    """The addresses of the nodes are invalid. The message says why; it contains no credentials."""
 
 
 def split_urls(urls: str) -> list[str]:
-    """`redis://[user:password@]a:1,b:2,c:3[/0][?…]` as one address per node.
+    """Splits `redis://[user:password@]a:1,b:2,c:3[/0][?…]` into one address per node.
 
     With `rediss://` the options `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` (files) and
     `ssl_check_hostname` (`true` or `false`) may follow the `?`.
 
     Raises:
-        BadUrlsError: another scheme, an unknown option, a node twice, or not 1, 3 or 5 nodes.
+        BadUrlsError: another scheme, an unknown option, a node named twice, or not 1, 3 or 5 nodes.
     """
     scheme, separator, rest = urls.strip().partition("://")
     if scheme not in SCHEMES or not separator:
@@ -60,7 +60,7 @@ def split_urls(urls: str) -> list[str]:
 
 
 def _check_reading(url: str) -> None:
-    """What is not encoded ends user and password early for whoever reads the address, and shows them."""
+    """Refuses an address that cannot be parsed: unencoded characters would end the password early."""
     try:
         parts = urlsplit(url)
         readable = parts.port is None or bool(parts.hostname)
@@ -78,7 +78,7 @@ def _check_options(scheme: str, query: str) -> None:
     for name in options:
         if name not in _TLS_OPTIONS:
             known = ", ".join(_TLS_OPTIONS)
-            # What is no word may be the rest of a password that is not encoded.
+            # What is no identifier may be the rest of an unencoded password.
             shown = f" {name!r}" if name.isidentifier() else " like the one that is given"
             raise BadUrlsError(f"the address of the log has no option{shown}; the options are {known}")
         if scheme != "rediss":
@@ -93,7 +93,7 @@ def _check_options(scheme: str, query: str) -> None:
 
 
 def normalised(place: str) -> str:
-    """`host:port` of a node, in lower case and with the port; two spellings of one address become equal.
+    """`host:port` in lower case and with the port, so that two spellings of one address become equal.
 
     Raises:
         BadUrlsError: the port is no number.
@@ -113,7 +113,7 @@ def place_of(url: str) -> str:
 
 
 def at(url: str, place: str) -> str:
-    """The URL of another node: the same scheme, credentials and options."""
+    """The URL of the node at `place`, with the scheme, credentials and options of `url`."""
     parts = urlsplit(url)
     user, at_sign, _ = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{user}{at_sign}{place}").geturl()

@@ -1,4 +1,4 @@
-"""Which nodes a log has: what the nodes say of it, and whether the configured addresses agree. Pure."""
+"""Which nodes a log has: what the nodes say, and whether the configured addresses agree with it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from muster_metadata.nodes.keys import Identity
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a node that answers says of itself.
+    """What a node says about itself.
 
     Attributes:
         identity: which node of which log it is; empty: it has no data of a cluster.
         created_at_ms: when its cluster was made.
-        addresses: of all nodes of its configuration, in order.
-        run_id: of the server's process; empty: it does not tell.
+        addresses: of all nodes in its configuration, in order.
+        run_id: of the server's process; empty: unknown.
     """
 
     identity: str = ""
@@ -26,7 +26,7 @@ class Introduction:
 
     @property
     def parsed(self) -> Identity | None:
-        """The identity, where it is one of this version."""
+        """The identity; None if this version cannot read it."""
         return Identity.parse(self.identity)
 
 
@@ -38,7 +38,7 @@ class Configuration:
         cluster_id: identity of the cluster.
         shard_count: its number of shards.
         number: from 1; each replacement of a node raises it by one.
-        addresses: of the nodes in order, as they were named when they were made or put in place.
+        addresses: of the nodes in order, as they were named when the cluster was made or a node replaced.
         created_at_ms: when the cluster was made.
     """
 
@@ -49,14 +49,14 @@ class Configuration:
     created_at_ms: int
 
     def identity(self, index: int) -> Identity:
-        """What the node at a place, from 1, must say."""
+        """The identity of the node with this number, from 1."""
         return Identity(self.cluster_id, self.shard_count, index, len(self.addresses), self.number)
 
     def keeps(self, index: int, said: Introduction) -> bool:
-        """Whether a node at that place, of this or an earlier configuration, still is a node of the log.
+        """Whether a node of this or an earlier configuration is still a node of the log.
 
-        It is not when another server took its place since: then the address recorded for that place differs
-        between the two configurations.
+        It is not if another server has replaced it since: then the two configurations have different
+        addresses for that number.
         """
         found = said.parsed
         return (
@@ -124,12 +124,12 @@ def agreed_configuration(
 ) -> Configuration | Unusable:
     """The configuration of the log, or why there is none.
 
-    A node that is away or empty is no contradiction; one that says to be something else than the address
-    names it is, even if the others would do: majorities of different lists of nodes need not meet.
+    A node that is away or empty is no contradiction. A node with another identity than the addresses imply
+    is one, even if the others are a majority: majorities of different lists of nodes need not overlap.
 
     Args:
         places: the configured addresses, in order.
-        said: what each of them says; None: it does not answer.
+        said: the introduction of each node; None: it does not answer.
     """
     contradiction = _contradiction(places, said)
     if contradiction is not None:
@@ -154,7 +154,7 @@ def agreed_configuration(
 
 
 def newest_of(said: Sequence[Introduction | None]) -> Configuration | None:
-    """The newest configuration that any node has; nodes take one over only after it was decided."""
+    """The newest configuration that any node has; a node gets one only after it was decided. None: none."""
     known = [(found, one) for one in said if one is not None and (found := one.parsed) is not None]
     if not known:
         return None

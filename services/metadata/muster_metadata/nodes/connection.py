@@ -1,4 +1,4 @@
-"""One pipelined connection to a node: what a loop turn asks for goes out in one write."""
+"""One pipelined connection to a node: the commands of one turn of the event loop go out in one write."""
 
 import asyncio
 import collections
@@ -25,7 +25,7 @@ from muster_metadata.nodes.scripts import SCRIPTS
 log = structlog.get_logger()
 
 SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
-"""Settings with which a server forgets nothing that it answered."""
+"""Settings with which a server loses nothing that it has acknowledged."""
 
 Decoder = Callable[[Any], NodeReply]
 _Waiting = tuple[float, asyncio.Future[NodeReply], Decoder]
@@ -40,24 +40,24 @@ _UNFORESEEN = Problem(ProblemKind.UNFORESEEN, "something unforeseen broke the co
 
 
 class NodeConnection:
-    """A pipelined connection that comes back by itself.
+    """A pipelined connection that reconnects by itself.
 
-    Commands are answered in order. A node that leaves the oldest command unanswered for the time-out is
-    given up: everything outstanding is answered LOST and the connection is made again in the background.
-    While there is none, commands are answered DOWN at once, so that a dead node never delays the others.
+    Commands are answered in order. If the oldest command has no answer within the time-out, the connection
+    is given up: all outstanding commands are answered LOST, and it reconnects in the background. Without a
+    connection commands are answered DOWN at once, so that a dead node never delays the others.
 
     Args:
         url: address of the node.
         reply_timeout_ms: how long the oldest command may wait for its answer.
         max_outstanding_bytes: commands beyond this are answered DOWN until answers come.
-        on_connect: called after each connection that was made.
+        on_connect: called after each successful connect.
 
     Attributes:
-        on_reply: told how long each command waited for its answer, in seconds; nobody is if absent.
+        on_reply: if set, called with how long each command waited for its answer, in seconds.
         losses: connections that broke or were given up.
         problem: why there is no connection; None: there is one.
-        run_id: of the server's process at the other end of the connection; empty: it does not tell.
-        started_s: when that process was started, in Unix time.
+        run_id: of the server's process at the other end of the connection; empty: unknown.
+        started_s: when that process was started, Unix time.
         synced: whether it syncs each write.
     """
 
@@ -90,12 +90,12 @@ class NodeConnection:
         self.problem: Problem | None = NOT_REACHED_YET
 
     def _patience_s(self) -> float:
-        """How long making a connection may take; nobody waits for it. With TLS certificates are checked."""
+        """How long a connect may take: longer with TLS. No command waits for it."""
         return _TLS_CONNECT_S if self._class is SSLConnection else min(_CONNECT_S, self._reply_timeout_s)
 
     @property
     def run(self) -> str:
-        """The run of the server, as its promises are marked with it."""
+        """The run of the server, as it is stored with its promises."""
         return f"{self.run_id}/always" if self.run_id and self.synced else self.run_id
 
     @property
@@ -104,11 +104,11 @@ class NodeConnection:
         return self._connection is not None
 
     def start(self) -> None:
-        """Begins to connect in the background."""
+        """Starts to connect in the background."""
         self._runner = asyncio.create_task(self._run(), name="redis-connection")
 
     async def stop(self) -> None:
-        """Ends the connection; what is outstanding is answered LOST."""
+        """Closes the connection; outstanding commands are answered LOST."""
         if self._runner is not None:
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -116,7 +116,7 @@ class NodeConnection:
             self._runner = None
 
     async def move(self, url: str) -> None:
-        """Goes on with another server; what is outstanding is answered LOST."""
+        """Connects to another server instead; outstanding commands are answered LOST."""
         await self.stop()
         self._arguments = dict(parse_url(url))
         self._class = self._arguments.pop("connection_class", Connection)
@@ -126,7 +126,7 @@ class NodeConnection:
         self.start()
 
     def send(self, decode: Decoder, *command: bytes | str | int) -> "asyncio.Future[NodeReply]":
-        """Sends a command with what else this loop turn sends. The future never fails."""
+        """Sends a command together with the others of this loop turn. The future never fails."""
         future: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
         if self._connection is None or self._outstanding_bytes > self._max_outstanding_bytes:
             future.set_result(DOWN if self._connection is None else _TOO_SLOW)
@@ -169,8 +169,8 @@ class NodeConnection:
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
     def _connection_to_make(self) -> Any:
-        # One object for all attempts, until a certificate changes: making one reads the library's version
-        # and the authorities from files, which takes milliseconds that the loop must not lose each time.
+        # One object serves all attempts until a certificate changes: creating one reads the library's version
+        # and the authorities from files, which would block the loop for milliseconds each time.
         stamp = _changed_ns(self._arguments)
         if self._made is None or self._made[0] != stamp:
             connection = self._class(
@@ -207,7 +207,7 @@ class NodeConnection:
         await self._hear_run(connection)
 
     async def _hear_run(self, connection: Connection) -> None:
-        """Which process this is: one that was started since may have forgotten what it said last."""
+        """Asks which run of the server this is: a later run may have forgotten its last answers."""
         questions = [("INFO", "server"), *(("CONFIG", "GET", name) for name in SYNCED)]
         await connection.send_packed_command([_pack(question) for question in questions], check_health=False)
         answers: list[Any] = []
@@ -215,11 +215,11 @@ class NodeConnection:
             try:
                 raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
             except ResponseError:
-                raw = None  # it may not be asked: what it forgets then nobody notices
+                raw = None  # not allowed: what the server forgets then goes unnoticed
             answers.append(raw)
-        told = fields(answers[0] or b"")
-        self.run_id = told.get("run_id", "")
-        self.started_s = int(time.time()) - int(told.get("uptime_in_seconds", "0"))
+        about = fields(answers[0] or b"")
+        self.run_id = about.get("run_id", "")
+        self.started_s = int(time.time()) - int(about.get("uptime_in_seconds", "0"))
         self.synced = answers[1:] == [[name.encode(), value] for name, value in SYNCED.items()]
 
     async def _write(self, connection: Connection) -> None:
@@ -232,8 +232,8 @@ class NodeConnection:
     async def _read(self, connection: Connection) -> None:
         while True:
             try:
-                # Without a limit, as `socket_timeout` is None. With one, the kernel's time-out (ETIMEDOUT, of
-                # the keepalive of an idle connection to a dead machine) would look like an answer: nil.
+                # No limit, since `socket_timeout` is None. With one, the kernel's time-out (ETIMEDOUT, of the
+                # keepalive of an idle connection to a dead machine) would look like the answer nil.
                 raw = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
             except ResponseError as error:
                 raw = error
@@ -280,7 +280,7 @@ def _pack(command: tuple[bytes | str | int, ...]) -> bytes:
 
 
 def _changed_ns(arguments: Mapping[str, Any]) -> list[int]:
-    """When the files of the certificates were changed; 0: there is none."""
+    """When each certificate file was changed; 0 if it does not exist."""
     return [_file_changed_ns(Path(arguments[name])) for name in TLS_FILES if name in arguments]
 
 
@@ -292,7 +292,7 @@ def _file_changed_ns(file: Path) -> int:
 
 
 def _describe(error: Exception) -> Problem | None:
-    """What keeps the connection from being made, without addresses."""
+    """Why the connect failed, without addresses."""
     if isinstance(error, ResponseError | BusyLoadingError):
         return failure(error).problem
     if isinstance(error, AuthenticationError):
@@ -303,7 +303,7 @@ def _describe(error: Exception) -> Problem | None:
 
 
 def _describe_tls(error: BaseException) -> Problem | None:
-    """What TLS has to do with it; None: nothing."""
+    """The TLS problem behind an error; None: there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""What the configuration of a node makes of the promise that nothing acknowledged is lost."""
+"""Which settings of a node weaken the promise that nothing acknowledged is lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.reply import Status
 
 ASKED = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
-"""The settings of a server that matter."""
+"""The settings of a server that matter for durability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """Something that the configuration of a server gives up.
+    """A setting of a server that weakens durability.
 
     Attributes:
-        setting: of the server.
-        sentence: what it is, and what that means.
+        setting: its name.
+        sentence: its value and the consequence.
         remedy: what to do.
-        forgets: whether the node forgets logs without any crash of a machine; else it is a choice that a
+        forgets: whether the node can lose logs without a crash of its machine; if not, it is a choice that a
             cluster can live with.
     """
 
@@ -71,7 +71,7 @@ _DEFAULT_USER = Weakness(
 
 
 async def configuration_of(node: Node) -> dict[str, str]:
-    """The settings of a server that matter; empty if they cannot be read."""
+    """Reads the settings in `ASKED` from a server; empty if they cannot be read."""
     found: dict[str, str] = {}
     for name in ASKED:
         reply = await node.ask("CONFIG", "GET", name)
@@ -82,29 +82,29 @@ async def configuration_of(node: Node) -> dict[str, str]:
 
 
 async def weaknesses(node: Node) -> list[Weakness]:
-    """What a node's configuration gives up; nothing if it is as recommended, or cannot be read."""
+    """The weaknesses of a node's configuration; none if it is as recommended, or cannot be read."""
     found = await configuration_of(node)
     return (weaknesses_in(found) if found else []) + await default_user(node)
 
 
 async def default_user(node: Node) -> list[Weakness]:
-    """Whether the user `default` may write: the server reads its append-only file with its rights.
+    """A weakness if the user `default` lacks rights; none if the users cannot be read.
 
-    Redis 8.0 else leaves out every transaction at a restart, and a script that writes twice is one. Nothing
-    is said if the users cannot be read.
+    The server reads its append-only file with this user's rights: Redis 8.0 otherwise drops every
+    transaction at a restart, and a script that writes twice is one.
     """
     reply = await node.ask("ACL", "GETUSER", "default")
     if reply.status is not Status.OK or not isinstance(reply.values[0], list):
         return []
-    told = reply.values[0]
-    user = dict(zip(told[::2], told[1::2], strict=True))
+    flat = reply.values[0]
+    user = dict(zip(flat[::2], flat[1::2], strict=True))
     if b"+@all" in user.get(b"commands", b"") and b"~*" in (user.get(b"keys") or b""):
         return []
     return [_DEFAULT_USER]
 
 
 def weaknesses_in(configuration: Mapping[str, str]) -> list[Weakness]:
-    """What a configuration gives up."""
+    """The weaknesses of a configuration that was read."""
     found = []
     if configuration.get("appendonly") != "yes":
         found.append(_NO_APPEND_ONLY)

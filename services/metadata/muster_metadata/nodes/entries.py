@@ -1,4 +1,4 @@
-"""Entries of a log as the nodes hold them."""
+"""Entries of a log as the nodes store them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from muster_protos.muster.log.v1 import records_pb2
 
 
 class LogEnd(NamedTuple):
-    """Where a log ends: the place of its last entry and that entry's chain hash."""
+    """Where a log ends: the position and the chain hash of its last entry."""
 
     position: Position
     hash: bytes
@@ -27,7 +27,7 @@ class LogEnd(NamedTuple):
 
 
 class Entry(replay.Entry):
-    """One entry: its place, its bytes, its nonce and its chain hash."""
+    """One entry: its position, bytes, nonce and chain hash."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ def continues(end: LogEnd, entries: Iterable[Entry]) -> bool:
 
 
 def arguments(entries: Iterable[Entry]) -> list[bytes]:
-    """The entries as the scripts take them: id, record, nonce and hash of each."""
+    """Entries as arguments of the scripts: id, record, nonce and hash of each."""
     flat: list[bytes] = []
     for entry in entries:
         position = entry.position
@@ -88,7 +88,7 @@ def arguments(entries: Iterable[Entry]) -> list[bytes]:
 
 
 def genesis(cluster_id: str, shard_count: int, shard: int, created_at_ms: int) -> Entry:
-    """The first entry of a log. All nodes make the same one from the cluster's identity."""
+    """The first entry of a log, computed from the cluster's identity and so equal on all nodes."""
     record = records_pb2.Record(
         written_at_ms=created_at_ms,
         critical=True,

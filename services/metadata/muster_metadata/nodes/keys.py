@@ -7,17 +7,17 @@ NODE = "muster:node"
 """Hash: `identity` of the node, `created_at_ms` of the cluster, `nodes`: addresses of this configuration."""
 
 LEASES_BEFORE_FEATURES = "muster:leases"
-"""Hash: name of a coordinator → its row as JSON, while no feature is enabled. Then the name of the next key:
-a metadata that knows no features finds no hash there, and gives no lease."""
+"""Hash: name of a coordinator → its row as JSON, while no feature is enabled. After that a string, the name
+of the next key: a metadata that knows no features finds no hash there, and gives no lease."""
 
 LEASES = "muster:leases:2"
 """Hash: name of a coordinator → its row as JSON, in a cluster with features."""
 
 SERVERS = "muster:servers"
-"""Hash: key of a server that has no lease → its row as JSON."""
+"""Hash: key of a server without a lease → its row as JSON."""
 
 OWNERS = "muster:owners"
-"""Hash: shard → who claimed it last, as JSON."""
+"""Hash: shard → its last claim, as JSON."""
 
 CATALOG = "catalog"
 
@@ -35,7 +35,7 @@ class LogKeys(NamedTuple):
     vacant: str
 
     def snapshot(self, upto: str) -> str:
-        """The key of the snapshot that covers the log up to an id; empty: what all such keys begin with."""
+        """The key of the snapshot that covers the log up to an id; empty: the prefix of all."""
         return f"{self.snapshots.removesuffix('s')}:{upto}"
 
 
@@ -55,16 +55,16 @@ def log_keys(shard: int, shard_count: int) -> LogKeys:
 
 
 class Identity(NamedTuple):
-    """What a node says that it is.
+    """The identity that a node stores.
 
-    It holds the number of nodes: two writers that count majorities of different lists of nodes, or one that
-    counts on a part of them, would lose what was acknowledged. It holds the number of the configuration for
-    the same reason: see docs/decisions/replacing-a-node.md.
+    It includes the number of nodes: writers that count majorities of different lists of nodes would lose
+    acknowledged records. It includes the number of the configuration for the same reason: see
+    docs/decisions/replacing-a-node.md.
 
     Attributes:
         cluster_id: identity of the cluster.
         shard_count: its number of shards.
-        node: place of it in the configured list, from 1.
+        node: number of the node in the configured list, from 1.
         node_count: length of that list.
         configuration: from 1; each replacement of a node raises it by one.
     """
@@ -77,7 +77,7 @@ class Identity(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Which node it is: `2 of 3`."""
+        """Which node of how many: `2 of 3`."""
         return f"{self.node} of {self.node_count}"
 
     def __str__(self) -> str:
@@ -86,16 +86,16 @@ class Identity(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Identity | None":
-        """Reads what a node stores; None: it is no identity of this version."""
+        """Reads an identity as a node stores it; None if this version cannot read it."""
         found = _IDENTITY.fullmatch(text)
         return None if found is None else cls(found[1], *map(int, found.groups()[1:]))
 
     def same_log(self, other: "Identity") -> bool:
-        """Whether both are of one log with this number of nodes, in whatever configuration."""
+        """Whether both are nodes of one log with the same number of nodes, in any configuration."""
         return self._replace(node=0, configuration=0) == other._replace(node=0, configuration=0)
 
     def is_in_another(self, said: str) -> bool:
-        """Whether who says this is the same node in another configuration, or was replaced in one."""
+        """Whether `said` is the identity of this node in another configuration, or of one replaced in it."""
         found = Identity.parse(said)
         if found is not None:
             return found.same_log(self) and found.node == self.node
@@ -103,12 +103,12 @@ class Identity(NamedTuple):
 
     @property
     def replaced(self) -> str:
-        """What a server says from then on whose place in this configuration another one took."""
+        """The identity of a server that was replaced in this configuration."""
         return f"{self.cluster_id}/{self.shard_count}/replaced/{self.configuration}"
 
 
 def replaced_in(text: str) -> int:
-    """Number of the configuration in which the server that says this was replaced; 0: it was not."""
+    """Number of the configuration in which the server with this identity was replaced; 0: it was not."""
     found = _REPLACED.fullmatch(text)
     return int(found[1]) if found else 0
 

@@ -30,22 +30,22 @@ _NOT_A_NODE = Problem(ProblemKind.NOT_A_NODE, "it has no data, and the configura
 
 
 class Node:
-    """A server and what is sent to it.
+    """A server and the commands to it.
 
-    Three connections: steps on the log; leases and tables, which no append may delay; bulk, for pages
-    and repair.
+    It has three connections: `steps` for steps on logs, `tables` for leases and other tables, which no append
+    may delay, and `bulk` for pages and repairs.
 
     Args:
-        index: its place in the configured list, from 1.
+        index: its number in the configured list, from 1.
         url: its address.
-        reply_timeout_ms: how long it may leave a step unanswered before its connection is given up.
+        reply_timeout_ms: how long a step may be unanswered before the connection is given up.
         on_connect: called with the node when steps can be sent to it (again).
 
     Attributes:
         place: host and port, for the administrator; without credentials.
-        identity: what it must say that it is.
-        member: whether the log's configuration names it at this address; only then it is filled when it is
-            empty: an empty server at another address may stand beside the real one.
+        identity: the identity that it must have.
+        member: whether the log's configuration names it at this address. Only then is it filled when empty:
+            an empty server at another address may exist beside the real one.
         refusal: why it refused the last write; None: it did not.
     """
 
@@ -67,9 +67,9 @@ class Node:
         self.bulk = NodeConnection(url, max(_BULK_TIMEOUT_MS, reply_timeout_ms), 256 << 20)
 
     async def look(self) -> None:
-        """Asks again whether it syncs each write: that can be changed while it runs.
+        """Asks again whether the server syncs each write, which can be changed while it runs.
 
-        No answer changes nothing: a connection that broke is asked when it is made again.
+        Without an answer nothing changes: the next connect asks again.
         """
         synced = await syncs(self.ask)
         if synced is None:
@@ -78,7 +78,7 @@ class Node:
             connection.synced = synced
 
     def start(self) -> None:
-        """Begins to connect in the background."""
+        """Starts to connect in the background."""
         for connection in (self.steps, self.tables, self.bulk):
             connection.start()
 
@@ -87,7 +87,7 @@ class Node:
         await asyncio.gather(*(connection.stop() for connection in (self.steps, self.tables, self.bulk)))
 
     async def move(self, place: str) -> None:
-        """Goes on with the server at another address: it took the place of this one."""
+        """Connects to the server at another address, which has replaced this one."""
         self.url, self.place, self.refusal = at(self.url, place), place, None
         await asyncio.gather(
             *(connection.move(self.url) for connection in (self.steps, self.tables, self.bulk))
@@ -101,14 +101,14 @@ class Node:
         configuration: int = 1,
         addresses: Sequence[str] = (),
     ) -> None:
-        """Says which node of which log it must be. Scripts compare that at the node.
+        """Sets which node of which log it must be, which every script checks at the node.
 
         Args:
             cluster_id: identity of the cluster.
             shard_count: its number of shards.
             node_count: number of nodes.
             configuration: number of the log's configuration.
-            addresses: of the nodes in that configuration; empty: not known.
+            addresses: of the nodes in that configuration; empty: unknown.
         """
         identity = keys.Identity(cluster_id, shard_count, self.index, node_count, configuration)
         self.identity = str(identity)
@@ -116,7 +116,7 @@ class Node:
         self._shard_count = shard_count
 
     def _read(self, raw: Any) -> NodeReply:
-        """Reads the answer to a script; tells a node without its log from another configuration or server."""
+        """Reads the answer to a script; turns NOLOG into MOVED or STRANGER if it is not the node's own."""
         reply = scripted(raw)
         if reply.status is Status.REFUSED:
             self.refusal = reply.problem
@@ -167,15 +167,15 @@ class Node:
         )
 
     def inspect(self, shard: int, *, vote: bool = True) -> Answer:
-        """What the node has.
+        """Reads the state of a log.
 
         Values: id and hash of the end, acknowledged, promised epoch, its nonce, first id, entries, floor,
         run of the promise.
 
         Args:
-            shard: of which log.
-            vote: whether the answer is to count; a node that may have forgotten something then answers
-                RESTARTED.
+            shard: which log.
+            vote: whether the answer is to count as a vote; a node that may have forgotten something then
+                answers RESTARTED.
         """
         return self._on_log(self.steps, SCRIPTS["inspect"], shard, 0, b"", vote=vote)
 
@@ -192,12 +192,12 @@ class Node:
         """Raises the promise. Values: id and hash of the end, acknowledged position, run of the promise.
 
         Args:
-            shard: of which log.
+            shard: which log.
             epoch: of the claim.
             nonce: of the claim.
             tag: of the attempt at it; empty: any.
-            above: refuse if a Claim of this nonce stands in the log above this epoch; None: do not look.
-            vote: whether the answer is to count.
+            above: refuse if a Claim of this nonce is in the log above this epoch; None: do not check.
+            vote: whether the answer is to count as a vote.
         """
         rest = (tag, "" if above is None else above)
         return self._on_log(self.steps, SCRIPTS["prepare"], shard, epoch, nonce, *rest, vote=vote)
@@ -205,44 +205,44 @@ class Node:
     def append(
         self, shard: int, epoch: int, nonce: bytes, batch: Sequence[bytes | str], floor: int = 0
     ) -> Answer:
-        """Writes a batch: id and hash of the exact end, acknowledged position, entries."""
+        """Writes a batch; `batch` is id and hash of the exact end, acknowledged position, entries."""
         return self._on_log(self.steps, SCRIPTS["append"], shard, epoch, nonce, *batch[:3], floor, *batch[3:])
 
     def raise_floor(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
-        """Takes no older write, and promises nothing up to the floor. Values: id and hash of the end."""
+        """Raises the floor: no write without it, no promise up to it. Values: id and hash of the end."""
         return self._on_log(self.steps, SCRIPTS["raise"], shard, epoch, nonce, floor)
 
     def lower(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
-        """Lowers the promise of a node in doubt to this claim, from one up to the floor.
+        """Lowers the promise of a node in doubt to this claim, if it is not above the floor.
 
         Values: id and hash of the end.
         """
         return self._on_log(self.steps, SCRIPTS["lower"], shard, epoch, nonce, floor)
 
     def note(self, shard: int) -> Answer:
-        """Notes the run of the server, by which a restart is known."""
+        """Stores the run of the server, by which a restart is detected."""
         return self._on_log(self.steps, SCRIPTS["note"], shard, 0, b"")
 
     def readmit(
         self, shard: int, epoch: int, nonce: bytes, having: Sequence[bytes | str], floor: int, run: str
     ) -> Answer:
-        """Lets it vote in a run, if it has an entry (id and hash; empty: with what it has)."""
+        """Lets the node vote in a run if it has an entry (id and hash; empty: whatever it has)."""
         rest = (*having, floor, run)
         return self._on_log(self.steps, SCRIPTS["readmit"], shard, epoch, nonce, *rest, vote=False)
 
     def vacant(self, shard: int, mark: bytes) -> Answer:
-        """Leaves a mark where a log is gone. Values of NOLOG: why, and the mark that stands there."""
+        """Leaves a mark where a log is gone. Values of NOLOG: why, and the mark that is there."""
         return self._on_log(self.steps, SCRIPTS["vacant"], shard, 0, b"", mark)
 
     def repair(
         self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[Entry]
     ) -> Answer:
-        """Cuts and writes; `ends` are the exact end and the cut, id and hash of each."""
+        """Cuts the log and writes entries; `ends` are the exact end and the cut, id and hash of each."""
         rest = (*ends, *arguments(entries))
         return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *rest, vote=False)
 
     def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
-        """Asks whether the promise still stands. Values: id and hash of the end, floor."""
+        """Confirms that the promise is still this one. Values: id and hash of the end, floor."""
         return self._on_log(self.steps, SCRIPTS["check"], shard, epoch, nonce)
 
     def acknowledge(self, shard: int, epoch: int, nonce: bytes, id_: str, hash_: bytes) -> Answer:
@@ -252,7 +252,7 @@ class Node:
     def keep(
         self, shard: int, epoch: int, nonce: bytes, upto: str, field: str, data: bytes, marker: str = ""
     ) -> Answer:
-        """Stores a field of a snapshot, never changing what is there; `marker` is set for a copy."""
+        """Stores a field of a snapshot, never changing a stored one; `marker` is given for a copy."""
         names = self._all_keys(shard)
         more = (names.snapshot(upto), names.snapshots)
         rest = (upto, field, data, marker)
@@ -261,7 +261,7 @@ class Node:
     def mark(
         self, shard: int, epoch: int, nonce: bytes, upto: str, marker: str, marker_hash: bytes, previous: str
     ) -> Answer:
-        """Notes which snapshot counts; all but it and the previous one are removed."""
+        """Stores which snapshot counts; removes all but it and the previous one."""
         names = self._all_keys(shard)
         more = (names.snapshot(upto), names.snapshots)
         rest = (upto, marker, marker_hash, previous, names.snapshot(""))
@@ -270,7 +270,7 @@ class Node:
     def trim(
         self, shard: int, epoch: int, nonce: bytes, before: str, marker: str, marker_hash: bytes, covered: str
     ) -> Answer:
-        """Removes what is before a position that a whole snapshot covers; needs a later marker."""
+        """Removes entries before a position that a whole snapshot covers; needs a later marker."""
         more = (self._all_keys(shard).snapshot(covered),)
         rest = (before, marker, marker_hash, covered)
         return self._on_log(self.bulk, SCRIPTS["trim"], shard, epoch, nonce, *rest, more=more)
@@ -289,17 +289,17 @@ class Node:
         *,
         gone: bool = False,
     ) -> Answer:
-        """Adds entries to the copy of a log that is made beside it; `gone`: if the log itself still is."""
+        """Adds entries to the copy of a log; with `gone` only while the log itself is gone."""
         rest = (*after, "gone" if gone else "", *arguments(entries))
         return self._on_log(self.bulk, SCRIPTS["stage"], shard, epoch, nonce, *rest)
 
     def install(self, shard: int, epoch: int, nonce: bytes, *rest: bytes | str | int) -> Answer:
-        """Puts the copy in the place of the log, with the promise."""
+        """Puts the copy in the place of the log, together with the promise."""
         rest = (*rest, self.bulk.run)
         return self._on_log(self.bulk, SCRIPTS["install"], shard, epoch, nonce, *rest, vote=False)
 
     def discard(self, shard: int, id_: str, hash_: bytes) -> Answer:
-        """Removes the copy, if it ends there: a shorter one is another's."""
+        """Removes the copy if it has this end; another one is another instance's."""
         return self._on_log(self.bulk, SCRIPTS["discard"], shard, 0, b"", id_, hash_)
 
     def copy_end(self, shard: int) -> Answer:
@@ -307,7 +307,7 @@ class Node:
         return self.bulk.send(plain, "XREVRANGE", self._all_keys(shard).copy, "+", "-", "COUNT", 1)
 
     def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
-        """Stores how far a log was exported; the entry must stand here."""
+        """Stores how far a log was exported; the node must have that entry."""
         return self._on_log(self.bulk, SCRIPTS["exported"], shard, 0, b"", id_, hash_)
 
     def page(self, shard: int, first: str, last: str, count: int) -> Answer:
@@ -315,12 +315,12 @@ class Node:
         return self.bulk.send(plain, "XRANGE", self._keys(shard)[0], first, last, "COUNT", count)
 
     def entries(self, shard: int, first: str, count: int, max_bytes: int) -> Answer:
-        """Entries from an id on, as XRANGE answers them; with the last one they have the bytes, or more."""
+        """Entries from an id on, as XRANGE answers them, until they have `max_bytes` or more."""
         script = SCRIPTS["entries"]
         return self._on_log(self.bulk, script, shard, 0, b"", first, count, max_bytes, vote=False)
 
     def snapshots(self, shard: int) -> Answer:
-        """Which snapshots there are: what each covers and its marker, in turn, as HGETALL answers them."""
+        """The list of snapshots: what each covers and its marker, as HGETALL answers it."""
         return self.bulk.send(plain, "HGETALL", self._all_keys(shard).snapshots)
 
     def snapshot_field(self, shard: int, upto: str, field: str) -> Answer:
@@ -332,19 +332,19 @@ class Node:
         return self.bulk.send(plain, "GET", self._all_keys(shard).exported)
 
     def table(self, script: str, names: Sequence[str], *rest: bytes | str | int) -> Answer:
-        """Runs one of the scripts on the tables."""
+        """Runs a script on the tables."""
         decode = self._wrote if script in _WRITING else self._read
         return self.tables.send(decode, "EVALSHA", SCRIPTS[script].sha, len(names), *names, *rest)
 
     def ask(self, *command: bytes | str | int) -> Answer:
-        """A plain command on the tables' connection; one value."""
+        """Sends a plain command on the tables' connection. Values: one, the answer."""
         return self.tables.send(plain, *command)
 
 
 async def syncs(ask: Callable[..., Answer]) -> bool | None:
     """Whether a server syncs each write before it answers; None: it did not answer.
 
-    One that may not be asked counts as one that does not.
+    A server whose settings may not be read counts as one that does not.
     """
     for name, wanted in SYNCED.items():
         reply = await ask("CONFIG", "GET", name)

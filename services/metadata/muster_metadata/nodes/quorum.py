@@ -1,4 +1,4 @@
-"""The nodes together: ask all, decide as soon as enough answered."""
+"""The nodes together: asks all, and decides as soon as enough have answered."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply
 
 Replies = Sequence[NodeReply | None]
-"""One place per node; None: not answered yet."""
+"""One for each node, in order; None: not answered yet."""
 
 T = TypeVar("T")
 
@@ -21,11 +21,11 @@ class Quorum:
 
     Args:
         nodes: 1, 3 or 5 of them.
-        step_timeout_ms: after this an outcome without a majority is unknown.
+        step_timeout_ms: how long to wait for a majority before the outcome is unknown.
         now_ms: boot clock; that of the machine if absent.
 
     Attributes:
-        configuration: number of the log's configuration; answers are added up within one only.
+        configuration: number of the log's configuration; only answers within one are added up.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Quorum:
         self._now_ms = now_ms
 
     def start(self) -> None:
-        """Begins to connect to all nodes in the background."""
+        """Starts to connect to all nodes in the background."""
         for node in self.nodes:
             node.start()
 
@@ -54,23 +54,24 @@ class Quorum:
         timeout_ms: int | None = None,
         late: Callable[[Node, NodeReply], None] | None = None,
     ) -> tuple[T | None, list[NodeReply | None]]:
-        """Asks the nodes at once and returns as soon as the answers decide.
+        """Asks all nodes at once and returns as soon as the answers decide.
 
-        An answer that is read after the limit does not count, even if it came in time: this process may have
-        been stopped, and what a node said long ago may have been lost with its data since. Nor does one that
-        is read in another configuration than the question was asked in.
+        An answer that is read after the limit does not count, even if it arrived in time: this process may
+        have been stopped, and the node may have lost its data since. Nor does one that is read in another
+        configuration than the question was asked in.
 
         Args:
-            question: sends it to a node; None: this node is not asked.
-            decide: what the answers mean, or None while they are too few; the flag says that no more come.
+            question: sends the question to a node; returns None if that node is not to be asked.
+            decide: returns what the answers mean, or None while they are too few; the flag says that no more
+                will come.
             timeout_ms: how long to wait; the step time-out if absent.
-            late: gets the answers that come after the decision.
+            late: called with each answer that comes after the decision.
 
         Returns:
             What was decided, None if nothing was, and the answers up to then.
         """
         limit_ms = self.step_timeout_ms if timeout_ms is None else timeout_ms
-        # This clock goes on while the machine sleeps; that of the loop's timer does not.
+        # This clock counts the time that the machine sleeps; the loop's timer does not.
         deadline_ms = self._now_ms() + limit_ms
         configuration = self.configuration
         answers = [question(node) for node in self.nodes]

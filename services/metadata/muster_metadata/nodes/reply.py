@@ -1,4 +1,4 @@
-"""What one node answers to one command: always a value, never an exception."""
+"""One node's answer to one command: always a value, never an exception."""
 
 import enum
 from dataclasses import dataclass
@@ -16,40 +16,40 @@ class Status(enum.Enum):
     OK = "OK"
     """Done."""
     DUP = "DUP"
-    """It was there already."""
+    """It had been done already."""
     MISMATCH = "MISMATCH"
-    """The log there does not end where the caller expects."""
+    """The node's log does not end where the caller expects."""
     FENCED = "FENCED"
-    """A higher promise, or the same epoch of another claim."""
+    """The node has a higher promise, or one of another claim with the same epoch."""
     UNPROMISED = "UNPROMISED"
-    """A lower promise: the node did not hear of this claim yet."""
+    """The node has a lower promise: it has not got this claim yet."""
     PROMISED = "PROMISED"
-    """`prepare` came too late."""
+    """`prepare` was refused for a higher promise."""
     SPENT = "SPENT"
-    """`prepare` for a claim that left a Claim of another epoch in the log: its nonce names that one."""
+    """`prepare` was refused: the log has a Claim of this nonce under another epoch."""
     SUPERSEDED = "SUPERSEDED"
     """A later run of the same name holds the lease."""
     NOLOG = "NOLOG"
-    """The node has no such log: it was never initialised there, or is lost. It does not vote."""
+    """The node has no such log: it was never initialised, or is lost. The node does not vote."""
     STRANGER = "STRANGER"
-    """Another server stands there: of another log, another node of this one, or an empty one that the log's
-    configuration does not name. The node itself is away, for all that is known."""
+    """Another server is at the address: of another log, another node of this one, or an empty one that the
+    log's configuration does not name. The node itself counts as away."""
     MOVED = "MOVED"
-    """The log has another configuration at the node: the caller must learn it, or the node must."""
+    """The log has another configuration at the node: the caller or the node has to adopt the newer one."""
     RESTARTED = "RESTARTED"
-    """The node restarted and may have forgotten what it said last. It does not vote."""
+    """The node restarted and may have forgotten its last answers. It does not vote."""
     RAISED = "RAISED"
-    """A floor was raised under the promise, which the caller must know to write."""
+    """A floor was raised under the promise; a writer must name it."""
     DOWN = "DOWN"
     """Never sent: no connection."""
     LOST = "LOST"
     """Sent and not answered: it may have happened, or happen later."""
     LOADING = "LOADING"
-    """The node reads its data after a start."""
+    """The node is reading its data after a start."""
     REFUSED = "REFUSED"
     """Out of memory or disk: nothing was written by this attempt."""
     BROKEN = "BROKEN"
-    """An answer that makes no sense: foreign data under our keys, missing rights."""
+    """An unexpected answer: foreign data under our keys, missing rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class NodeReply:
 
     @property
     def done(self) -> bool:
-        """Whether the node has what it was asked to have."""
+        """Whether the node has done what was asked, now or before."""
         return self.status is Status.OK or self.status is Status.DUP
 
     @property
     def end(self) -> LogEnd:
-        """End of the log, where the answer begins with it."""
+        """End of the log, for an answer that begins with it."""
         return LogEnd(parse_id(self.values[0]), self.values[1])
 
     @property
@@ -83,7 +83,7 @@ class NodeReply:
 
     @property
     def silent(self) -> bool:
-        """Whether the node said nothing about its log."""
+        """Whether the answer says nothing about the node's log."""
         return self.status in _SILENT
 
 
@@ -109,7 +109,7 @@ def plain(raw: Any) -> NodeReply:
 
 
 def failure(raw: Any) -> NodeReply:
-    """Reads an error, or anything else that no script of ours answers."""
+    """Reads an error, or any other answer that is not one of our scripts'."""
     text = str(raw)
     if isinstance(raw, BusyLoadingError):
         return NodeReply(Status.LOADING, problem=LOADING)

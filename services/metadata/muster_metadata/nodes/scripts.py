@@ -19,8 +19,8 @@ class Script:
 
     Attributes:
         name: its file without the ending.
-        source: what the node is given.
-        sha: what it is called by there.
+        source: the Lua source that is loaded.
+        sha: its SHA-1, by which it is called.
     """
 
     name: str

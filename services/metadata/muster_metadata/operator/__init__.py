@@ -1,1 +1,1 @@
-"""What an administrator does to a log, in a process of its own: initialise, replace a node, restore."""
+"""What an administrator does to a log by a command: initialise it, replace a node, restore a backup."""

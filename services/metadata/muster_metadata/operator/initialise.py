@@ -1,4 +1,4 @@
-"""Makes a cluster: the identity of each node and the first entry of each log. Once, by an administrator."""
+"""Makes a cluster: writes the identity of each node and the first entry of each log."""
 
 import asyncio
 import time
@@ -43,19 +43,19 @@ _FIRST_ENTRIES = 100
 
 
 class InitialiseError(Exception):
-    """The cluster cannot be made. The message says why, and what to do; nothing existing was changed."""
+    """The cluster cannot be made. The message says why and what to do; no existing data was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What stands on the nodes.
+    """The result of an initialisation.
 
     Attributes:
         cluster_id: identity of the cluster.
         shard_count: its number of shards.
-        made: nodes that were made now, by index from 1.
-        left: nodes without data that were left to be rebuilt from the others, and nodes that do not answer.
-        fresh: nobody has used the cluster yet.
+        made: nodes that were made by this command, by index from 1.
+        left: nodes without data, which are rebuilt from the others, and nodes that do not answer.
+        fresh: the cluster has not been used yet.
     """
 
     cluster_id: str
@@ -73,16 +73,16 @@ async def initialise(
     waiting: Callable[[str], None] = lambda _: None,
     features: Iterable[str] = FEATURE_NAMES,
 ) -> Initialised:
-    """Writes what is missing; run again it changes nothing, and after an interruption it goes on.
+    """Makes a cluster. Run again it resumes after an interruption, or else changes nothing.
 
     Args:
         urls: `redis://a,b,c`.
-        shard_count: number of shards, 1 to 10,000; fixed from then on.
-        cluster_id: identity wanted; absent: the one that stands there, or a new UUID.
+        shard_count: number of shards, 1 to 10,000; cannot be changed later.
+        cluster_id: identity wanted; absent: the existing one, or a new UUID.
         connect_timeout_ms: how long to wait for nodes that do not answer.
-        waiting: told for which nodes, each second.
-        features: names of what the cluster begins with; all, but for a cluster that stays as one of an older
-            version.
+        waiting: called each second with a sentence about the nodes that are waited for.
+        features: names of the features that the cluster begins with; fewer than all for a cluster that is to
+            work with an older version.
 
     Raises:
         InitialiseError: another cluster, another number of shards, or too few nodes.
@@ -172,7 +172,7 @@ def _check_wish(existing: Configuration, shard_count: int, cluster_id: str | Non
 async def _answers(
     quorum: Quorum, connect_timeout_ms: int, waiting: Callable[[str], None]
 ) -> dict[Node, Introduction]:
-    """What each node that answers says of itself; waits for the others, and tells so."""
+    """What each node says about itself; waits for those that do not answer, up to the time-out."""
     found: dict[Node, Introduction] = {}
     began_s = reported_s = time.monotonic()
     while True:
@@ -200,7 +200,7 @@ def _away(node: Node) -> str:
 
 
 async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True) -> bool:
-    """Whether anybody ever claimed a log: then a node without data lost it, and must not begin anew."""
+    """Whether a log was ever claimed: then a node without data has lost it and must not be made again."""
     for node in nodes:
         replies: list[NodeReply] = await asyncio.gather(
             *(node.inspect(shard, vote=False) for shard in range(shard_count + catalog))
@@ -215,7 +215,7 @@ async def _used(nodes: Sequence[Node], shard_count: int, *, catalog: bool = True
 
 
 async def _only_begun(nodes: Sequence[Node], shard_count: int) -> bool:
-    """Whether a cluster was used by nobody but this command, which stopped while it enabled features."""
+    """Whether only this command has used the cluster, and was interrupted while it enabled features."""
     for node in nodes:
         if await _used([node], shard_count, catalog=False):
             return False
@@ -257,7 +257,7 @@ async def _enable(quorum: Quorum, shard_count: int, features: Sequence[str]) -> 
 
 
 async def _let_vote(node: Node, catalog: int) -> None:
-    """A node that restarted since may have forgotten what this command wrote, which is then written again."""
+    """Lets a node vote that has restarted: what it may have forgotten, this command writes again."""
     if (await node.inspect(catalog)).status is not Status.RESTARTED:
         return
     reply = await node.inspect(catalog, vote=False)

@@ -1,7 +1,7 @@
-"""Puts another server in the place of a node of the log, for good.
+"""Replaces the server of a node of the log by another one, for good.
 
 The protocol, and why nothing acknowledged is lost: docs/decisions/replacing-a-node.md. Every step may be
-repeated, and whoever runs the command again after it died goes on where it stopped.
+repeated: the command, run again after an interruption, resumes where it stopped.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ class ReplaceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplacementPlan:
-    """What a replacement will do, or goes on with.
+    """What a replacement will do.
 
     Attributes:
-        index: place of the node, from 1.
+        index: number of the node, from 1.
         old: address of the server that leaves.
         new: address of the server that comes.
-        configuration: the one that it makes.
-        resumed: it was decided before, and is carried on.
+        configuration: the configuration that it makes.
+        resumed: it was decided before, and is resumed.
         urls: addresses of the nodes afterwards, as `host:port,host:port,…`.
     """
 
@@ -76,7 +76,7 @@ class Replacement:
         urls: the nodes, `redis://a,b,c`, with the old server or already with the new one.
         old: `host:port` of the server that leaves.
         new: `host:port` of the server that comes; it must be empty.
-        tell: told what happens, a sentence at a time.
+        tell: called with a sentence for each thing that happens.
         timeout_s: how long a step may wait for the nodes before the command gives up.
         step_timeout_ms: as the metadata service's.
         rebuild_delay_ms: as the metadata service's.
@@ -132,7 +132,7 @@ class Replacement:
         await asyncio.gather(*(node.stop() for node in (*self._staying, self._leaving, self._coming)))
 
     async def plan(self) -> ReplacementPlan:
-        """Looks whether the node can be replaced now; changes nothing.
+        """Plans the replacement, if it is possible now; changes nothing.
 
         Raises:
             ReplaceError: it cannot.
@@ -166,10 +166,10 @@ class Replacement:
         await self._switch(target)
         await self._rebuild(target)
 
-    # -- what can be seen before ---------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------
 
     async def _introductions(self) -> dict[Node, Introduction | None]:
-        """What the servers say of themselves; the one that leaves is often gone, and not waited for."""
+        """What the servers say about themselves; the one that leaves is often gone, and is not waited for."""
         nodes = (*self._staying, self._coming, self._leaving)
         deadline_s = time.monotonic() + min(CONNECT_TIMEOUT_MS / 1000, self._timeout_s)
         while True:
@@ -183,7 +183,7 @@ class Replacement:
         if recorded not in (self.old, self.new):
             raise ReplaceError(
                 f"node {self._index} of the log is {recorded} in configuration {present.number}, not "
-                f"{self.old}; name it as it stands there, or finish the replacement that put it there first"
+                f"{self.old}; name it like that, or finish the replacement that put it there first"
             )
         good = []
         for node in self._staying:
@@ -193,7 +193,7 @@ class Replacement:
             elif one.identity and not present.keeps(node.index, one):
                 raise ReplaceError(
                     f"node {node.index} of the log is {present.addresses[node.index - 1]} in configuration "
-                    f"{present.number}, not {node.place}, which says to be {one.identity!r}"
+                    f"{present.number}, not {node.place}, which says that it is {one.identity!r}"
                 )
             elif one.identity:
                 good.append(node)
@@ -252,7 +252,7 @@ class Replacement:
     # -- deciding -----------------------------------------------------------------------------------------
 
     def _belong(self, target: Configuration, *, before: bool) -> None:
-        """Which configuration the scripts name from now on."""
+        """Sets the configuration that the scripts name from now on."""
         number = target.number - 1 if before else target.number
         addresses = list(target.addresses)
         if before:
@@ -263,7 +263,7 @@ class Replacement:
         self._repairer.addresses = addresses
 
     async def _decide(self, target: Configuration) -> None:
-        """Stores the decision in the catalog's log, under the present configuration: the first one counts."""
+        """Stores the decision in the catalog's log under the current configuration: the first one counts."""
         self._belong(target, before=True)
         catalog = target.shard_count
         reader = CatalogReader(LogReader(self._before), strict=False)
@@ -291,10 +291,10 @@ class Replacement:
         return 3 * self._step_timeout_ms
 
     def _decided(self, target: Configuration, records: Sequence[bytes]) -> bool:
-        """Whether this replacement stands in the catalog's log already.
+        """Whether this replacement is in the catalog's log already.
 
         Raises:
-            ReplaceError: another one does.
+            ReplaceError: another one of the same number is.
         """
         for data in records:
             record = records_pb2.Record.FromString(data)
@@ -311,7 +311,7 @@ class Replacement:
         return False
 
     async def _store(self, target: Configuration, held: Held, end: LogEnd) -> bool:
-        """Whether the decision is on a majority; repeated unchanged while that is not known."""
+        """Stores the decision, repeated while the outcome is unknown; returns whether it is stored."""
         record = records_pb2.Record(
             written_at_ms=_wall_ms(),
             node_replaced=records_pb2.NodeReplaced(
@@ -345,7 +345,7 @@ class Replacement:
     # -- carrying out -------------------------------------------------------------------------------------
 
     async def _switch(self, target: Configuration) -> None:
-        """A majority of the nodes that stay goes over; from then on the configuration before is dead."""
+        """Brings a majority of the staying nodes into the configuration: the one before is dead then."""
         self._belong(target, before=False)
         waiting = list(self._staying)
         deadline_s = time.monotonic() + self._timeout_s
@@ -361,18 +361,18 @@ class Replacement:
                 break
             if time.monotonic() > deadline_s:
                 raise ReplaceError(
-                    f"{switched} of {self._majority} nodes went over to configuration {target.number}; it is "
-                    "decided and cannot be taken back. Bring the others up and run it again"
+                    f"{switched} of {self._majority} nodes have configuration {target.number}; it is decided "
+                    "and cannot be taken back. Bring the others up and run it again"
                 )
             await asyncio.sleep(_PAUSE_S)
         for node in waiting:
-            self._tell(f"node {node.index} ({node.place}) is away; it is brought over when it comes back")
+            self._tell(f"node {node.index} ({node.place}) is away; it changes when it is back")
         if await retire(self._leaving, target):
-            self._tell(f"{self.old} knows that it was replaced")
+            self._tell(f"{self.old} is marked as replaced")
         else:
             self._tell(
-                f"{self.old} could not be told that it was replaced; it has no say any more. Wipe it before "
-                "it is used again"
+                f"{self.old} could not be marked as replaced; it has no vote any more. Wipe it before it is "
+                "used again"
             )
 
     async def _rebuild(self, target: Configuration) -> None:
@@ -407,7 +407,7 @@ class Replacement:
         self._tell(f"{len(logs)} of {len(logs)} logs are copied to {self.new}")
 
     async def _fill(self, shard: int, since_s: float) -> Repaired:
-        """Copies one log under the claim that stands; a log that nobody holds is claimed first."""
+        """Copies one log under its claim; a log without an owner is claimed first."""
         replies = await asyncio.gather(*(node.inspect(shard) for node in self._after.nodes))
         found = [Inspected.read(reply) for reply in replies if reply.status is Status.OK]
         claims = [(state.epoch, state.nonce) for state in found]
@@ -416,7 +416,7 @@ class Replacement:
             if claims.count((epoch, nonce)) >= self._majority and written:
                 return await self._repairer.repair(self._coming, Held(shard, epoch, nonce))
         if time.monotonic() - since_s > _CLAIM_AFTER_S and len(found) >= self._majority:
-            # An owner that is there claims again by itself, above a promise that keeps it from a majority.
+            # A live owner would claim again by itself, above a promise that keeps it from a majority.
             step = metadata_pb2.ClaimStep(
                 node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=secrets.token_bytes(16)
             )

@@ -1,4 +1,4 @@
-"""After nodes were restored from a backup: no epoch, and so no token, may be given a second time."""
+"""Raises epochs after nodes were restored from a backup: no epoch, and so no token, may be used twice."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.reply import Status
 
 RAISE = 1_000_000
-"""By how much epochs are raised: more claims of one shard than there can have been since the backup."""
+"""How far epochs are raised: more than the claims of one shard that there can have been since the backup."""
 
 _STEP_TIMEOUT_MS = 5_000
 _CONNECT_S = 10.0
@@ -23,16 +23,16 @@ _TAG = b"restored"
 
 
 class RestoredError(Exception):
-    """The epochs were not raised, or not all of them. The message says why; it may be tried again."""
+    """Not all epochs were raised. The message says why; it may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What was done.
+    """The result of `raise_epochs`.
 
     Attributes:
         cluster_id: identity of the cluster.
-        logs: how many logs have a higher epoch now, the catalog's among them.
+        logs: number of logs with a higher epoch now, including the catalog's.
         empty: nodes without data, by index from 1: they are rebuilt from the others.
     """
 
@@ -42,11 +42,11 @@ class Raised:
 
 
 async def raise_epochs(urls: str) -> Raised:
-    """Raises the promise of every log on every node that has it, above every epoch that was given.
+    """Raises the promise of every log, on every node that has it, above every epoch that can have been used.
 
-    The next claim of each log has an epoch above that, so what is given from then on is higher than all that
-    was given between the backup and the restore, of which nothing is known any more. Who owns a log meanwhile
-    claims it again. Repeating it raises them again, and does no harm.
+    The next claim of each log has an epoch above that, and so above all epochs that were used between the
+    backup and the restore, of which nothing is known. An owner of a log claims it again. Repeating the
+    command raises the epochs again, which does no harm.
 
     Args:
         urls: `redis://a,b,c`.
@@ -78,7 +78,7 @@ async def raise_epochs(urls: str) -> Raised:
 
 
 async def _configuration(nodes: Sequence[Node]) -> tuple[Configuration, list[Introduction | None]]:
-    """The log that the nodes are; waits a while for those that do not answer yet."""
+    """The configuration that the nodes agree on; waits a while for those that do not answer."""
     deadline_s = time.monotonic() + _CONNECT_S
     while True:
         said = await introductions(nodes, _STEP_TIMEOUT_MS)
@@ -103,7 +103,7 @@ async def _raise(nodes: Sequence[Node], shard: int) -> None:
         answers = await asyncio.gather(
             *(node.prepare(shard, epoch, nonce, _TAG, vote=False) for node, _ in found)
         )
-        # What a restored node forgot is forgotten by all; from here on its answers count.
+        # What a restored node has forgotten is lost everywhere; its answers count from now on.
         await asyncio.gather(
             *(node.readmit(shard, epoch, nonce, ("", ""), 0, node.steps.run) for node, _ in found)
         )
