@@ -10,7 +10,7 @@ LEASE_MAX_MS = 60_000
 
 
 class MetadataSettings(Settings):
-    """Settings of the metadata service.
+    """Where the log is, where to listen, and how long to wait.
 
     The lease must be at least three polls and more than two renewals long, and longer than a probe; a claim,
     and the delay before a node is rebuilt, at least two steps. All instances should have the same values.
