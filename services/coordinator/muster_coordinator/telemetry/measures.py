@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import Counter as Count
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -72,11 +71,10 @@ class CallTally:
     """Answers of the group protocol, counted: this is on the way of every heartbeat."""
 
     def __init__(self) -> None:
-        self._codes: defaultdict[tuple[type[Any], int], int] = defaultdict(int)
+        self.answers = Counter(metrics.CALLS, _call_and_code)
+        self.beats = Counter(metrics.BEATS)
         self.durations = Histogram(metrics.CALL_DURATION)
-        self._beats = 0
-        self._heartbeats: defaultdict[int, int] = defaultdict(int)
-        self._labels = {answer: (name,) for answer, name in metrics.CALL_NAMES.items()}
+        self.instruments = (self.answers, self.beats, self.durations)
 
     def answered(self, response: GroupResponse, began: float | None) -> None:
         """Counts an answer.
@@ -86,17 +84,10 @@ class CallTally:
             began: when the call began, by `time.perf_counter`; None: nobody asks how long it took.
         """
         kind = type(response)
-        if kind is coordinator_pb2.HeartbeatResponse:
-            self._heartbeats[response.error_code] += 1  # type: ignore[union-attr]
-            return
         code = _code_within(response) if kind in _WHERE_CODES_ARE else response.error_code  # type: ignore[union-attr]
-        self._codes[kind, code] += 1
-        if began is not None:
-            self.durations.observe(time.perf_counter() - began, self._labels[kind])
-
-    def beat(self) -> None:
-        """A beat of a stream came."""
-        self._beats += 1
+        self.answers.add((kind, code))
+        if began is not None and kind is not coordinator_pb2.HeartbeatResponse:
+            self.durations.observe(time.perf_counter() - began, (metrics.CALL_NAMES[kind],))
 
     def timed(self, answer: Answer) -> Answer:
         """What answers unary calls, with its answers counted."""
@@ -109,12 +100,10 @@ class CallTally:
 
         return answer_timed
 
-    def samples(self) -> list[Sample]:
-        """What it counts in plain numbers."""
-        calls = ((metrics.CALL_NAMES[kind], code, count) for (kind, code), count in self._codes.items())
-        beats = ((metrics.HEARTBEAT, code, count) for code, count in self._heartbeats.items())
-        counts = (((name, metrics.code_name(code)), count) for name, code, count in (*calls, *beats))
-        return [*metrics.CALLS.samples(counts), Sample(metrics.BEATS, self._beats)]
+
+def _call_and_code(answer: tuple[type[Any], int]) -> tuple[str, str]:
+    kind, code = answer
+    return metrics.CALL_NAMES[kind], metrics.code_name(code)
 
 
 class StreamWatch(CallWatch):
@@ -129,7 +118,7 @@ class StreamWatch(CallWatch):
         self._tally = tally
         self._traces = traces
         self._began: dict[int, float] = {}
-        self.beat = tally.beat  # type: ignore[method-assign]
+        self.beat = tally.beats.add  # type: ignore[method-assign]
 
     def starting(
         self, call_id: int, kind: str, request: Any, traceparent: str
@@ -214,7 +203,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         self._refusals = Counter(metrics.REFUSALS)
         self._looked_at: tuple[Ownership, LeaseKeeper, Sessions] | None = None
         self.instruments = (
-            self._calls.durations,
+            *self._calls.instruments,
             *log.instruments,
             *self._groups.instruments,
             self._loads,
@@ -255,7 +244,6 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
     async def read(self) -> Sequence[Sample]:
         """See `Source`."""
         samples = [
-            *self._calls.samples(),
             Sample(metrics.LOG_REPEATS, self._log_client.repeats),
             Sample(metrics.LOG_STREAMS_LOST, self._log_client.streams_lost),
         ]

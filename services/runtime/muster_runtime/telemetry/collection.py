@@ -1,6 +1,6 @@
 """Everything that a process counts, as one registry of prometheus_client.
 
-Instruments are in it themselves. The other numbers are read when somebody collects, on the event loop, where
+Instruments are in it as they are. The other numbers are read when somebody collects, on the event loop, where
 they change.
 """
 
@@ -50,7 +50,7 @@ class Collection(Collector):
     def add(self, source: Source) -> None:
         """Adds a source. On the loop."""
         for instrument in source.instruments:
-            self.registry.register(instrument.native)
+            self.registry.register(instrument)
         self._sources.append(source)
 
     def start(self) -> None:

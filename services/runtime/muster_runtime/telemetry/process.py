@@ -116,7 +116,7 @@ class ProcessSource(Source):
         self.instruments = (self.watch.lag, self._dropped)
 
     def lost(self, signal: str, reason: str, count: int) -> None:
-        """Counts what telemetry dropped. From any thread."""
+        """Counts what telemetry dropped. Each kind of loss is counted by one thread."""
         self._dropped.add((signal, reason), count)
 
     async def read(self) -> Sequence[Sample]:

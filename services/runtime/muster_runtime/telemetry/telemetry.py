@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from muster_runtime.telemetry.metric import Metric, Sample
 
 if TYPE_CHECKING:
-    from muster_runtime.telemetry.instruments import Counter, Histogram
+    from muster_runtime.telemetry.instruments import Instrument
     from muster_runtime.telemetry.tracing import Tracing
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -22,7 +22,7 @@ class Source:
     """
 
     metrics: Sequence[Metric] = ()
-    instruments: "Sequence[Counter | Histogram]" = ()
+    instruments: "Sequence[Instrument]" = ()
 
     async def read(self) -> Sequence[Sample]:
         """The numbers now. Called on the loop; what takes long must let others run in between."""
