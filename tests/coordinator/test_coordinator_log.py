@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,22 @@ async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the
     await until_equal(lambda: len(bench.done), 1)
     assert len(tried) > 2
     assert bench.entries(0) == [b"x"]
+
+
+async def test_a_log_that_is_stuck_everywhere_does_not_change_streams_all_the_time(bench: Bench) -> None:
+    """Nobody knows the outcome of its one step: the times between two changes grow."""
+    bench.client._pace = replace(PACE, fruitless_ms=20, stall_ms=80, repeat_max_ms=5)
+    bench.client._fruitless_ms = 20
+    log = await bench.claim(0)
+    for instance in bench.instances:
+        instance.cut_off = True
+    log.append(0, [b"x"])
+    await until(lambda: bench.client.repeats > 500)
+    assert bench.client.streams_lost <= 15
+    for instance in bench.instances:
+        instance.cut_off = False
+    await until_equal(lambda: len(bench.done), 1)
+    assert bench.client._fruitless_ms == 20
 
 
 async def test_how_far_a_log_is_acknowledged_is_asked_until_it_is_known(bench: Bench, tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class Pace:
         claim_stall_ms: the same for a claim, which takes several rounds.
         fruitless_ms: an instance answers, but for so long knows the outcome of nothing: the same. It may be
             cut off from nodes that the next one reaches.
+        fruitless_max_ms: the longest such time. It doubles while no instance knows the outcome of anything:
+            a log that no majority has is stuck at all of them, and each change interrupts other logs' steps.
         repeat_first_ms: pause before a step of unknown outcome is sent again.
         repeat_max_ms: longest such pause; it doubles from one repetition to the next.
         connect_first_ms: pause after a stream broke; the first instance after a good one is tried at once.
@@ -76,6 +78,7 @@ class Pace:
     stall_ms: int = 2_000
     claim_stall_ms: int = 6_000
     fruitless_ms: int = 250
+    fruitless_max_ms: int = 4_000
     repeat_first_ms: int = 20
     repeat_max_ms: int = 500
     connect_first_ms: int = 50
@@ -137,6 +140,7 @@ class LogClient:
         self._stream: _Stream | None = None
         self._task: asyncio.Task[None] | None = None
         self._timers: set[asyncio.TimerHandle] = set()
+        self._fruitless_ms = self._pace.fruitless_ms
 
     def start(self) -> None:
         """Begins to connect."""
@@ -282,6 +286,7 @@ class LogClient:
     def _settle(self, result: metadata_pb2.LogResult, stream: _Stream) -> None:
         if result.outcome in _FINAL:
             stream.fruitless_since = None
+            self._fruitless_ms = self._pace.fruitless_ms
         elif result.outcome == metadata_pb2.LOG_OUTCOME_UNKNOWN and stream.fruitless_since is None:
             stream.fruitless_since = asyncio.get_running_loop().time()
         entry = self._open.pop(result.call_id, None)
@@ -320,8 +325,10 @@ class LogClient:
             await asyncio.sleep(pace.stall_ms / 8_000)
             now = loop.time()
             since = stream.fruitless_since
-            if len(self._targets) > 1 and since is not None and (now - since) * 1_000 > pace.fruitless_ms:
-                return f"no outcome was known for {pace.fruitless_ms} ms"
+            limit_ms = self._fruitless_ms
+            if len(self._targets) > 1 and since is not None and (now - since) * 1_000 > limit_ms:
+                self._fruitless_ms = min(2 * limit_ms, pace.fruitless_max_ms)
+                return f"no outcome was known for {limit_ms} ms"
             for call_id, entry in tuple(self._open.items()):
                 limit_ms = (
                     pace.claim_stall_ms if isinstance(entry.step, metadata_pb2.ClaimStep) else pace.stall_ms
