@@ -1,5 +1,8 @@
 """What members support: sizes, shared lists, and what all of them have in common."""
 
+from collections import Counter
+from typing import Any
+
 import pytest
 from muster_core.state.protocols import NO_PROTOCOLS, Protocols, Supporters, pairs_of, protocols_of
 from muster_protos.muster.v1.coordinator_pb2 import GroupProtocol
@@ -45,3 +48,24 @@ def test_what_all_support_follows_the_members(twice: int) -> None:
     assert supporters.by_all == frozenset()
     supporters.add(of("x"))
     assert supporters.by_all == {"x"}
+
+
+class _CountedByName(Counter[str]):
+    """Must not be gone through: members may list a hundred thousand names."""
+
+    def items(self) -> Any:
+        raise AssertionError("all names are looked at")
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all names are looked at")
+
+
+def test_what_others_list_costs_a_member_that_comes_or_goes_nothing() -> None:
+    supporters = Supporters()
+    supporters._kinds_with = _CountedByName()
+    for number in range(10):
+        supporters.add(of("range", f"own-{number}"))
+    for number in range(9):
+        supporters.remove(of("range", f"own-{number}"))
+    assert supporters.by_all == {"range", "own-9"}
+    assert len(supporters._kinds_with) == 2

@@ -88,7 +88,10 @@ class Supporters:
         self._kinds[names] -= 1
         if not self._kinds[names]:
             del self._kinds[names]
-            self._kinds_with -= Counter(frozenset(names))  # keeps no zero
+            for name in frozenset(names):  # what others alone list is not looked at
+                self._kinds_with[name] -= 1
+                if not self._kinds_with[name]:
+                    del self._kinds_with[name]
             self._note_by_all()
 
     def _note_by_all(self) -> None:
