@@ -1,7 +1,10 @@
 """What a caller can leave behind in a shard: groups that come to nothing, streams, tombstones."""
 
+import gc
+import weakref
+
 import pytest
-from kit.virtual_shard import VirtualShard
+from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
@@ -144,3 +147,47 @@ def test_a_member_that_leaves_streams_behind_for_days_leaves_nothing() -> None:
     shard.feed(StreamBroken(stream_id))
     assert shard.shard.streams == 0
     assert shard.state("g") == "Stable"
+
+
+@pytest.mark.parametrize("ends", ["left", "silent"])
+def test_of_a_group_that_was_deleted_nothing_is_kept(ends: str) -> None:
+    shard = VirtualShard()
+    (member,) = settled(shard, "a")
+    member.commit(7)
+    if ends == "left":
+        member.leave()
+    else:
+        shard.advance(member.session_timeout_ms)
+    group = weakref.ref(shard.shard.groups["g"])
+    deleted = shard.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
+    assert isinstance(deleted, coordinator_pb2.DeleteGroupsResponse)
+    assert deleted.results[0].error_code == error_code.NONE
+    shard.appends.clear()
+    assert shard.state() == "Dead"  # another turn
+    gc.collect()
+    assert group() is None
+    assert len(shard.shard._context.purgatory) == 0
+
+
+def test_a_join_phase_that_nobody_comes_back_to_is_looked_at_once_a_second() -> None:
+    shard = VirtualShard()
+    first, second = (VirtualMember(shard, name, instance=name) for name in ("a", "b"))
+    for member in (first, second):
+        member.rebalance_timeout_ms, member.session_timeout_ms = 1, 60_000
+    first.join()
+    shard.advance(3_000)
+    first.joined()
+    first.sync({first.member_id: b"x"}).synced()
+    second.join()
+    shard.cancel(second.call_id)
+    turns = 0
+    end_ms = shard.now_ms + 20_000
+    while shard.deadline_ms is not None and shard.deadline_ms <= end_ms:
+        shard.advance(shard.deadline_ms - shard.now_ms)
+        turns += 1
+    assert turns < 200, "some turns only move a timer down the wheel"
+    assert shard.state() == "PreparingRebalance"
+    assert len(shard.shard._context.purgatory) == 1
+    again = shard.send(second.join_request(group_instance_id="b"))
+    shard.advance(1_000)
+    assert code(shard.answer(again)) == error_code.NONE, "who comes back waits no longer than that"

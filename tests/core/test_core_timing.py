@@ -194,31 +194,24 @@ def test_cancelling_a_key_runs_nothing() -> None:
 
 
 @pytest.mark.row("PT-07")
-def test_completed_operations_are_purged_from_other_keys() -> None:
+@pytest.mark.parametrize("end", ["event", "deadline", "cancelled"])
+def test_a_completed_operation_is_kept_under_no_key(end: str) -> None:
     purgatory = Purgatory(0)
-    for index in range(3_000):
-        operation = Operation(10**6, [])
-        purgatory.try_complete_else_watch(operation, [index, "shared"])
-        operation.ready = True
-        purgatory.check_and_complete(index)
-    assert len(purgatory) <= 1_001
-
-
-@pytest.mark.row("PT-07")
-def test_a_purge_comes_with_the_1001st_completed_operation_and_keeps_those_that_wait() -> None:
-    purgatory = Purgatory(0)
-    waiting = Operation(10**6, [])
+    waiting, operation = Operation(10**6, []), Operation(100, [])
     purgatory.try_complete_else_watch(waiting, ["shared"])
-    sizes = []
-    for index in range(2_002):
-        operation = Operation(10**6, [])
-        purgatory.try_complete_else_watch(operation, [index, "shared"])
+    purgatory.try_complete_else_watch(operation, ["own", "shared"])
+    assert len(purgatory) == 3
+    if end == "event":
         operation.ready = True
-        purgatory.check_and_complete(index)
-        sizes.append(len(purgatory))
-    assert sizes == [*range(2, 1_002), 1, *range(2, 1_002), 1]
+        assert purgatory.check_and_complete("own") == 1
+    elif end == "deadline":
+        purgatory.advance(100)
+    else:
+        purgatory.cancel_for_key("own")
+    assert (len(purgatory), len(purgatory.wheel)) == (1, 1)
     waiting.ready = True
     assert purgatory.check_and_complete("shared") == 1
+    assert (len(purgatory), len(purgatory.wheel)) == (0, 0)
 
 
 @pytest.mark.parametrize("ready", [True, False])

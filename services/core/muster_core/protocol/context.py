@@ -190,6 +190,7 @@ class ShardContext:
         self.holdings.bytes -= append.bytes
         self.working_on = append
         self.purgatory.wheel.cancel(append)
+        self._unstored.pop(append.group_id, None)
         for index, record in enumerate(append.records):
             self.application.apply(position.after(index), record)
         group = append.holds

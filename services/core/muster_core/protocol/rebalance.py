@@ -21,6 +21,9 @@ from muster_core.waiting.timing_wheel import Timer
 
 Cause = common_pb2.RebalanceCause
 
+_AGAIN_MS = 1_000
+"""A join phase to which nobody came back is not looked at sooner again, however short time-outs are."""
+
 
 class Rebalancer:
     """Moves groups through their states.
@@ -146,7 +149,8 @@ class Rebalancer:
         ]
         joined = [member for member in staying if member.join_call is not None]
         if staying and not joined:
-            self.watch_join(DelayedJoin(self, group, group.rebalance_timeout_ms))  # SM-33, RT-05
+            delay_ms = max(group.rebalance_timeout_ms, _AGAIN_MS)
+            self.watch_join(DelayedJoin(self, group, delay_ms))  # SM-33, RT-05
             return
         leader = group.members.get(group.leader)
         if leader is None or leader.join_call is None:

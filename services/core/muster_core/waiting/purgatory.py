@@ -1,11 +1,9 @@
 """The purgatory: operations that wait for an event or for their deadline, whichever comes first."""
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from muster_core.waiting.timing_wheel import Timer, TimingWheel
-
-_PURGE_INTERVAL = 1_000
 
 
 class DelayedOperation(Timer):
@@ -15,18 +13,25 @@ class DelayedOperation(Timer):
         delay_ms: how long it may wait.
     """
 
-    __slots__ = ("completed", "delay_ms")
+    __slots__ = ("completed", "delay_ms", "keys", "unwatch")
 
     def __init__(self, delay_ms: int) -> None:
         super().__init__()
         self.delay_ms = delay_ms
         self.completed = False
+        self.keys: tuple[Hashable, ...] = ()
+        self.unwatch: Callable[[DelayedOperation], None] = _not_watched
 
     def fire(self) -> None:
         """Expires: completes, then runs what expiry adds."""
-        self.completed = True
+        self.finish()
         self.on_complete()
         self.on_expiration()
+
+    def finish(self) -> None:
+        """It is completed, and nothing keeps it under its keys any more."""
+        self.completed = True
+        self.unwatch(self)
 
     @abstractmethod
     def can_complete(self) -> bool:
@@ -43,8 +48,8 @@ class DelayedOperation(Timer):
 class Purgatory:
     """Where delayed operations wait (conformance PT-01 to PT-09).
 
-    An operation is watched under keys; `check_and_complete` of one of them tries it again. All
-    waiting is in virtual time: nothing happens but in a call of this class.
+    An operation is watched under keys; `check_and_complete` of one of them tries it again. What is completed
+    is not kept. All waiting is in virtual time: nothing happens but in a call of this class.
 
     Args:
         now_ms: the time to start from.
@@ -53,12 +58,11 @@ class Purgatory:
     def __init__(self, now_ms: int) -> None:
         self.wheel = TimingWheel(now_ms)
         self._now_ms = now_ms
-        self._watched: dict[Hashable, list[DelayedOperation]] = {}
-        self._stale = 0
+        self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
 
     def __len__(self) -> int:
-        """Number of entries in watch lists, completed ones that were not purged yet included."""
-        return sum(len(operations) for operations in self._watched.values())
+        """Number of entries in watch lists."""
+        return sum(map(len, self._watched.values()))
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
         """Completes the operation now if it can be; else watches it until its deadline.
@@ -69,8 +73,9 @@ class Purgatory:
         if operation.can_complete():
             self._complete(operation)
             return True
-        for key in keys:
-            self._watched.setdefault(key, []).append(operation)
+        operation.keys, operation.unwatch = tuple(keys), self._unwatch
+        for key in operation.keys:
+            self._watched.setdefault(key, {})[operation] = None
         self.wheel.arm(operation, self._now_ms + operation.delay_ms)
         return False
 
@@ -85,8 +90,6 @@ class Purgatory:
             if not operation.completed and operation.can_complete():
                 self._complete(operation)
                 completed += 1
-        if completed:
-            self._drop_completed(key)
         return completed
 
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
@@ -95,9 +98,9 @@ class Purgatory:
         Returns:
             What was cancelled.
         """
-        cancelled = [operation for operation in self._watched.pop(key, ()) if not operation.completed]
+        cancelled = list(self._watched.get(key, ()))
         for operation in cancelled:
-            self._finish(operation)
+            operation.finish()
         return cancelled
 
     def advance(self, now_ms: int) -> None:
@@ -111,22 +114,20 @@ class Purgatory:
         if now_ms > self._now_ms:
             self._now_ms = now_ms
 
-    def _complete(self, operation: DelayedOperation) -> None:
-        self._finish(operation)
+    @staticmethod
+    def _complete(operation: DelayedOperation) -> None:
+        operation.finish()
         operation.on_complete()
 
-    def _finish(self, operation: DelayedOperation) -> None:
-        operation.completed = True
-        if operation.armed:
-            self.wheel.cancel(operation)
-            self._stale += 1
-        if self._stale > _PURGE_INTERVAL:
-            for key in tuple(self._watched):
-                self._drop_completed(key)
-            self._stale = 0
+    def _unwatch(self, operation: DelayedOperation) -> None:
+        self.wheel.cancel(operation)
+        keys, operation.keys = operation.keys, ()
+        for key in keys:
+            watched = self._watched[key]
+            del watched[operation]
+            if not watched:
+                del self._watched[key]
 
-    def _drop_completed(self, key: Hashable) -> None:
-        if left := [operation for operation in self._watched.get(key, ()) if not operation.completed]:
-            self._watched[key] = left
-        else:
-            self._watched.pop(key, None)
+
+def _not_watched(_: DelayedOperation) -> None:
+    """It was completed before it had to wait."""
