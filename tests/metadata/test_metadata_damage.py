@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
+from muster_core.position import Position
+from muster_metadata.log.reading import Wanted
+from muster_metadata.log.repair import Held
+from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.problem import LOADING
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.verify.verifier import verify
 
@@ -283,6 +288,49 @@ async def test_large_records_are_copied_some_megabytes_at_a_time(
             await client.flushall()
         await until(lambda: cluster.level(0), "it is filled")
         assert 3 << 20 < max(sizes) < 6 << 20
+
+
+async def test_a_claim_that_a_dead_claimant_left_on_one_node_is_no_damage(tmp_path: Path) -> None:
+    """Its epoch is higher than that of the owner, who goes on with the other nodes."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        some = records_pb2.Record(written_at_ms=5).SerializeToString() + b"\xfa\x3f\x01x"  # a later version's
+        await writer.append(cluster[0], some)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        node, epoch, nonce = cluster[0].server.metadata.quorum.nodes[2], writer.epoch + 1, bytes(16)
+        claim = records_pb2.Record(
+            written_at_ms=5,
+            critical=True,
+            claim=records_pb2.Claim(node_id="c-2", previous=writer.end.position.to_proto()),
+        )
+        batch = chain(writer.end, epoch, [(claim.SerializeToString(), nonce)])
+        place = (writer.end.position.stream_id, writer.end.hash, "")
+        assert (await node.prepare(0, epoch, nonce)).done
+        assert (await node.append(0, epoch, nonce, [*place, *arguments(batch)])).done
+        for _ in range(3):
+            assert (await writer.append(cluster[0], some)).outcome == metadata_pb2.LOG_OUTCOME_OK
+        acknowledged = await cluster[0].server.metadata.upkeep.acknowledge(
+            Held(0, writer.epoch, writer.nonce), writer.end
+        )
+        assert acknowledged
+        report = await asyncio.to_thread(verify, cluster.nodes.url)
+        assert not report.evidence
+
+
+async def test_a_load_ends_where_large_records_stand_together(tmp_path: Path) -> None:
+    """Hundreds at once would take the memory of metadata, and keep each other from coming in time."""
+    async with metadata_cluster(tmp_path, 1, fsync="no") as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 40, size=1 << 20)
+        await write(cluster, writer, 40)
+        wanted = Wanted(0, Position(0, 0), writer.epoch, writer.nonce)
+        pages = [page.entries async for page in cluster[0].server.metadata.reader.read(wanted)]
+        sizes = [sum(len(entry.record) for entry in entries) for entries in pages]
+        assert max(sizes) < 9 << 20
+        assert max(sizes[1:]) < 6 << 20
+        assert max(map(len, pages)) > 8
 
 
 async def test_nodes_restart_one_after_another_while_appends_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
-from muster_metadata.nodes.reply import NodeReply
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -216,12 +216,55 @@ async def test_a_node_that_missed_a_snapshot_gets_it(cluster: MetadataCluster) -
     assert (await trim(cluster, writer, upto, marker)).outcome == OK
     await cluster.nodes[2].start()
     async with cluster.client(2) as client:
+        await until(lambda: has_snapshot(client, upto), "the node has the snapshot")
 
-        async def there() -> bool:
-            row: Any = await client.hgetall(f"muster:{{0}}:snapshot:{upto.stream_id}")
-            return bool(row.get(b"hashes") == b"".join(HASHES) and [row.get(b"0"), row.get(b"1")] == PARTS)
 
-        await until(there, "the node has the snapshot")
+async def test_a_copy_of_a_snapshot_is_named_when_it_is_whole(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node takes the first part, and then no more for a while."""
+    writer = await begin(cluster)
+    await fill(cluster, writer, 20)
+    await cluster.nodes[2].kill()
+    upto, marker = await snapshot(cluster, writer, PARTS, settle=False)
+    assert (await trim(cluster, writer, upto, marker)).outcome == OK
+    node = cluster[0].server.metadata.quorum.nodes[2]
+    refused = asyncio.Event()
+    answer: Answer = asyncio.get_running_loop().create_future()
+    answer.set_result(NodeReply(Status.REFUSED))
+
+    def keep_one(*step: Any) -> Answer:
+        if step[4] == "0":
+            return keep(*step)
+        refused.set()
+        return answer
+
+    keep = node.keep
+    monkeypatch.setattr(node, "keep", keep_one)
+    await cluster.nodes[2].start()
+    await asyncio.wait_for(refused.wait(), 60)
+    async with cluster.client(2) as client:
+        assert await client.hgetall("muster:{0}:snapshots") == {upto.stream_id.encode(): b""}
+        monkeypatch.undo()
+        await until(lambda: has_snapshot(client, upto), "the node has all of the snapshot")
+        named = {upto.stream_id.encode(): marker.position.stream_id.encode()}
+        assert await client.hgetall("muster:{0}:snapshots") == named
+
+
+async def test_a_snapshot_that_a_node_names_and_does_not_have_is_copied(cluster: MetadataCluster) -> None:
+    _, _, newer, _ = await two_snapshots(cluster)
+    async with cluster.client(2) as client:
+        await client.delete(f"muster:{{0}}:snapshot:{newer.stream_id}")
+    await cluster.nodes[2].kill()
+    await cluster.nodes[2].start()
+    async with cluster.client(2) as client:
+        await until(lambda: has_snapshot(client, newer), "the node has the snapshot")
+
+
+async def has_snapshot(client: Any, upto: Position) -> bool:
+    """Whether a node has all of it."""
+    row = await client.hgetall(f"muster:{{0}}:snapshot:{upto.stream_id}")
+    return bool(row.get(b"hashes") == b"".join(HASHES) and [row.get(b"0"), row.get(b"1")] == PARTS)
 
 
 @pytest.mark.parametrize("field", ["0", "hashes"])

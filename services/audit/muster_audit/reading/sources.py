@@ -43,7 +43,7 @@ class LogSource(Protocol):
         ...
 
     def best_node(self, shard: int) -> int:
-        """The node whose log goes furthest."""
+        """The node whose log goes furthest, of those that have what is acknowledged."""
         ...
 
     def length(self, shard: int, node: int) -> int:
@@ -135,7 +135,7 @@ class NodesSource:
         return sorted(self._nodes)
 
     def best_node(self, shard: int) -> int:
-        """The node whose log goes furthest."""
+        """The node whose log goes furthest, of those that have what is acknowledged."""
         return self.reader.best(shard).index
 
     def length(self, shard: int, node: int) -> int:

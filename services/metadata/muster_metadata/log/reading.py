@@ -21,7 +21,8 @@ from muster_metadata.nodes.reply import Status
 
 DEFAULT_PAGE = 1_000
 MAX_PAGE = 5_000
-_FIRST_PAGE = 200
+_FIRST_PAGE = 8
+"""So few that a page comes in time also where each entry is as large as one may be."""
 _PAGE_BYTES = 4 << 20
 
 _TRIMMED = Verdict(
@@ -110,12 +111,12 @@ class _Cursor:
     pending: Answer | None = None
 
     def advance(self, end: LogEnd, runs: Sequence[Run]) -> None:
-        """Moves past a page. Pages grow from small ones, so that the first one arrives early."""
+        """A page was read; the next one is for twice as many, if they are no larger than these."""
         self.sent = True
         self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
         self.before = end if self.before is not None else None
-        size = sum(run.size_bytes for run in runs)
-        self.count = max(1, self.count // 2) if size > _PAGE_BYTES else min(2 * self.count, self.largest)
+        entries, size = sum(len(run.records) for run in runs), sum(run.size_bytes for run in runs)
+        self.count = max(1, min(2 * self.count, entries * _PAGE_BYTES // max(size, 1), self.largest))
 
 
 class LogReader:
@@ -339,5 +340,4 @@ def _begin(wanted: Wanted, plan: _Plan, found: FoundSnapshot | None) -> _Cursor:
         first, expected = "-", 0
         if wanted.after_hash:
             expected, before = GENESIS.offset, LogEnd(NOWHERE, wanted.after_hash)
-    count = largest if found is not None else min(_FIRST_PAGE, largest)
-    return _Cursor(list(plan.sources), first, expected, count, largest, before)
+    return _Cursor(list(plan.sources), first, expected, min(_FIRST_PAGE, largest), largest, before)

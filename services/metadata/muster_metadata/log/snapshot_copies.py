@@ -170,7 +170,7 @@ class SnapshotCopies:
                 heard += 1
                 named |= {upto: marker for upto, marker in await self._named(other, shard) if marker}
         for upto, marker in named.items():
-            if there.get(upto) == marker:
+            if there.get(upto) == marker and await self._is_whole(node, shard, upto):
                 continue
             snapshot = await self._marker(source, shard, marker)
             if snapshot is None:
@@ -181,6 +181,11 @@ class SnapshotCopies:
             if found is not None and not await self._copy(node, found, marker):
                 return False
         return heard >= nodes_heard
+
+    async def _is_whole(self, node: Node, shard: int, upto: Position) -> bool:
+        """Whether a node has all of a snapshot: the list of the parts' hashes is stored last."""
+        reply = await node.snapshot_field(shard, upto.stream_id, HASHES)
+        return reply.status is Status.OK and reply.values[0] is not None
 
     async def _copy(self, node: Node, found: FoundSnapshot, marker: Position) -> bool:
         place = (found.shard, 0, b"", found.upto.stream_id)

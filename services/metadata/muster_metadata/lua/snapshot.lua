@@ -12,7 +12,8 @@ end
 local found = redis.call('HGET', KEYS[5], ARGV[5])
 if found and found ~= ARGV[6] then return {'MISMATCH', last_entry()} end
 if not found then redis.call('HSET', KEYS[5], ARGV[5], ARGV[6]) end
-local marker = redis.call('HGET', KEYS[6], ARGV[4])
-if not marker or (marker == '' and ARGV[7] ~= '') then redis.call('HSET', KEYS[6], ARGV[4], ARGV[7]) end
+-- A copy is named with its marker when it is whole.
+local marker, known = redis.call('HGET', KEYS[6], ARGV[4]), ARGV[5] == 'hashes' and ARGV[7] or ''
+if not marker or (marker == '' and known ~= '') then redis.call('HSET', KEYS[6], ARGV[4], known) end
 if found then return {'DUP'} end
 return {'OK'}

@@ -137,6 +137,11 @@ class NodeReader:
             self.damaged[key] = "it holds no position"
             return NOWHERE
 
+    def has(self, shard: int, shard_count: int, position: Position) -> bool:
+        """Whether an entry stands at a place."""
+        key, place = log_keys(shard, shard_count).log, position.stream_id
+        return bool(self._read(key, self._redis.xrange, key, place, place))
+
     def end(self, shard: int, shard_count: int) -> Position:
         """Place of the last entry; nowhere: there is no log."""
         key = log_keys(shard, shard_count).log
@@ -166,7 +171,7 @@ class NodeReader:
             else:
                 high = middle - 1
         place = Position(low, offset)
-        return place if self._read(key, self._redis.xrange, key, place.stream_id, place.stream_id) else None
+        return place if self.has(shard, shard_count, place) else None
 
     def times_ms(self, shard: int, shard_count: int) -> tuple[int, int]:
         """When the first and the last entry were written, by their writers' clocks; 0: not known."""
@@ -326,8 +331,16 @@ class StoredLogs:
         return {node.index: node.acknowledged(shard, self.shard_count) for node in self.nodes}
 
     def best(self, shard: int) -> NodeReader:
-        """The node whose log goes furthest."""
-        return max(self.nodes, key=lambda node: node.end(shard, self.shard_count))
+        """The node whose log goes furthest, of those that have what is acknowledged.
+
+        One to which a claimant got that died then ends with its Claim, and lacks what the owner wrote since.
+        """
+        acknowledged = self.acknowledged(shard)
+
+        def rank(node: NodeReader) -> tuple[bool, Position]:
+            return node.has(shard, self.shard_count, acknowledged), node.end(shard, self.shard_count)
+
+        return max(self.nodes, key=rank)
 
     def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
         """Entries of a log as one node has them, up to a position."""
