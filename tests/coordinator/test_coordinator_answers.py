@@ -11,7 +11,7 @@ from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, own
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
-from muster_coordinator.pace import Pace
+from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.events import GroupRequest
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -276,11 +276,11 @@ async def test_a_long_list_is_put_in_order_in_steps(monkeypatch: pytest.MonkeyPa
     answers = Answers(Scripted(all_of_one(number, asked)), shards, 64 * MIB)
     rests = 0
 
-    async def rest(_: Pace) -> None:
+    async def rest(_: LoopShare) -> None:
         nonlocal rests
         rests += 1
 
-    monkeypatch.setattr(Pace, "rest", rest)
+    monkeypatch.setattr(LoopShare, "rest", rest)
     answer = await answers.list(coordinator_pb2.ListGroupsRequest(), "")
     ids = [group.group_id for group in answer.groups]
     assert ids == sorted(ids)

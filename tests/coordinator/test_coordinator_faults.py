@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import json_format
 from muster_coordinator.failstop.failures import Failure
 from muster_coordinator.failstop.fault_folder import FaultFolder, default_folder
-from muster_coordinator.failstop.faults import Faults, Verdict
+from muster_coordinator.failstop.faults import Consequence, Faults
 from muster_core import fault
 from muster_core.clock import Now
 from muster_core.events import Request
@@ -43,9 +43,9 @@ def read(path: Path) -> list[fault_pb2.Fault]:
 def test_many_groups_that_fail_do_not_load_their_shard_again_for_each() -> None:
     faults = Faults.not_kept()
     verdicts = [faults.judge(0, failure(f"g{number}"), number)[0] for number in range(6)]
-    assert verdicts == [Verdict.RELOAD] * 3 + [Verdict.QUARANTINE] * 3
-    assert faults.judge(1, failure("other"), 6)[0] is Verdict.RELOAD, "another shard"
-    assert faults.judge(0, failure("late"), 120_000)[0] is Verdict.RELOAD, "it has been quiet since"
+    assert verdicts == [Consequence.RELOAD] * 3 + [Consequence.QUARANTINE] * 3
+    assert faults.judge(1, failure("other"), 6)[0] is Consequence.RELOAD, "another shard"
+    assert faults.judge(0, failure("late"), 120_000)[0] is Consequence.RELOAD, "it has been quiet since"
     assert faults.quarantine(0).groups == {"g3", "g4", "g5"}
     assert faults.suspects(0) == {"g0", "g1", "g2", "late"}
 
@@ -86,7 +86,7 @@ def test_failures_with_nobody_to_blame_count_within_a_minute() -> None:
     faults = Faults.not_kept()
     times_ms = [0, 30_000, 61_000, 89_000, 90_500]
     verdicts = [faults.judge(0, failure(""), at_ms)[0] for at_ms in times_ms]
-    assert verdicts == [Verdict.RELOAD] * 3 + [Verdict.FAIL] * 2
+    assert verdicts == [Consequence.RELOAD] * 3 + [Consequence.FAIL] * 2
 
 
 def test_a_group_that_is_released_begins_anew() -> None:
@@ -97,7 +97,7 @@ def test_a_group_that_is_released_begins_anew() -> None:
     assert faults.release(0, "g")
     assert not faults.release(0, "g")
     assert faults.quarantine(0) == Quarantine()
-    assert faults.judge(0, failure("g"), 300_000)[0] is Verdict.RELOAD
+    assert faults.judge(0, failure("g"), 300_000)[0] is Consequence.RELOAD
 
 
 def test_what_is_known_of_failures_is_bounded_and_goes_with_the_shard() -> None:

@@ -12,7 +12,7 @@ from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
 from muster_coordinator.log import shard_log
 from muster_coordinator.log.loader import Loader
-from muster_coordinator.log.log_client import LogClient, Nonces, Pace
+from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
 from muster_coordinator.log.shard_log import LogStopped, ShardLog, TooLarge
 from muster_core.config import GroupConfig
 from muster_core.position import Position
@@ -23,7 +23,7 @@ from muster_runtime.rpc.tls import TlsSettings
 
 pytestmark = pytest.mark.cluster
 
-PACE = Pace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
+PACE = LogPace(stall_ms=400, repeat_first_ms=5, repeat_max_ms=20, connect_first_ms=5, connect_max_ms=20)
 
 
 class Bench:

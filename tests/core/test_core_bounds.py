@@ -9,8 +9,8 @@ from muster_core.protocol.offsets import PORTION
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
-    PART_BYTES,
     RECORD_MAX_BYTES,
+    RECORD_PART_BYTES,
     in_appends,
     utf8_bytes,
 )
@@ -155,7 +155,7 @@ def test_a_search_for_expired_offsets_ends_with_the_trust_in_the_clock_and_misse
 
 
 def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had() -> None:
-    partitions = 3 * PART_BYTES // 16
+    partitions = 3 * RECORD_PART_BYTES // 16
     cluster = VirtualShard()
     cluster.ask(commit_from_outside(["kept"]))
     store = cluster.shard.groups["g"].offsets

@@ -6,7 +6,7 @@ from typing import Any
 from kit.metadata_instances import Instance, MetadataCluster
 from muster_core.log.topics import Topics
 from muster_core.position import Position
-from muster_metadata.nodes.entries import Entry
+from muster_metadata.nodes.entries import NodeEntry
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -54,12 +54,13 @@ async def change_many(instance: Instance, count: int) -> None:
         await change(instance, request)
 
 
-async def log_of(cluster: MetadataCluster, index: int) -> list[Entry]:
+async def log_of(cluster: MetadataCluster, index: int) -> list[NodeEntry]:
     """What a node has of the catalog's log."""
     async with cluster.client(index) as client:
         rows: Any = await client.xrange(LOG)
     return [
-        Entry(Position.parse(id_.decode()), fields[b"r"], fields[b"n"], fields[b"h"]) for id_, fields in rows
+        NodeEntry(Position.parse(id_.decode()), fields[b"r"], fields[b"n"], fields[b"h"])
+        for id_, fields in rows
     ]
 
 

@@ -13,7 +13,7 @@ import grpc
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_core.position import Position
-from muster_metadata.nodes.entries import Entry, LogEnd
+from muster_metadata.nodes.entries import LogEnd, NodeEntry
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -201,7 +201,7 @@ class Instance:
         result: metadata_pb2.LogResult = response.results[0]
         return result
 
-    async def read(self, shard: int, writer: "Writer | None" = None, first: int = 0) -> list[Entry]:
+    async def read(self, shard: int, writer: "Writer | None" = None, first: int = 0) -> list[NodeEntry]:
         """A whole log: as its claimant, or up to the acknowledged position; tried again while nodes lag."""
         request = metadata_pb2.ReadLogRequest(shard=shard)
         if writer is not None:
@@ -214,7 +214,7 @@ class Instance:
                         break
                     assert message.outcome == metadata_pb2.LOG_OUTCOME_OK, message
                     entries += [
-                        Entry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
+                        NodeEntry(Position.from_proto(entry.position), entry.record, entry.nonce, entry.hash)
                         for entry in message.entries
                     ]
                 else:
@@ -373,6 +373,6 @@ async def metadata_cluster(
         await running.stop()
 
 
-def records(entries: Sequence[Entry]) -> list[bytes]:
+def records(entries: Sequence[NodeEntry]) -> list[bytes]:
     """The bytes of what writers appended: everything but Genesis and Claims."""
     return [entry.record for entry in entries if entry.record.startswith(b"w:")]

@@ -27,7 +27,7 @@ from muster_metadata.log.claim import Claimer
 from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes import keys
-from muster_metadata.nodes.entries import Entry, arguments, chain
+from muster_metadata.nodes.entries import NodeEntry, arguments, chain
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -491,7 +491,7 @@ async def test_expected_end_is_id_and_hash(cluster: MetadataCluster) -> None:
     writer = Writer(0)
     await writer.claim(cluster[0])
     await until(lambda: cluster.level(0), "level")
-    entry = Entry(Position(1, 3), b"w:x", bytes(16), bytes(32))
+    entry = NodeEntry(Position(1, 3), b"w:x", bytes(16), bytes(32))
     id_ = writer.end.position.stream_id
     async with node_of(cluster, 0) as node:
         wrong = await node.append(0, 1, writer.nonce, [id_, bytes(32), "", *arguments([entry])])

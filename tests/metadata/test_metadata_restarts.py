@@ -12,7 +12,7 @@ from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, met
 from kit.waiting import until, until_equal
 from muster_metadata.log.patrol import Patrol
 from muster_metadata.log.repair import Held, Repaired, Repairer
-from muster_metadata.nodes.entries import Entry, arguments, chain
+from muster_metadata.nodes.entries import NodeEntry, arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -190,7 +190,7 @@ async def test_a_node_is_let_in_with_what_the_others_had_and_not_before(tmp_path
             batch: list[bytes | str] = [id_, writer.end.hash, id_, *arguments(entries)]
             assert (await node.append(*held, batch)).status is Status.OK
         await forget(cluster.nodes[2], before)
-        last: Entry = entries[0]
+        last: NodeEntry = entries[0]
         having = (last.position.stream_id, last.hash)
         async with node_of(cluster, 2) as node:
             run = node.steps.run
@@ -336,7 +336,7 @@ async def test_a_shorter_log_of_a_later_epoch_is_not_claimed(tmp_path: Path) -> 
         async with node_of(cluster, 0) as node:
             assert (await node.prepare(0, 2, nonce, b"tag")).status is Status.OK
             rows = (await node.page(0, "-", "+", 2)).values[0]
-            claim = Entry.from_redis(rows[1])
+            claim = NodeEntry.from_redis(rows[1])
             id_ = writer.end.position.stream_id
             ends = (id_, writer.end.hash, claim.position.stream_id, claim.hash)
             later = chain(claim.end, 2, [(b"w:later", secrets.token_bytes(16))])
@@ -430,7 +430,7 @@ async def test_a_copy_that_grows_is_left_alone_and_one_that_stands_is_made_again
         repairer = Repairer(quorum, rebuild_delay_ms=0, now_ms=lambda: now_ms)
         held, node = Held(0, writer.epoch, writer.nonce), quorum.nodes[2]
         rows = (await node.page(0, "-", "+", 2)).values[0]
-        copy = [Entry.from_redis(row) for row in rows]
+        copy = [NodeEntry.from_redis(row) for row in rows]
         async with cluster.client(2) as client:
             await client.flushall()
             assert (await node.stage(*held, ("", b""), copy[:1], gone=True)).status is Status.OK

@@ -19,7 +19,7 @@ from muster_metadata.cluster.lease_stream import probe
 from muster_metadata.cluster.leases import DEAD, LIVE, LeaseRow
 from muster_metadata.cluster.monitor import agreed
 from muster_metadata.log.verdicts import OK, checked
-from muster_metadata.nodes.entries import Entry, LogEnd, arguments, chain
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain
 from muster_metadata.nodes.keys import NODE, Identity
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum
@@ -103,11 +103,11 @@ async def one_node(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Write
             yield cluster, writer, node
 
 
-def behind(end: LogEnd, epoch: int, *records: bytes) -> list[Entry]:
+def behind(end: LogEnd, epoch: int, *records: bytes) -> list[NodeEntry]:
     return chain(end, epoch, [(record, secrets.token_bytes(16)) for record in records])
 
 
-def batch(end: LogEnd, entries: list[Entry], acknowledged: str = "") -> list[bytes | str]:
+def batch(end: LogEnd, entries: list[NodeEntry], acknowledged: str = "") -> list[bytes | str]:
     return [end.position.stream_id, end.hash, acknowledged, *arguments(entries)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from muster_core.config import GroupConfig
 from muster_core.features import FEATURE_NAMES
-from muster_core.log.snapshot import PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
+from muster_core.log.snapshot import SNAPSHOT_PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
 from muster_core.log.topics import (
     MAX_CHANGES,
     MAX_DELETIONS,
@@ -17,7 +17,7 @@ from muster_core.log.topics import (
 from muster_core.position import Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
-from muster_metadata.nodes.entries import Entry
+from muster_metadata.nodes.entries import NodeEntry
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
@@ -37,7 +37,7 @@ def creation(number: int) -> metadata_pb2.ChangeTopicRequest:
 def catalog_of(records: Iterator[records_pb2.Record], *, strict: bool = True) -> Topics:
     topics = Topics(strict=strict)
     for offset, record in enumerate(records, 2):
-        topics.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
+        topics.apply(NodeEntry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
     return topics
 
 
@@ -115,7 +115,7 @@ def test_what_a_snapshot_says_is_what_the_records_made() -> None:
     later = [stored(4), removed(2), stored(2), stored(1)]
     for offset, record in enumerate(later, again.version.offset + 1):
         for one in (again, topics):
-            one.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
+            one.apply(NodeEntry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
     assert again.to_proto() == topics.to_proto()
     assert list(again.to_states()) == list(topics.to_states())
 
@@ -175,10 +175,10 @@ def test_the_largest_catalog_fits_into_parts() -> None:
         for number in range(MAX_TOPICS)
     ]
     for offset, record in enumerate(records, 2):
-        topics.apply(Entry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
+        topics.apply(NodeEntry(Position(1, offset), record.SerializeToString(), b"n" * 16, b"h" * 32))
     found = list(parts((), Covered(SHARD, topics.version, b"h" * 32), catalog=topics.to_states()))
-    assert max(map(len, found)) < 2 * PART_BYTES
-    assert through_snapshot(topics, PART_BYTES).to_proto() == topics.to_proto()
+    assert max(map(len, found)) < 2 * SNAPSHOT_PART_BYTES
+    assert through_snapshot(topics, SNAPSHOT_PART_BYTES).to_proto() == topics.to_proto()
 
 
 def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
@@ -189,5 +189,5 @@ def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
     assert f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics" in refused.error_message
     known = topics.decide(creation(1))
     assert isinstance(known, metadata_pb2.ChangeTopicResponse)
-    topics.apply(Entry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
+    topics.apply(NodeEntry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
     assert isinstance(topics.decide(creation(MAX_TOPICS)), records_pb2.Record)

@@ -53,7 +53,7 @@ from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.shard.process_room import ProcessRoom
 from muster_coordinator.shard.snapshot_taker import SnapshotTaker
-from muster_coordinator.telemetry.off import Answer, Measures
+from muster_coordinator.telemetry.off import Measures, UnaryHandler
 
 log = structlog.get_logger()
 
@@ -297,7 +297,7 @@ class Coordinator:
         await parts.channels.close()
         log.info("coordinator_stopped", node_id=self.node_id)
 
-    def _add_servicers(self, answer: Answer, sessions: Sessions, ownership: Ownership) -> None:
+    def _add_servicers(self, answer: UnaryHandler, sessions: Sessions, ownership: Ownership) -> None:
         add = self._server.add
         callers = Callers(self._settings.trusted_proxies)
         add(

@@ -16,7 +16,7 @@ APPEND_MAX_RECORDS = 10_000
 RECORD_OVERHEAD_BYTES = 32
 """What each record has beside its own bytes: a nonce, and what frames both."""
 
-PART_BYTES = 4 << 20
+RECORD_PART_BYTES = 4 << 20
 """What is too large for one record goes into several of about this size."""
 
 

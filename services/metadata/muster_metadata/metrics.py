@@ -6,7 +6,7 @@ from muster_runtime.telemetry.metric import SHORT_SECONDS
 
 from muster_metadata.log.repair import Repaired
 
-STEPS = ("claim", "append", "check", "snapshot", "trim")
+STEPS = tuple(field.name for field in metadata_pb2.LogCall.DESCRIPTOR.oneofs_by_name["step"].fields)
 NODES = tuple(str(index) for index in range(1, 6))
 OUTCOMES = {value: name.removeprefix("LOG_OUTCOME_") for name, value in metadata_pb2.LogOutcome.items()}
 """Outcomes of steps as labels."""

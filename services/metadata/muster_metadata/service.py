@@ -16,11 +16,11 @@ from muster_runtime.rpc.refusals import FailedPrecondition, InvalidArgument, Una
 from muster_metadata.catalog.catalog import name_problem
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log import verdicts
-from muster_metadata.log.reading import MAX_PAGE, Page, Wanted
+from muster_metadata.log.reading import MAX_PAGE, ReadPage, Wanted
 from muster_metadata.log.repair import Inspected
 from muster_metadata.log_stream import LogStream
 from muster_metadata.metadata import Metadata
-from muster_metadata.nodes.entries import Entry
+from muster_metadata.nodes.entries import NodeEntry
 from muster_metadata.nodes.reply import NodeReply, Status
 
 METHOD_LIMITS = {"Log": 4 * APPEND_MAX_BYTES}
@@ -224,7 +224,7 @@ def _exported(
     return metadata_pb2.ReportExportedResponse(outcome=outcome, message=message)
 
 
-def _messages(page: Page, *, packed: bool) -> Iterator[metadata_pb2.ReadLogResponse]:
+def _messages(page: ReadPage, *, packed: bool) -> Iterator[metadata_pb2.ReadLogResponse]:
     """A page as messages that are not too large for a channel."""
     upto = page.snapshot_upto
     message = metadata_pb2.ReadLogResponse(
@@ -248,7 +248,7 @@ def _messages(page: Page, *, packed: bool) -> Iterator[metadata_pb2.ReadLogRespo
     yield message
 
 
-def _entry(entry: Entry) -> metadata_pb2.LogEntry:
+def _entry(entry: NodeEntry) -> metadata_pb2.LogEntry:
     return metadata_pb2.LogEntry(
         position=entry.position.to_proto(), record=entry.record, nonce=entry.nonce, hash=entry.hash
     )

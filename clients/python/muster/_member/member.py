@@ -24,7 +24,7 @@ from muster._errors import (
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
 from muster._member.commits import Committer
-from muster._member.entry import Entry
+from muster._member.joiner import Joiner
 from muster._member.leader import Leader
 from muster._member.waits import Closing, Waits
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -111,7 +111,7 @@ class Member:
         )
         self._leader = Leader(self._read_topics)
         self._waits = Waits(self._standing, cluster.alarms)
-        self._entry = Entry(
+        self._joiner = Joiner(
             config=self.config,
             topics=self.topics,
             link=self._link,
@@ -269,7 +269,7 @@ class Member:
             watch.cancel()
             await asyncio.wait((watch,))
             await self._committer.close()
-            await self._entry.stop_keep_alive()
+            await self._joiner.stop_keep_alive()
             self._standing.seat = Seat()
             self._standing.state = MemberState.UNJOINED
 
@@ -298,8 +298,8 @@ class Member:
         standing = self._standing
         standing.state = MemberState.REBALANCING
         while True:
-            joined = await self._entry.join(reason)
-            owned = await self._entry.sync(joined)
+            joined = await self._joiner.join(reason)
+            owned = await self._joiner.sync(joined)
             if owned is not None:
                 break
             order = self._next_order()
@@ -342,13 +342,13 @@ class Member:
             owned, generation = (), -1
         if standing.order is not None and (later := self._next_order()).loses:
             order = later
-        self._entry.given_up = ((), -1) if order.loses else (owned, generation)
+        self._joiner.given_up = ((), -1) if order.loses else (owned, generation)
         await self._change_seat(order)
         return order.why
 
     async def _change_seat(self, order: Order) -> None:
         if order.loses:
-            await self._entry.stop_keep_alive()
+            await self._joiner.stop_keep_alive()
         self._standing.leave_seat(order)
 
     def _next_order(self) -> Order:

@@ -21,7 +21,7 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
-from muster_coordinator.pace import Pace
+from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 
 STEP_PARTITIONS = 1_000
@@ -95,13 +95,13 @@ class Answers:
         room = self._room("group_ids")
         answer = coordinator_pb2.DescribeGroupsResponse()
         async with self._one_at_a_time:
-            pace = Pace()
+            share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 part = asks[number](coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), host)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
                     room.take(part)
                 answer.groups.extend(part.groups)
-                await pace.rest()
+                await share.rest()
         return answer
 
     async def history(
@@ -111,9 +111,9 @@ class Answers:
         number = shard_of(request.group_id, shard_count)
         asks = await self._reach([number], barrier=False)
         async with self._one_at_a_time:
-            pace = Pace()
+            share = LoopShare()
             answer: coordinator_pb2.GroupHistoryResponse = asks[number](request, host)
-            await pace.rest()
+            await share.rest()
         return answer
 
     async def list(
@@ -144,7 +144,7 @@ class Answers:
         room = self._room("limit")
         answer = coordinator_pb2.ListGroupsResponse()
         step = coordinator_pb2.ListGroupsRequest(states=request.states, types=request.types)
-        pace = Pace()
+        share = LoopShare()
         for number in sorted(asks):
             step.page_token = after if number == first else ""
             while True:
@@ -157,7 +157,7 @@ class Answers:
                 answer.error_code = max(answer.error_code, _missing(part))
                 room.take(part)
                 answer.groups.extend(part.groups)
-                await pace.rest()
+                await share.rest()
                 if not part.next_page_token:
                     break
                 step.page_token = part.next_page_token
@@ -172,7 +172,7 @@ class Answers:
         step = coordinator_pb2.ListGroupsRequest(
             states=request.states, types=request.types, limit=STEP_GROUPS
         )
-        pace = Pace()
+        share = LoopShare()
         of_shards: list[list[coordinator_pb2.ListGroupsResponse.Group]] = []
         for ask in asks.values():
             groups: list[coordinator_pb2.ListGroupsResponse.Group] = []
@@ -182,7 +182,7 @@ class Answers:
                 answer.error_code = max(answer.error_code, _missing(part))
                 room.take(part)
                 groups += part.groups
-                await pace.rest()
+                await share.rest()
                 if not part.next_page_token:
                     break
                 step.page_token = part.next_page_token
@@ -190,7 +190,7 @@ class Answers:
         in_order = heapq.merge(*of_shards, key=attrgetter("group_id"))
         while some := list(islice(in_order, STEP_GROUPS)):
             answer.groups.extend(some)
-            await pace.rest()
+            await share.rest()
         return answer
 
     async def _reach(self, numbers: Iterable[int], *, barrier: bool) -> dict[int, Ask]:
@@ -290,7 +290,7 @@ class _Fetch:
                 _Progress(coordinator_pb2.OffsetFetchResponse.Group(group_id=group.group_id), group.limit)
             )
             self._lines[shard_of(group.group_id, self.shard_count)].extend(_pieces(place, group))
-        pace = Pace()
+        share = LoopShare()
         for number, line in self._lines.items():
             while step := self._step(line):
                 asked = coordinator_pb2.OffsetFetchRequest(groups=[piece.asked for piece in step])
@@ -298,7 +298,7 @@ class _Fetch:
                 self.room.take(part)
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)
-                await pace.rest()
+                await share.rest()
         return coordinator_pb2.OffsetFetchResponse(groups=[progress.answer for progress in self._progress])
 
     def _step(self, line: deque[_Piece]) -> list[_Piece]:

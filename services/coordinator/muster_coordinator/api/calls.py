@@ -18,8 +18,8 @@ from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import Answers, Ask
+from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.ownership.ownership import Ownership
-from muster_coordinator.pace import Pace
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
@@ -73,13 +73,13 @@ class Calls:
     async def _answer_large(self, request: GroupRequest, host: str) -> GroupResponse:
         """Looks through a request and begins to answer it while nobody else does that."""
         async with self.large_requests:
-            pace = Pace()
+            share = LoopShare()
             check(request)
-            await pace.rest()
+            await share.rest()
             answering = asyncio.get_running_loop().create_task(self.answer_checked(request, host))
             try:
                 await asyncio.sleep(0)  # here it begins
-                await pace.rest()
+                await share.rest()
             except asyncio.CancelledError:
                 answering.cancel()
                 raise

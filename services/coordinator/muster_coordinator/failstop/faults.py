@@ -28,7 +28,7 @@ _PAUSES_PER_LOAD = 19
 _COUNTED = 16
 
 
-class Verdict(enum.Enum):
+class Consequence(enum.Enum):
     """What becomes of a shard whose core raised."""
 
     RELOAD = "reloaded"  # it is loaded again from its log
@@ -108,7 +108,7 @@ class Faults:
         """
         return self._not_before_ms.get(shard, 0)
 
-    def judge(self, shard: int, failure: Failure, now_ms: int, load_ms: int = 0) -> tuple[Verdict, Fault]:
+    def judge(self, shard: int, failure: Failure, now_ms: int, load_ms: int = 0) -> tuple[Consequence, Fault]:
         """Notes a failure, keeps its event, and decides.
 
         A group is put in quarantine when it fails again; at once where its shard was loaded again three times
@@ -128,15 +128,15 @@ class Faults:
         if group_id and group_id not in self._quarantine[shard]:
             restless = _within_a_minute(self._reloads[shard], now_ms) > _RELOADS_MAX
             if not known and not restless:
-                return Verdict.RELOAD, fault
+                return Consequence.RELOAD, fault
             self._put_in_quarantine(shard, group_id)
-            return Verdict.QUARANTINE, fault
+            return Consequence.QUARANTINE, fault
         if group_id and group_id not in self._unreadable[shard]:
             self._unreadable[shard].add(group_id)
-            return Verdict.QUARANTINE, fault
+            return Consequence.QUARANTINE, fault
         if _within_a_minute(self._nobodys[shard], now_ms) >= _NOBODYS_MAX:
-            return Verdict.FAIL, fault
-        return Verdict.RELOAD, fault
+            return Consequence.FAIL, fault
+        return Consequence.RELOAD, fault
 
     def _space_out(self, shard: int, now_ms: int, load_ms: int) -> None:
         too_many = _within_a_minute(self._failures[shard], now_ms) - _RELOADS_MAX

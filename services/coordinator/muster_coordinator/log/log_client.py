@@ -59,7 +59,7 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LogPace:
     """Times of the log client, all in ms.
 
     Attributes:
@@ -86,7 +86,7 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenStep:
     """A step whose outcome is not known yet."""
 
     shard: int
@@ -126,15 +126,15 @@ class LogClient:
     """
 
     def __init__(
-        self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], pace: Pace | None = None
+        self, targets: Sequence[str], connect: Callable[[str], grpc.aio.Channel], pace: LogPace | None = None
     ) -> None:
         self.repeats = 0
         self.streams_lost = 0
         self._targets = tuple(targets)
         self._connect = connect
-        self._pace = Pace() if pace is None else pace
-        self._open: dict[int, _Open] = {}
-        self._waiting: list[_Open] = []
+        self._pace = LogPace() if pace is None else pace
+        self._open: dict[int, _OpenStep] = {}
+        self._waiting: list[_OpenStep] = []
         self._call_ids = 0
         self._current = random.randrange(len(self._targets))  # noqa: S311 (spreads load, protects nothing)
         self._stream: _Stream | None = None
@@ -170,11 +170,11 @@ class LogClient:
             Its outcome: OK, FENCED, NO_LOG, TRUNCATED or INVALID. Cancel it to stop the repetitions; the step
             may have been carried out all the same.
         """
-        entry = _Open(shard, step, asyncio.get_running_loop().create_future(), step.ByteSize())
+        entry = _OpenStep(shard, step, asyncio.get_running_loop().create_future(), step.ByteSize())
         self._enqueue(entry)
         return entry.future
 
-    def _enqueue(self, entry: _Open) -> None:
+    def _enqueue(self, entry: _OpenStep) -> None:
         self._waiting.append(entry)
         if self._stream is not None:
             self._stream.wake.set()
@@ -252,7 +252,7 @@ class LogClient:
             stream.wake.clear()
             await stream.wake.wait()
 
-    def _put(self, request: metadata_pb2.LogRequest, entry: _Open, now: float) -> None:
+    def _put(self, request: metadata_pb2.LogRequest, entry: _OpenStep, now: float) -> None:
         self._call_ids += 1
         entry.call_id, entry.sent_at = self._call_ids, now
         self._open[entry.call_id] = entry
@@ -308,7 +308,7 @@ class LogClient:
         )
         self._later(pause_ms, entry)
 
-    def _later(self, pause_ms: float, entry: _Open) -> None:
+    def _later(self, pause_ms: float, entry: _OpenStep) -> None:
         def again() -> None:
             self._timers.discard(timer)
             if not entry.future.done():

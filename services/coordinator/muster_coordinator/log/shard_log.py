@@ -9,16 +9,16 @@ from muster_core.position import Position
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
-    PART_BYTES,
     RECORD_MAX_BYTES,
     RECORD_OVERHEAD_BYTES,
+    RECORD_PART_BYTES,
 )
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
 
-STEP_BYTES = PART_BYTES
+STEP_BYTES = RECORD_PART_BYTES
 """Appends that wait go together in steps of at most so many bytes, a larger one alone: a step takes the time
 of metadata and of the nodes at a stretch, and of this process when it is acknowledged."""
 

@@ -17,7 +17,7 @@ from muster_runtime.rpc.refusals import Refused
 from muster_runtime.rpc.unread import Cuts
 
 from muster_coordinator.api.calls import Calls
-from muster_coordinator.pace import Pace
+from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session.calls import UNWATCHED, CallWatch, ProtocolBroken, StreamCalls
 from muster_coordinator.session.members import MemberKey, StreamMembers
 from muster_coordinator.session.outbox import Outbox, Queued
@@ -301,22 +301,22 @@ class SessionStream:
         if len(message.frames) == 1:
             self._play_frame(message.frames[0])
             return
-        pace = Pace()
-        played = self._play_from(message, 0, pace)
+        share = LoopShare()
+        played = self._play_from(message, 0, share)
         if played < len(message.frames):
             async with self._around.calls.large_requests:
                 while played < len(message.frames):
-                    await pace.rest()
-                    played = self._play_from(message, played, pace)
+                    await share.rest()
+                    played = self._play_from(message, played, share)
 
-    def _play_from(self, message: session_pb2.SessionRequest, first: int, pace: Pace) -> int:
+    def _play_from(self, message: session_pb2.SessionRequest, first: int, share: LoopShare) -> int:
         """Plays frames until the turn of the loop is over; returns the number of the first that is left."""
         frames = message.frames
         for number in range(first, len(frames)):
             self._play_frame(frames[number])
             if self._ended:
                 return len(frames)
-            if pace.taken_s > _TURN_S:
+            if share.taken_s > _TURN_S:
                 return number + 1
         return len(frames)
 

@@ -27,7 +27,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.logs import alarm
 
 from muster_coordinator.failstop.failures import Failure
-from muster_coordinator.failstop.faults import Fault, Verdict
+from muster_coordinator.failstop.faults import Consequence, Fault
 from muster_coordinator.log.kept_snapshots import KeptSnapshots
 from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
@@ -414,15 +414,15 @@ class OwnedShard:
         verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms, self.load_ms)
         told = self._tell_failure(failure, fault, verdict)
         match verdict:
-            case Verdict.RELOAD:
+            case Consequence.RELOAD:
                 self._reload()
-            case Verdict.QUARANTINE:
+            case Consequence.QUARANTINE:
                 alarm("group_quarantined", **told)
                 self._reload()
-            case Verdict.FAIL:
+            case Consequence.FAIL:
                 self._fail(f"its core failed three times within a minute: {failure.error}", None)
 
-    def _tell_failure(self, failure: Failure, fault: Fault, verdict: Verdict) -> dict[str, object]:
+    def _tell_failure(self, failure: Failure, fault: Fault, verdict: Consequence) -> dict[str, object]:
         told: dict[str, object] = {
             "shard": self.number,
             "epoch": self.epoch,
@@ -470,7 +470,7 @@ class OwnedShard:
             served.drop(_RELOADING)
         elif failure := served.end(last_event):
             fault = self._shared.faults.note(self.number, failure)
-            self._tell_failure(failure, fault, Verdict.GIVEN_UP)
+            self._tell_failure(failure, fault, Consequence.GIVEN_UP)
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

@@ -29,7 +29,7 @@ from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.telemetry import metrics
 from muster_coordinator.telemetry.group_watch import GroupTally, GroupWatch
-from muster_coordinator.telemetry.off import Answer, Measures
+from muster_coordinator.telemetry.off import Measures, UnaryHandler
 
 if TYPE_CHECKING:
     from muster_coordinator.telemetry.traces import CoordinatorTraces, StreamTraces
@@ -89,7 +89,7 @@ class CallTally:
         if began is not None and kind is not coordinator_pb2.HeartbeatResponse:
             self.durations.observe(time.perf_counter() - began, (metrics.CALL_NAMES[kind],))
 
-    def timed(self, answer: Answer) -> Answer:
+    def timed(self, answer: UnaryHandler) -> UnaryHandler:
         """What answers unary calls, with its answers counted."""
 
         async def answer_timed(request: GroupRequest, host: str) -> GroupResponse:
@@ -231,7 +231,7 @@ class CoordinatorMeasures(Measures, Source, ShardListener):
         """See `Measures`."""
         return StreamWatch(self._calls, None if self._traces is None else self._traces.of_stream())
 
-    def answering(self, answer: Answer) -> Answer:
+    def answering(self, answer: UnaryHandler) -> UnaryHandler:
         """See `Measures`; joins are known to the rebalance that they wait for."""
         return self._calls.timed(answer if self._traces is None else self._traces.noting(answer))
 

@@ -1,6 +1,7 @@
 """Every metric that a coordinator tells."""
 
 from muster_core.protocol.room import Limit
+from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import LONG_SECONDS, SHORT_SECONDS
@@ -26,7 +27,7 @@ CALL_NAMES = {
 """Calls of the group protocol by the type of their answer."""
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
-STEPS = ("claim", "append", "check", "snapshot", "trim")
+STEPS = tuple(field.name for field in metadata_pb2.LogCall.DESCRIPTOR.oneofs_by_name["step"].fields)
 JOIN, SYNC, WHOLE = "join", "sync", "whole"
 LIMITS = (*(limit.value for limit in Limit), MAX_STREAMS, MAX_MEMBERS)
 NO_ASSIGNMENT, INTERRUPTED = "no_assignment", "interrupted"

@@ -12,7 +12,7 @@ from muster_coordinator.ownership.ownership import Ownership
 from muster_coordinator.session.calls import UNWATCHED, CallWatch
 from muster_coordinator.session.sessions import Sessions
 
-Answer = Callable[[GroupRequest, str], Awaitable[GroupResponse]]
+UnaryHandler = Callable[[GroupRequest, str], Awaitable[GroupResponse]]
 """Answers a unary call of a client at an address."""
 
 
@@ -40,7 +40,7 @@ class Measures:
         """What watches the calls of a new session stream."""
         return UNWATCHED
 
-    def answering(self, answer: Answer) -> Answer:
+    def answering(self, answer: UnaryHandler) -> UnaryHandler:
         """What answers unary calls, watched."""
         return answer
 

@@ -11,7 +11,7 @@ from muster_core.config import GroupConfig
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
 from muster_core.position import Position
-from muster_core.record_bounds import PART_BYTES, utf8_bytes
+from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry, Participant
@@ -211,7 +211,7 @@ class Application:
             old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
             names_bytes = utf8_bytes(partition[0] + old + new)
             size_bytes += names_bytes
-            if len(entry.moves) == self._config.history_moves or size_bytes > PART_BYTES:
+            if len(entry.moves) == self._config.history_moves or size_bytes > RECORD_PART_BYTES:
                 entry.moves_truncated = True
                 return
             entry.add_move(

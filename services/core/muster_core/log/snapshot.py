@@ -23,7 +23,7 @@ from muster_core.state.offset_store import CommittedOffset
 from muster_core.state.published import TopicPartition
 
 FORMAT = 1
-PART_BYTES = 256 << 10
+SNAPSHOT_PART_BYTES = 256 << 10
 """A part ends with the item that reaches this size."""
 
 ITEM_MAX_BYTES = 15 << 20
@@ -103,7 +103,7 @@ def part_hash(part: bytes) -> bytes:
 def parts(
     groups: Iterable[Group],
     covered: Covered,
-    part_bytes: int = PART_BYTES,
+    part_bytes: int = SNAPSHOT_PART_BYTES,
     catalog: Iterable[snapshot_pb2.CatalogState] = (),
 ) -> Iterator[bytes]:
     """The parts of a snapshot, one at a time, so that a large shard can be written in small steps.
@@ -227,7 +227,7 @@ def _unheard(_: Covered) -> None:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenGroup:
     """The group whose items come."""
 
     group: Group
@@ -259,7 +259,7 @@ class SnapshotReader:
     covered: Covered | None = None
     part_hashes: list[bytes] = field(default_factory=list)
     complete: bool = False
-    _open: _Open | None = None
+    _open: _OpenGroup | None = None
 
     @property
     def digest(self) -> bytes:
@@ -354,7 +354,7 @@ class SnapshotReader:
         group.subscribed_topics = frozenset(head.topics) if head.topics_known else None
         group.renewed_topics = frozenset(head.renewed_topics)
         self.groups[head.group_id] = group
-        self._open = _Open(group, head)
+        self._open = _OpenGroup(group, head)
 
     def _close_group(self) -> None:
         if self._open is not None:

@@ -8,8 +8,8 @@ from muster_core.waiting.purgatory import DelayedOperation
 from muster_core.waiting.timing_wheel import Timer
 
 
-class Rebalancer(Protocol):
-    """What is told when a wait is over."""
+class DelayedCallbacks(Protocol):
+    """What is called when a wait is over; the rebalancer implements it."""
 
     @property
     def initial_delay_ms(self) -> int:
@@ -31,11 +31,11 @@ class Rebalancer(Protocol):
 class DelayedJoin(DelayedOperation):
     """A join phase: ends when all members are back, or at the longest rebalance time-out (KIP-62)."""
 
-    __slots__ = ("_rebalancer", "group")
+    __slots__ = ("_callbacks", "group")
 
-    def __init__(self, rebalancer: Rebalancer, group: Group, delay_ms: int) -> None:
+    def __init__(self, callbacks: DelayedCallbacks, group: Group, delay_ms: int) -> None:
         super().__init__(delay_ms)
-        self._rebalancer = rebalancer
+        self._callbacks = callbacks
         self.group = group
 
     @property
@@ -49,7 +49,7 @@ class DelayedJoin(DelayedOperation):
 
     def on_complete(self) -> None:
         """Ends the join phase."""
-        self._rebalancer.complete_join(self.group)
+        self._callbacks.complete_join(self.group)
 
 
 class InitialDelayedJoin(DelayedJoin):
@@ -61,8 +61,8 @@ class InitialDelayedJoin(DelayedJoin):
 
     __slots__ = ("_budget_ms",)
 
-    def __init__(self, rebalancer: Rebalancer, group: Group, delay_ms: int, budget_ms: int) -> None:
-        super().__init__(rebalancer, group, delay_ms)
+    def __init__(self, callbacks: DelayedCallbacks, group: Group, delay_ms: int, budget_ms: int) -> None:
+        super().__init__(callbacks, group, delay_ms)
         self._budget_ms = budget_ms
 
     def can_complete(self) -> bool:
@@ -73,9 +73,9 @@ class InitialDelayedJoin(DelayedJoin):
         """Waits on if somebody joined meanwhile and there is time left; else ends the join phase."""
         if self.group.new_member_added and self._budget_ms > 0:
             self.group.new_member_added = False
-            delay_ms = min(self._rebalancer.initial_delay_ms, self._budget_ms)
-            self._rebalancer.watch_join(
-                InitialDelayedJoin(self._rebalancer, self.group, delay_ms, self._budget_ms - delay_ms)
+            delay_ms = min(self._callbacks.initial_delay_ms, self._budget_ms)
+            self._callbacks.watch_join(
+                InitialDelayedJoin(self._callbacks, self.group, delay_ms, self._budget_ms - delay_ms)
             )
         else:
             super().on_complete()
@@ -84,11 +84,11 @@ class InitialDelayedJoin(DelayedJoin):
 class DelayedSync(DelayedOperation):
     """The wait until every member has fetched its assignment (KAFKA-12890)."""
 
-    __slots__ = ("_generation", "_group", "_rebalancer")
+    __slots__ = ("_callbacks", "_generation", "_group")
 
-    def __init__(self, rebalancer: Rebalancer, group: Group, generation: int, delay_ms: int) -> None:
+    def __init__(self, callbacks: DelayedCallbacks, group: Group, generation: int, delay_ms: int) -> None:
         super().__init__(delay_ms)
-        self._rebalancer = rebalancer
+        self._callbacks = callbacks
         self._group = group
         self._generation = generation
 
@@ -106,17 +106,17 @@ class DelayedSync(DelayedOperation):
 
     def on_expiration(self) -> None:
         """Removes those who did not."""
-        self._rebalancer.sync_expired(self._group, self._generation)
+        self._callbacks.sync_expired(self._group, self._generation)
 
 
 class DelayedHeartbeat(Timer):
     """A member's session. Each heartbeat moves the deadline: O(1), and nothing is allocated."""
 
-    __slots__ = ("_group", "_member", "_rebalancer")
+    __slots__ = ("_callbacks", "_group", "_member")
 
-    def __init__(self, rebalancer: Rebalancer, group: Group, member: Member) -> None:
+    def __init__(self, callbacks: DelayedCallbacks, group: Group, member: Member) -> None:
         super().__init__()
-        self._rebalancer = rebalancer
+        self._callbacks = callbacks
         self._group = group
         self._member = member
 
@@ -127,4 +127,4 @@ class DelayedHeartbeat(Timer):
 
     def fire(self) -> None:
         """The member was silent for its session time-out."""
-        self._rebalancer.session_ended(self._group, self._member, self)
+        self._callbacks.session_ended(self._group, self._member, self)

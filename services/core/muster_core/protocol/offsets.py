@@ -23,8 +23,8 @@ from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
-    PART_BYTES,
     RECORD_MAX_BYTES,
+    RECORD_PART_BYTES,
     in_appends,
     utf8_bytes,
 )
@@ -407,9 +407,9 @@ def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
     empty.CopyFrom(record)
     empty.offset_committed.ClearField("offsets")
     empty.offset_committed.member_seq = 0
-    size_bytes = PART_BYTES
+    size_bytes = RECORD_PART_BYTES
     for entry in record.offset_committed.offsets:
-        if size_bytes >= PART_BYTES:
+        if size_bytes >= RECORD_PART_BYTES:
             part, size_bytes = records_pb2.Record(), 0
             part.CopyFrom(empty)
             parts.append(part)

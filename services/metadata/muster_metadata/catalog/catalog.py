@@ -18,7 +18,7 @@ from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.logs import Logs
 from muster_metadata.log.repair import Held
 from muster_metadata.log.upkeep import Upkeep
-from muster_metadata.nodes.entries import Entry, LogEnd
+from muster_metadata.nodes.entries import LogEnd, NodeEntry
 
 log = structlog.get_logger()
 
@@ -324,7 +324,7 @@ class CatalogLog:
         while True:
             verdict, end = await self._logs.append(self._shard, step)
             if end is not None:
-                entry = Entry(end.position, record, nonce, end.hash)
+                entry = NodeEntry(end.position, record, nonce, end.hash)
                 self._held, self._end = held, end
                 self._mine.apply(entry)
                 self._show(self._mine)

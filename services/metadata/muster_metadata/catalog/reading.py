@@ -13,9 +13,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.reading import MAX_PAGE, LogReader, Page, Wanted
+from muster_metadata.log.reading import MAX_PAGE, LogReader, ReadPage, Wanted
 from muster_metadata.log.verdicts import OK
-from muster_metadata.nodes.entries import Entry, LogEnd
+from muster_metadata.nodes.entries import NodeEntry, LogEnd
 
 log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ _ATTEMPTS = 5
 class _Unreadable(Exception):
     """A page has a verdict instead of entries."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: ReadPage) -> None:
         super().__init__(page.verdict.message)
         self.page = page
 
@@ -61,7 +61,7 @@ class _Image:
     states: list[snapshot_pb2.CatalogState] = field(default_factory=list)
     snapshot: SnapshotReader | None = None
 
-    def take(self, page: Page) -> None:
+    def take(self, page: ReadPage) -> None:
         """Takes the next page.
 
         Raises:
@@ -108,7 +108,7 @@ class _Image:
         except DecodeError:
             raise SnapshotUnusable("a record that it keeps cannot be decoded") from None
 
-    def _note_marker(self, entry: Entry) -> None:
+    def _note_marker(self, entry: NodeEntry) -> None:
         if self.snapshot is None or self.snapshot.covered is None or self.marker is not None:
             return
         record = records_pb2.Record.FromString(entry.record)
@@ -210,7 +210,7 @@ class CatalogReader:
         self._problem = ""
         return image.finished()
 
-    def _tell(self, shard: int, page: Page) -> None:
+    def _tell(self, shard: int, page: ReadPage) -> None:
         """Raises an alarm, once, when no node has an undamaged log."""
         problem = page.verdict.message if page.verdict.outcome == metadata_pb2.LOG_OUTCOME_DAMAGED else ""
         if problem and problem != self._problem:

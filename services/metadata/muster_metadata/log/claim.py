@@ -11,7 +11,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_metadata.log import verdicts
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import Entry, LogEnd, arguments, chain, parse_id
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -124,7 +124,7 @@ class Claimer:
             id_ = best.end.position.stream_id
             reply = await node.page(shard, id_, id_, 1)
             if reply.status is Status.OK and reply.values[0]:
-                entry = Entry.from_redis(reply.values[0][0])
+                entry = NodeEntry.from_redis(reply.values[0][0])
                 if entry.nonce == nonce and entry.hash == best.end.hash:
                     heard.resumable = (top, best.end)
         return heard
@@ -201,7 +201,7 @@ class Claimer:
             )
         return Claimed(verdicts.UNKNOWN)
 
-    def _entry(self, held: Held, best: LogEnd, step: metadata_pb2.ClaimStep) -> Entry:
+    def _entry(self, held: Held, best: LogEnd, step: metadata_pb2.ClaimStep) -> NodeEntry:
         record = records_pb2.Record(
             written_at_ms=self._wall_ms(),
             critical=True,

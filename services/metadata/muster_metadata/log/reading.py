@@ -14,7 +14,7 @@ from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import Entry, LogEnd, continues
+from muster_metadata.nodes.entries import NodeEntry, LogEnd, continues
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status
@@ -59,7 +59,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReadPage:
     """Some entries or a part of a snapshot, or why there are no more.
 
     Attributes:
@@ -77,7 +77,7 @@ class Page:
     snapshot_upto: Position | None = None
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """The entries, one by one."""
         return [entry for run in self.runs for entry in run.entries()]
 
@@ -131,14 +131,14 @@ class LogReader:
         self._quorum = quorum
         self._copies = SnapshotCopies(quorum) if copies is None else copies
 
-    async def read(self, wanted: Wanted) -> AsyncGenerator[Page, None]:
+    async def read(self, wanted: Wanted) -> AsyncGenerator[ReadPage, None]:
         """Yields the parts of a snapshot, then pages of entries; the last page may be empty.
 
         A page whose verdict is not OK ends the read.
         """
         plan = await self._plan(wanted.shard, wanted.epoch, wanted.nonce)
         if isinstance(plan, Verdict):
-            yield Page(plan)
+            yield ReadPage(plan)
             return
         found = None
         if wanted.snapshot and not wanted.first.offset:
@@ -147,17 +147,17 @@ class LogReader:
                 wanted.shard, plan.last, wanted.without, plan.sources[0], scan=scan
             )
             if found is None and scan:
-                yield Page(await self._no_snapshot(wanted.shard, plan))
+                yield ReadPage(await self._no_snapshot(wanted.shard, plan))
                 return
         if found is not None:
             try:
                 async for part in self._copies.parts(found):
-                    yield Page(verdicts.OK, (), plan.acknowledged, part, found.upto)
+                    yield ReadPage(verdicts.OK, (), plan.acknowledged, part, found.upto)
             except SnapshotLost as lost:
                 outcome = (
                     metadata_pb2.LOG_OUTCOME_DAMAGED if lost.certain else metadata_pb2.LOG_OUTCOME_UNKNOWN
                 )
-                yield Page(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
+                yield ReadPage(Verdict(outcome, message=str(lost)), snapshot_upto=found.upto)
                 return
         async for page in self._pages(wanted, plan, found):
             yield page
@@ -175,7 +175,7 @@ class LogReader:
 
     async def _pages(
         self, wanted: Wanted, plan: _Plan, found: FoundSnapshot | None
-    ) -> AsyncGenerator[Page, None]:
+    ) -> AsyncGenerator[ReadPage, None]:
         cursor = _begin(wanted, plan, found)
         while cursor.sources or await self._widen(wanted, plan, cursor):
             source = cursor.sources[0]
@@ -187,13 +187,13 @@ class LogReader:
                 cursor.sources.pop(0)
                 continue
             if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
-                yield Page(verdicts.OK, (), plan.acknowledged)
+                yield ReadPage(verdicts.OK, (), plan.acknowledged)
                 return
             try:
                 runs = _sound(reply.values[0], cursor, plan)
             except Malformed as error:
                 if await self._trimmed(source, wanted.shard, cursor.expected):
-                    yield Page(_TRIMMED)
+                    yield ReadPage(_TRIMMED)
                     return
                 self._pass_over(cursor, wanted.shard, str(error))
                 continue
@@ -204,11 +204,11 @@ class LogReader:
                 # The next page is on its way while this one is sent.
                 cursor.pending = source.page(wanted.shard, cursor.next, plan.last.stream_id, cursor.count)
             upto = None if found is None else found.upto
-            yield Page(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
+            yield ReadPage(verdicts.OK, tuple(runs), plan.acknowledged, snapshot_upto=upto)
             if done:
                 return
         damaged = cursor.damage and not cursor.unsure
-        yield Page(
+        yield ReadPage(
             Verdict(metadata_pb2.LOG_OUTCOME_DAMAGED, message=cursor.damage) if damaged else verdicts.UNKNOWN
         )
 

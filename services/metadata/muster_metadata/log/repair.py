@@ -14,7 +14,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.verdicts import checked
-from muster_metadata.nodes.entries import Entry, LogEnd, continues, parse_id
+from muster_metadata.nodes.entries import NodeEntry, LogEnd, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -447,7 +447,7 @@ class Repairer:
             return Repaired.FENCED
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
-    async def _page(self, source: Node, shard: int, after: LogEnd | None) -> list[Entry] | None:
+    async def _page(self, source: Node, shard: int, after: LogEnd | None) -> list[NodeEntry] | None:
         """The next entries after an end, or from the oldest on; None: the source has no valid ones."""
         first = "-" if after is None else f"({after.position.stream_id}"
         reply = await source.entries(shard, first, _PAGE_ENTRIES, _PAGE_BYTES)
@@ -473,10 +473,10 @@ async def _nothing(_node: Node) -> bool:
     return True
 
 
-def _sound(rows: Sequence[Any], after: LogEnd | None) -> list[Entry] | None:
+def _sound(rows: Sequence[Any], after: LogEnd | None) -> list[NodeEntry] | None:
     """The entries of a page; None: they are malformed, or do not follow the end."""
     try:
-        entries = list(map(Entry.from_redis, rows))
+        entries = list(map(NodeEntry.from_redis, rows))
     except (IndexError, TypeError, ValueError):
         return None
     if after is None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 
-from muster_metadata.nodes.entries import Entry, LogEnd, parse_id
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, parse_id
 
 _NONCE_BYTES = 16
 _HASH_BYTES = 32
@@ -45,10 +45,10 @@ class Run(NamedTuple):
         """Bytes of the records."""
         return sum(map(len, self.records))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[NodeEntry]:
         """The entries, one by one."""
         for index, record in enumerate(self.records):
-            yield Entry(
+            yield NodeEntry(
                 Position(self.epoch, self.first_offset + index),
                 record,
                 self.nonces[index * _NONCE_BYTES : (index + 1) * _NONCE_BYTES],

@@ -10,7 +10,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
 from muster_metadata.log.verdicts import count_status
-from muster_metadata.nodes.entries import Entry, parse_id
+from muster_metadata.nodes.entries import NodeEntry, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -256,7 +256,7 @@ def _markers_in(reply: NodeReply) -> list[records_pb2.Snapshot]:
     found = []
     for row in rows:
         try:
-            record = records_pb2.Record.FromString(Entry.from_redis(row).record)
+            record = records_pb2.Record.FromString(NodeEntry.from_redis(row).record)
         except (DecodeError, IndexError, ValueError):
             continue
         if record.HasField("snapshot"):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from muster_core.log import replay
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
+from muster_core.log.replay import Entry
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
@@ -26,7 +26,7 @@ class LogEnd(NamedTuple):
         return cls(Position.from_proto(message.position), message.hash)
 
 
-class Entry(replay.Entry):
+class NodeEntry(Entry):
     """One entry: its position, bytes, nonce and chain hash."""
 
     __slots__ = ()
@@ -37,7 +37,7 @@ class Entry(replay.Entry):
         return LogEnd(self.position, self.hash)
 
     @classmethod
-    def from_redis(cls, raw: Sequence[Any]) -> "Entry":
+    def from_redis(cls, raw: Sequence[Any]) -> "NodeEntry":
         """Reads an element of the answer to XRANGE."""
         fields = raw[1]
         return cls(parse_id(raw[0]), fields[1], fields[3], fields[5])
@@ -49,7 +49,7 @@ def parse_id(raw: bytes) -> Position:
     return Position(int(epoch), int(offset))
 
 
-def chain(end: LogEnd, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
+def chain(end: LogEnd, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> list[NodeEntry]:
     """The entries of a batch after an end; the same input always gives the same entries.
 
     Args:
@@ -63,11 +63,11 @@ def chain(end: LogEnd, epoch: int, records: Iterable[tuple[bytes, bytes]]) -> li
         offset += 1
         position = Position(epoch, offset)
         previous = chain_hash(previous, position, nonce, record)
-        entries.append(Entry(position, record, nonce, previous))
+        entries.append(NodeEntry(position, record, nonce, previous))
     return entries
 
 
-def continues(end: LogEnd, entries: Iterable[Entry]) -> bool:
+def continues(end: LogEnd, entries: Iterable[NodeEntry]) -> bool:
     """Whether entries follow an end without a gap, each hash chained to the one before."""
     for entry in entries:
         if entry.position.offset != end.position.offset + 1 or entry.position < end.position:
@@ -78,7 +78,7 @@ def continues(end: LogEnd, entries: Iterable[Entry]) -> bool:
     return True
 
 
-def arguments(entries: Iterable[Entry]) -> list[bytes]:
+def arguments(entries: Iterable[NodeEntry]) -> list[bytes]:
     """Entries as arguments of the scripts: id, record, nonce and hash of each."""
     flat: list[bytes] = []
     for entry in entries:
@@ -87,7 +87,7 @@ def arguments(entries: Iterable[Entry]) -> list[bytes]:
     return flat
 
 
-def genesis(cluster_id: str, shard_count: int, shard: int, created_at_ms: int) -> Entry:
+def genesis(cluster_id: str, shard_count: int, shard: int, created_at_ms: int) -> NodeEntry:
     """The first entry of a log, computed from the cluster's identity and so equal on all nodes."""
     record = records_pb2.Record(
         written_at_ms=created_at_ms,
@@ -95,4 +95,4 @@ def genesis(cluster_id: str, shard_count: int, shard: int, created_at_ms: int) -
         genesis=records_pb2.Genesis(cluster_id=cluster_id, shard_count=shard_count, shard=shard),
     ).SerializeToString(deterministic=True)
     nonce = chain_hash(BEFORE_GENESIS, GENESIS, bytes(16), record)[:16]
-    return Entry(GENESIS, record, nonce, chain_hash(BEFORE_GENESIS, GENESIS, nonce, record))
+    return NodeEntry(GENESIS, record, nonce, chain_hash(BEFORE_GENESIS, GENESIS, nonce, record))

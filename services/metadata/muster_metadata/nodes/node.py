@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
 from muster_metadata.nodes.connection import SYNCED, NodeConnection
-from muster_metadata.nodes.entries import Entry, arguments
+from muster_metadata.nodes.entries import NodeEntry, arguments
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
 from muster_metadata.nodes.scripts import SCRIPTS, Script
@@ -235,7 +235,7 @@ class Node:
         return self._on_log(self.steps, SCRIPTS["vacant"], shard, 0, b"", mark)
 
     def repair(
-        self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[Entry]
+        self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[NodeEntry]
     ) -> Answer:
         """Cuts the log and writes entries; `ends` are the exact end and the cut, id and hash of each."""
         rest = (*ends, *arguments(entries))
@@ -285,7 +285,7 @@ class Node:
         epoch: int,
         nonce: bytes,
         after: Sequence[bytes | str],
-        entries: Sequence[Entry],
+        entries: Sequence[NodeEntry],
         *,
         gone: bool = False,
     ) -> Answer:

@@ -10,6 +10,7 @@ from typing import Annotated
 import muster
 import typer
 from muster.cli.ending import without_passwords
+from muster_metadata.nodes.addresses import NODE_COUNTS
 from muster_runtime.errors import StartupError
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,7 +20,7 @@ from muster_server.child_process import ChildError
 from muster_server.dev.cluster import ClusterBusyError, DevCluster, Ports
 from muster_server.dev.overview import Overview, as_lines, as_tables, look
 from muster_server.dev.ports import LOOPBACK
-from muster_server.dev.redis_nodes import NODE_COUNTS, EmbeddedServerError
+from muster_server.dev.redis_nodes import EmbeddedServerError
 from muster_server.dev.role_process import METRICS_LISTEN
 
 _FIRST_PORTS = Ports(discovery=7400, coordinator=7410, metadata=7420, metrics=9464)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
+from muster_metadata.nodes.addresses import NODE_COUNTS
+
 from muster_server.child_process import ChildError, ChildProcess
 from muster_server.dev.ports import LOOPBACK, free_ports, is_free
 
-NODE_COUNTS = (1, 3, 5)
 FSYNC_POLICIES = ("always", "everysec", "no")
 _START_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0

@@ -9,7 +9,7 @@ import pytest
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from muster_coordinator.api import calls
 from muster_coordinator.api.calls import LARGE_BYTES, Calls
-from muster_coordinator.pace import Pace
+from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.session import stream as session_stream
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2, session_pb2_grpc
@@ -84,7 +84,7 @@ async def test_large_requests_that_come_together_are_looked_through_in_different
 async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look_through, begin, rest, happened = calls.check, Calls.answer_checked, Pace.rest, list[str]()
+    look_through, begin, rest, happened = calls.check, Calls.answer_checked, LoopShare.rest, list[str]()
 
     def noted(request: Any) -> None:
         happened.append("looked through")
@@ -94,13 +94,13 @@ async def test_large_requests_begin_one_after_the_other_with_a_rest_between(
         happened.append("begun")
         return await begin(self, request, host)
 
-    async def rested(pace: Pace) -> None:
+    async def rested(share: LoopShare) -> None:
         happened.append("rested")
-        await rest(pace)
+        await rest(share)
 
     monkeypatch.setattr(calls, "check", noted)
     monkeypatch.setattr(Calls, "answer_checked", begun)
-    monkeypatch.setattr(Pace, "rest", rested)
+    monkeypatch.setattr(LoopShare, "rest", rested)
     nothing: Any = NoCluster()
     answering = Calls(nothing, nothing, 1 << 20)
     await asyncio.gather(*(answering.answer(large(number), "") for number in range(5)))
@@ -138,14 +138,14 @@ async def test_a_message_of_many_frames_is_played_in_several_turns(
 ) -> None:
     monkeypatch.setattr(session_stream, "_TURN_S", 0.0)
     rests = 0
-    rest = Pace.rest
+    rest = LoopShare.rest
 
-    async def counted(pace: Pace) -> None:
+    async def counted(share: LoopShare) -> None:
         nonlocal rests
         rests += 1
-        await rest(pace)
+        await rest(share)
 
-    monkeypatch.setattr(Pace, "rest", counted)
+    monkeypatch.setattr(LoopShare, "rest", counted)
     stream: Any = session_pb2_grpc.GroupSessionServiceStub(caller.channel).Session()
     hello = session_pb2.ClientFrame(hello=session_pb2.Hello(client_id="c", beat_interval_ms=1_000))
     message = session_pb2.SessionRequest(frames=[hello])

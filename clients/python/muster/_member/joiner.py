@@ -24,7 +24,7 @@ JOIN_SLACK_MS = 5_000
 """A JoinGroup may take this much longer than the rebalance time-out."""
 
 
-class Entry:
+class Joiner:
     """Takes a seat, keeps it alive, and fetches its assignment.
 
     Attributes:

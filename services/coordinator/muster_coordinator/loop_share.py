@@ -5,7 +5,7 @@ import asyncio
 _PAUSE_MAX_S = 0.1
 
 
-class Pace:
+class LoopShare:
     """Takes at most half of the loop's time."""
 
     def __init__(self) -> None:
