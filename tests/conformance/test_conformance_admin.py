@@ -6,6 +6,7 @@ import pytest
 from conformance import acts, acts_offsets
 from conformance.acts import STATES
 from kit.virtual_shard import WALL_MS, VirtualShard
+from muster_core.error_code import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import coordinator_pb2
 
@@ -92,10 +93,10 @@ def test_each_group_that_is_asked_for_has_its_entry() -> None:
         coordinator_pb2.DescribeGroupsRequest(group_ids=["simple", "unknown", "busy", "simple"])
     )
     assert [(group.group_id, group.state, group.error_code) for group in answer.groups] == [
-        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, 0),
-        ("unknown", coordinator_pb2.GROUP_STATE_DEAD, 0),
-        ("busy", coordinator_pb2.GROUP_STATE_STABLE, 0),
-        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, 0),
+        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, NONE),
+        ("unknown", coordinator_pb2.GROUP_STATE_DEAD, NONE),
+        ("busy", coordinator_pb2.GROUP_STATE_STABLE, NONE),
+        ("simple", coordinator_pb2.GROUP_STATE_EMPTY, NONE),
     ]
 
 
@@ -141,10 +142,10 @@ def test_the_history_gives_the_last_generations(limit: int, count: int) -> None:
         acts.assigned([who])
     answer: Any = cluster.ask(coordinator_pb2.GroupHistoryRequest(group_id="g", limit=limit))
     assert [entry.generation for entry in answer.generations] == list(range(26 - count, 26))
-    assert (answer.error_code, answer.shard_epoch) == (0, 1)
+    assert (answer.error_code, answer.shard_epoch) == (NONE, 1)
 
 
-@pytest.mark.parametrize(("group_id", "code"), [("nobody", 69), ("", 24)])
+@pytest.mark.parametrize(("group_id", "code"), [("nobody", GROUP_ID_NOT_FOUND), ("", INVALID_GROUP_ID)])
 def test_a_group_that_does_not_exist_has_no_history(group_id: str, code: int) -> None:
     answer: Any = acts.shard().ask(coordinator_pb2.GroupHistoryRequest(group_id=group_id))
     assert (answer.error_code, list(answer.generations)) == (code, [])
@@ -272,7 +273,7 @@ def test_a_group_is_there_until_its_tombstone_is_stored() -> None:
     assert cluster.reloaded().state() == "Empty"
     cluster.acknowledge()
     assert acts.error_of(cluster.answer(first)) == 0
-    assert acts.error_of(cluster.answer(second)) == 69
+    assert acts.error_of(cluster.answer(second)) == GROUP_ID_NOT_FOUND
     assert cluster.state() == "Dead"
 
 
@@ -305,7 +306,7 @@ def test_a_batch_is_answered_when_all_of_it_is_known() -> None:
     cluster.acknowledge()
     answer = cluster.answer(call)
     assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
-    assert [result.error_code for result in answer.results] == [0, 69, 0]
+    assert [result.error_code for result in answer.results] == [NONE, GROUP_ID_NOT_FOUND, NONE]
 
 
 @pytest.mark.row("DL-12")
@@ -327,7 +328,7 @@ def test_a_group_that_was_deleted_starts_again_with_a_higher_token() -> None:
     cluster.advance(acts.DELAY_MS)
     answer = cluster.answer(joining)
     assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
-    assert (answer.error_code, answer.generation) == (0, 1)
+    assert (answer.error_code, answer.generation) == (NONE, 1)
     fresh.member_id, fresh.generation, fresh.instance = answer.member_id, 1, "i"
     assert fresh.sync({answer.member_id: b"x"}).synced().token > before
     assert acts.leave(cluster, (who.member_id, "")) == [25]

@@ -6,6 +6,12 @@ import pytest
 from conformance import acts
 from conformance.acts import STATES
 from kit.virtual_shard import WALL_MS, VirtualShard, settled
+from muster_core.error_code import (
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_GROUP_ID,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER_ID,
+)
 from muster_core.events import Request, Unload
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState, IllegalTransition, can_become
@@ -25,10 +31,10 @@ def test_who_does_not_serve_answers_15_before_it_looks(kind: str) -> None:
     cluster = acts.shard()
     (who,) = acts.stable(cluster, "a")
     cluster.suspend()
-    assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == 15
+    assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == COORDINATOR_NOT_AVAILABLE
     who.group = ""
     if kind != "list":
-        assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == 15
+        assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == COORDINATOR_NOT_AVAILABLE
     cluster.resume()
     who.group = "g"
     assert who.heartbeat() == 0
@@ -41,7 +47,7 @@ def test_an_empty_group_id_is_refused(kind: str) -> None:
     cluster = acts.shard()
     who = acts.member(cluster, "a")
     who.group = ""
-    assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == 24
+    assert acts.error_of(cluster.ask(acts.calls_of(who)[kind])) == INVALID_GROUP_ID
     assert cluster.shard.groups == {}
 
 
@@ -83,7 +89,7 @@ def test_a_shard_that_moved_names_its_owner(kind: str) -> None:
     owner = common_pb2.Coordinator(node_id="other", shard_epoch=9)
     cluster.feed(Unload(owner))
     answer: Any = cluster.ask(acts.calls_of(who)[kind])
-    assert acts.error_of(answer) == 16
+    assert acts.error_of(answer) == NOT_COORDINATOR
     if kind == "leave":
         assert len(answer.members) == 0
     if kind == "fetch":
@@ -129,7 +135,7 @@ def test_a_deleted_group_is_forgotten_in_the_same_step(kind: str, code: int) -> 
     answer = cluster.answer(waiting)
     assert acts.error_of(answer) == code, "never a Dead group, but none"
     if isinstance(answer, coordinator_pb2.LeaveGroupResponse):
-        assert [entry.error_code for entry in answer.members] == [25]
+        assert [entry.error_code for entry in answer.members] == [UNKNOWN_MEMBER_ID]
     assert "g" not in cluster.shard.groups
 
 
@@ -272,14 +278,14 @@ def test_all_that_is_parked_is_answered_when_the_shard_goes() -> None:
         assert cluster.shard.open_calls == parked
         cluster.feed(Unload())
         answer: Any = cluster.answer(members[1].call_id)
-        assert answer.error_code == 16
+        assert answer.error_code == NOT_COORDINATOR
         if state == "PreparingRebalance":
             assert (answer.member_id, answer.generation) == (members[1].member_id, -1)
         else:
             assert answer.assignment == b""
         assert cluster.shard.open_calls == 0
         cluster.feed(Request(999, members[0].join_request()))
-        assert acts.error_of(cluster.answer(999)) == 16
+        assert acts.error_of(cluster.answer(999)) == NOT_COORDINATOR
 
 
 @pytest.mark.row("ST-16")

@@ -6,6 +6,16 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core.error_code import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_MAX_SIZE_REACHED,
+    INCONSISTENT_GROUP_PROTOCOL,
+    INVALID_SESSION_TIMEOUT,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
 from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_core.state.protocols import Protocols
@@ -20,17 +30,17 @@ UNKNOWN = common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID
 @pytest.mark.parametrize(
     ("session_ms", "code"),
     [
-        pytest.param(999, 26, marks=pytest.mark.row("JG-01")),
-        pytest.param(1_000, 79, marks=pytest.mark.row("JG-01")),
-        pytest.param(1_800_000, 79, marks=pytest.mark.row("JG-02")),
-        pytest.param(1_800_001, 26, marks=pytest.mark.row("JG-02")),
+        pytest.param(999, INVALID_SESSION_TIMEOUT, marks=pytest.mark.row("JG-01")),
+        pytest.param(1_000, MEMBER_ID_REQUIRED, marks=pytest.mark.row("JG-01")),
+        pytest.param(1_800_000, MEMBER_ID_REQUIRED, marks=pytest.mark.row("JG-02")),
+        pytest.param(1_800_001, INVALID_SESSION_TIMEOUT, marks=pytest.mark.row("JG-02")),
     ],
 )
 def test_session_time_outs_have_limits(session_ms: int, code: int) -> None:
     cluster = acts.shard()
     answer = acts.ask_join(acts.member(cluster, "a"), session_timeout_ms=session_ms)
     assert answer.error_code == code
-    assert ("g" in cluster.shard.groups) is (code == 79)
+    assert ("g" in cluster.shard.groups) is (code == MEMBER_ID_REQUIRED)
 
 
 @pytest.mark.row("JG-03")
@@ -39,7 +49,7 @@ def test_session_time_outs_have_limits(session_ms: int, code: int) -> None:
 def test_an_unknown_id_makes_no_group(instance: str) -> None:
     cluster = acts.shard()
     answer = acts.ask_join(acts.member(cluster, f"a={instance}"), member_id="stranger")
-    assert (answer.error_code, answer.member_id) == (25, "stranger")
+    assert (answer.error_code, answer.member_id) == (UNKNOWN_MEMBER_ID, "stranger")
     refused = coordinator_pb2.JoinGroupResponse(
         error_code=UNKNOWN, generation=-1, member_id="stranger", shard_epoch=1
     )
@@ -51,15 +61,32 @@ def test_an_unknown_id_makes_no_group(instance: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "empty_group", "code"),
     [
-        pytest.param({"protocol_type": "connect"}, False, 23, marks=pytest.mark.row("JG-12")),
-        pytest.param({"protocol_type": ""}, True, 23, marks=pytest.mark.row("JG-13")),
-        pytest.param({"protocols": []}, True, 23, marks=pytest.mark.row("JG-14")),
-        pytest.param({"protocols": [("other", b"")]}, False, 23, marks=pytest.mark.row("JG-15")),
-        pytest.param({"member_id": "stranger"}, False, 25, marks=pytest.mark.row("JG-17")),
         pytest.param(
-            {"protocol_type": "x", "protocols": [("y", b"")]}, True, 79, marks=pytest.mark.row("JG-42")
+            {"protocol_type": "connect"}, False, INCONSISTENT_GROUP_PROTOCOL, marks=pytest.mark.row("JG-12")
         ),
-        pytest.param({"protocols": [("y", b""), ("range", b"")]}, False, 79, marks=pytest.mark.row("JG-43")),
+        pytest.param(
+            {"protocol_type": ""}, True, INCONSISTENT_GROUP_PROTOCOL, marks=pytest.mark.row("JG-13")
+        ),
+        pytest.param({"protocols": []}, True, INCONSISTENT_GROUP_PROTOCOL, marks=pytest.mark.row("JG-14")),
+        pytest.param(
+            {"protocols": [("other", b"")]},
+            False,
+            INCONSISTENT_GROUP_PROTOCOL,
+            marks=pytest.mark.row("JG-15"),
+        ),
+        pytest.param({"member_id": "stranger"}, False, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("JG-17")),
+        pytest.param(
+            {"protocol_type": "x", "protocols": [("y", b"")]},
+            True,
+            MEMBER_ID_REQUIRED,
+            marks=pytest.mark.row("JG-42"),
+        ),
+        pytest.param(
+            {"protocols": [("y", b""), ("range", b"")]},
+            False,
+            MEMBER_ID_REQUIRED,
+            marks=pytest.mark.row("JG-43"),
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["c", "c=i"])
@@ -67,7 +94,7 @@ def test_protocols_must_fit(name: str, changes: dict[str, Any], empty_group: boo
     cluster = acts.shard()
     acts.in_state(cluster, "Empty" if empty_group else "Stable")
     call = cluster.send(acts.join_of(acts.member(cluster, name), **changes))
-    if code == 79 and name == "c=i":
+    if code == MEMBER_ID_REQUIRED and name == "c=i":
         assert cluster.is_parked(call)
     else:
         assert acts.error_of(cluster.answer(call)) == code
@@ -86,9 +113,12 @@ def test_a_group_keeps_its_kind_while_a_pending_id_holds_its_join_phase_open() -
     who.join()
     who.leave()
     assert cluster.state() == "PreparingRebalance"
-    assert acts.ask_join(pending, protocol_type="other").error_code == 23
-    assert acts.ask_join(acts.member(cluster, "c"), protocol_type="other").error_code == 23
-    assert acts.ask_join(acts.member(cluster, "c")).error_code == 79
+    assert acts.ask_join(pending, protocol_type="other").error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        acts.ask_join(acts.member(cluster, "c"), protocol_type="other").error_code
+        == INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert acts.ask_join(acts.member(cluster, "c")).error_code == MEMBER_ID_REQUIRED
     assert cluster.describe().protocol_type == "consumer"
 
 
@@ -101,7 +131,7 @@ def test_an_id_of_the_past_is_unknown_to_an_empty_group(name: str) -> None:
     assert acts.leave(cluster, (who.member_id, who.instance)) == [0]
     cluster.advance(REBALANCE_MS)
     answer = acts.ask_join(who)
-    assert (answer.error_code, answer.generation) == (25, -1)
+    assert (answer.error_code, answer.generation) == (UNKNOWN_MEMBER_ID, -1)
     assert cluster.state() == "Empty"
 
 
@@ -132,7 +162,7 @@ def test_the_first_static_join_makes_the_group_and_waits() -> None:
     assert cluster.kinds() == [], "nothing is written for a join"
     cluster.advance(DELAY_MS)
     answer = who.joined()
-    assert (answer.error_code, answer.generation, answer.leader) == (0, 1, answer.member_id)
+    assert (answer.error_code, answer.generation, answer.leader) == (NONE, 1, answer.member_id)
     assert [entry.group_instance_id for entry in answer.members] == ["i"]
     assert cluster.state() == "CompletingRebalance"
 
@@ -147,7 +177,7 @@ def test_a_dynamic_member_is_told_its_id_first() -> None:
     who = acts.member(cluster, "b")
     told = acts.ask_join(who)
     group = cluster.shard.groups["g"]
-    assert told.error_code == 79
+    assert told.error_code == MEMBER_ID_REQUIRED
     assert list(group.pending_members) == [told.member_id]
     assert (cluster.state(), group.generation, len(group.members)) == ("Stable", 1, 1)
     call = cluster.send(acts.join_of(who, member_id=told.member_id))
@@ -175,7 +205,7 @@ def test_the_id_of_a_member_does_not_become_pending() -> None:
     told = acts.ask_join(who, request_id="r")
     cluster.send(acts.join_of(who, member_id=told.member_id, request_id="r"))
     again = acts.ask_join(who, request_id="r")
-    assert (again.error_code, again.member_id) == (79, told.member_id)
+    assert (again.error_code, again.member_id) == (MEMBER_ID_REQUIRED, told.member_id)
     assert cluster.shard.groups["g"].pending_members == {}
 
 
@@ -223,7 +253,7 @@ def test_a_known_member_joins_a_stable_group_again(index: int, metadata: bytes, 
     if rebalances:
         assert other.join().joined().generation == 2
     answer = who.joined()
-    assert (answer.error_code, answer.generation) == (0, 2 if rebalances else 1)
+    assert (answer.error_code, answer.generation) == (NONE, 2 if rebalances else 1)
     assert answer.leader == members[0].member_id
     assert len(answer.members) == (2 if index == 0 else 0)
 
@@ -251,7 +281,7 @@ def test_parked_syncs_end_when_the_group_prepares_again(newcomer: bool) -> None:
     who = acts.member(cluster, "c") if newcomer else first
     who.protocols = [("range", b"changed")]
     who.join()
-    assert second.synced().error_code == 27
+    assert second.synced().error_code == REBALANCE_IN_PROGRESS
     assert cluster.state() == "PreparingRebalance"
 
 
@@ -311,7 +341,7 @@ def test_a_pending_member_may_correct_its_join() -> None:
     acts.stable(cluster, "a")
     who = acts.member(cluster, "b")
     who.member_id = acts.ask_join(who).member_id
-    assert acts.ask_join(who, protocols=[("other", b"")]).error_code == 23
+    assert acts.ask_join(who, protocols=[("other", b"")]).error_code == INCONSISTENT_GROUP_PROTOCOL
     assert list(cluster.shard.groups["g"].pending_members) == [who.member_id]
     assert who.join().is_parked
 
@@ -436,7 +466,7 @@ def test_a_replaced_join_is_answered() -> None:
     old = second.call_id
     second.join()
     answer: Any = cluster.answer(old)
-    assert (answer.error_code, answer.member_id) == (27, second.member_id)
+    assert (answer.error_code, answer.member_id) == (REBALANCE_IN_PROGRESS, second.member_id)
     assert second.is_parked
 
 
@@ -471,7 +501,9 @@ def test_a_first_generation_that_the_log_does_not_take_in_time() -> None:
     assert who.is_parked
     cluster.advance(1)
     answer = who.joined()
-    assert (answer.error_code, answer.generation) == (15, -1), "retriable; nothing is rolled back"
+    assert (answer.error_code, answer.generation) == (COORDINATOR_NOT_AVAILABLE, -1), (
+        "retriable; nothing is rolled back"
+    )
     cluster.acknowledge()
     assert cluster.describe().generation == 1, "it may still land, and then it counts"
 
@@ -566,7 +598,7 @@ def test_a_new_member_does_not_wait_for_ever() -> None:
     assert parked_after(cluster, who, 299_999)
     assert not parked_after(cluster, who, 1)
     answer = who.joined()
-    assert (answer.error_code, answer.member_id, answer.generation) == (25, "", -1)
+    assert (answer.error_code, answer.member_id, answer.generation) == (UNKNOWN_MEMBER_ID, "", -1)
     cluster.advance(100_000)
     assert cluster.state() == "Empty"
     assert cluster.kinds()[-1] == "generation_started"
@@ -598,7 +630,7 @@ def test_one_big_jump_is_one_step() -> None:
 def pending(cluster: VirtualShard, name: str, session_ms: int = 2_000) -> VirtualMember:
     who = acts.member(cluster, name, session_timeout_ms=session_ms)
     answer = acts.ask_join(who)
-    assert answer.error_code == 79
+    assert answer.error_code == MEMBER_ID_REQUIRED
     who.member_id = answer.member_id
     return who
 
@@ -614,7 +646,7 @@ def test_an_id_that_is_not_used_is_forgotten() -> None:
     cluster.advance(1)
     assert cluster.shard.groups["g"].pending_members == {}
     assert (cluster.state(), first.heartbeat()) == ("Stable", 0)
-    assert acts.ask_join(second).error_code == 25
+    assert acts.ask_join(second).error_code == UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(
@@ -654,7 +686,7 @@ def test_a_pending_id_is_no_member() -> None:
     acts.stable(cluster, "a")
     who = pending(cluster, "b")
     assert acts.ask_heartbeat(who, generation=1) == 25
-    assert acts.ask_sync(who, generation=1).error_code == 25
+    assert acts.ask_sync(who, generation=1).error_code == UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.row("PM-10")
@@ -667,7 +699,7 @@ def test_pending_ids_end_with_a_leave_and_with_a_load() -> None:
     assert list(cluster.shard.groups["g"].pending_members) == [lost.member_id]
     after = cluster.reloaded()
     lost.cluster = after
-    assert acts.ask_join(lost).error_code == 25
+    assert acts.ask_join(lost).error_code == UNKNOWN_MEMBER_ID
 
 
 # --- MX: the limit of members
@@ -681,7 +713,7 @@ def test_a_full_group_takes_nobody(state: str, name: str) -> None:
     cluster = acts.shard(max_size=2)
     acts.in_state(cluster, state)
     answer = acts.ask_join(acts.member(cluster, name), protocols=[])
-    assert (answer.error_code, answer.member_id) == (81, "")
+    assert (answer.error_code, answer.member_id) == (GROUP_MAX_SIZE_REACHED, "")
     assert cluster.state() == state
 
 
@@ -703,9 +735,21 @@ def test_exactly_the_limit_gets_in(static: bool) -> None:
     for who in members:
         who.join()
     cluster.advance(10 * DELAY_MS)
-    assert [who.joined().error_code for who in members] == [0, 0, 0, 81, 81]
+    assert [who.joined().error_code for who in members] == [
+        NONE,
+        NONE,
+        NONE,
+        GROUP_MAX_SIZE_REACHED,
+        GROUP_MAX_SIZE_REACHED,
+    ]
     again = [acts.ask_join(who) for who in members]
-    assert [answer.error_code for answer in again] == [0, 0, 0, 81, 81]
+    assert [answer.error_code for answer in again] == [
+        NONE,
+        NONE,
+        NONE,
+        GROUP_MAX_SIZE_REACHED,
+        GROUP_MAX_SIZE_REACHED,
+    ]
 
 
 @pytest.mark.row("MX-06")
@@ -733,7 +777,12 @@ def test_a_loaded_group_over_the_limit_shrinks_at_once() -> None:
         assert who.heartbeat() == 27
     for who in reversed(members):
         who.join()
-    assert [who.joined().error_code for who in reversed(members)] == [0, 0, 81, 81]
+    assert [who.joined().error_code for who in reversed(members)] == [
+        NONE,
+        NONE,
+        GROUP_MAX_SIZE_REACHED,
+        GROUP_MAX_SIZE_REACHED,
+    ]
     assert len(small.shard.groups["g"].members) == 2
 
 
@@ -741,13 +790,13 @@ def test_a_loaded_group_over_the_limit_shrinks_at_once() -> None:
 @pytest.mark.parametrize(
     ("state", "who", "code"),
     [
-        ("Empty", "new", 0),
-        ("PreparingRebalance", "parked", 0),
-        ("PreparingRebalance", "known", 0),
-        ("CompletingRebalance", "known", 0),
-        ("CompletingRebalance", "new", 81),
-        ("Stable", "known", 0),
-        ("Stable", "new", 81),
+        ("Empty", "new", NONE),
+        ("PreparingRebalance", "parked", NONE),
+        ("PreparingRebalance", "known", NONE),
+        ("CompletingRebalance", "known", NONE),
+        ("CompletingRebalance", "new", GROUP_MAX_SIZE_REACHED),
+        ("Stable", "known", NONE),
+        ("Stable", "new", GROUP_MAX_SIZE_REACHED),
     ],
 )
 def test_whom_a_group_at_its_limit_takes(state: str, who: str, code: int) -> None:

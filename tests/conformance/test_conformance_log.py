@@ -6,6 +6,13 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core.error_code import (
+    COORDINATOR_NOT_AVAILABLE,
+    NONE,
+    NOT_COORDINATOR,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
 from muster_core.events import TopicsChanged, Unload
 from muster_core.log.application import UnknownCriticalRecord
 from muster_core.log.replay import ChainReader, Entry, LogDamaged
@@ -52,10 +59,13 @@ def test_a_group_record_that_the_log_does_not_take_in_time() -> None:
     cluster.advance(4_999)
     assert (first.is_parked, second.is_parked) == (True, True)
     cluster.advance(1)
-    assert [who.joined().error_code for who in (first, second)] == [15, 15]
+    assert [who.joined().error_code for who in (first, second)] == [
+        COORDINATOR_NOT_AVAILABLE,
+        COORDINATOR_NOT_AVAILABLE,
+    ]
     queued = cluster.send(first.join_request())
     cluster.advance(5_000)
-    assert acts.error_of(cluster.answer(queued)) == 15, "nobody waits for ever"
+    assert acts.error_of(cluster.answer(queued)) == COORDINATOR_NOT_AVAILABLE, "nobody waits for ever"
     cluster.acknowledge()
     assert cluster.state() == "CompletingRebalance"
     assert cluster.describe().generation == 2
@@ -215,9 +225,9 @@ def test_after_the_unload_everybody_is_sent_on() -> None:
     (who,) = acts.stable(cluster, "a")
     cluster.feed(Unload(common_pb2.Coordinator(node_id="other")))
     for kind, call in acts.calls_of(who).items():
-        assert acts.error_of(cluster.ask(call)) == 16, kind
+        assert acts.error_of(cluster.ask(call)) == NOT_COORDINATOR, kind
     cluster.feed(Unload())
-    assert acts.error_of(cluster.ask(who.join_request())) == 16, "once more does nothing"
+    assert acts.error_of(cluster.ask(who.join_request())) == NOT_COORDINATOR, "once more does nothing"
 
 
 def halfway(cluster: VirtualShard, what: str) -> tuple[VirtualMember, VirtualMember]:
@@ -231,7 +241,8 @@ def halfway(cluster: VirtualShard, what: str) -> tuple[VirtualMember, VirtualMem
 
 @pytest.mark.row("UL-11")
 @pytest.mark.parametrize(
-    ("what", "state", "code"), [("left", "PreparingRebalance", 27), ("started", "CompletingRebalance", 0)]
+    ("what", "state", "code"),
+    [("left", "PreparingRebalance", REBALANCE_IN_PROGRESS), ("started", "CompletingRebalance", NONE)],
 )
 def test_a_load_goes_on_with_what_was_begun(what: str, state: str, code: int) -> None:
     cluster = acts.shard()
@@ -267,7 +278,7 @@ def test_a_member_whose_generation_was_never_written_starts_over() -> None:
     after = cluster.reloaded()
     who.cluster, who.generation = after, 2
     assert acts.ask_heartbeat(who) == 25
-    assert acts.ask_join(who).error_code == 25
+    assert acts.ask_join(who).error_code == UNKNOWN_MEMBER_ID
     assert after.state() == "Stable"
 
 
@@ -292,7 +303,7 @@ def test_state_changes_only_when_a_record_is_acknowledged() -> None:
     call = cluster.send(acts.calls_of(who)["leave"])
     cluster.advance(5_000)
     answer: Any = cluster.answer(call)
-    assert acts.error_of(answer) == 15, "there is nothing to roll back"
+    assert acts.error_of(answer) == COORDINATOR_NOT_AVAILABLE, "there is nothing to roll back"
     assert (cluster.state(), len(cluster.describe().members)) == ("Stable", 1)
     cluster.acknowledge()
     assert len(cluster.describe().members) == 0

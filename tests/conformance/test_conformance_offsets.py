@@ -7,6 +7,7 @@ from conformance import acts, acts_offsets
 from conformance.acts import STATES
 from conformance.acts_offsets import subscriber
 from kit.virtual_shard import WALL_MS
+from muster_core.error_code import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, OFFSET_METADATA_TOO_LARGE
 from muster_core.events import TopicsChanged, Unload
 from muster_protos.muster.v1 import coordinator_pb2
 
@@ -128,7 +129,9 @@ def test_metadata_that_is_too_long_is_refused_for_its_partition_alone(letter: st
     request = acts.commit_of(
         partitions={0: 1, 1: 2, 2: 3}, metadata={0: letter * most, 1: letter * (most + 1)}
     )
-    assert acts_offsets.commit_codes(cluster, request) == [("t", [(0, 0), (1, 12), (2, 0)])]
+    assert acts_offsets.commit_codes(cluster, request) == [
+        ("t", [(0, NONE), (1, OFFSET_METADATA_TOO_LARGE), (2, NONE)])
+    ]
     assert acts.fetch(cluster) == {("t", 0): 1, ("t", 2): 3}
     [(_, _, entries)] = acts_offsets.fetch_entries(cluster, "g")
     assert entries["t", 0][2] == letter * most
@@ -140,7 +143,9 @@ def test_nothing_is_written_when_all_metadata_is_too_long() -> None:
     acts.commit(cluster)
     appends = len(cluster.appends)
     request = acts.commit_of(partitions={0: 2, 1: 2}, metadata={0: "x" * 4_097, 1: "x" * 4_097})
-    assert acts_offsets.commit_codes(cluster, request) == [("t", [(0, 12), (1, 12)])]
+    assert acts_offsets.commit_codes(cluster, request) == [
+        ("t", [(0, OFFSET_METADATA_TOO_LARGE), (1, OFFSET_METADATA_TOO_LARGE)])
+    ]
     assert len(cluster.appends) == appends
     assert acts.fetch(cluster) == {("t", 0): 1}
     cluster.advance(acts_offsets.RETENTION_MS)
@@ -156,7 +161,7 @@ def test_a_commit_on_its_way_is_refused_when_the_shard_moves() -> None:
     cluster.auto_ack = False
     call = cluster.send(acts.commit_of(offset=5))
     cluster.feed(Unload())
-    assert acts.error_of(cluster.answer(call)) == 16
+    assert acts.error_of(cluster.answer(call)) == NOT_COORDINATOR
 
 
 @pytest.mark.row("OC-22")
@@ -167,7 +172,7 @@ def test_the_later_of_two_commits_in_the_log_wins() -> None:
     cluster.advance(1)
     second = cluster.send(acts.commit_of(offset=4))
     cluster.advance(4_999)
-    assert acts.error_of(cluster.answer(first)) == 15, "it took too long; it may land"
+    assert acts.error_of(cluster.answer(first)) == COORDINATOR_NOT_AVAILABLE, "it took too long; it may land"
     assert cluster.is_parked(second), "the other one is not touched"
     cluster.acknowledge()
     assert acts.fetch(cluster, t=[0]) == {("t", 0): 9}
@@ -203,7 +208,7 @@ def test_a_commit_waits_so_long_for_the_log_and_its_outcome_is_unknown_then() ->
     cluster.advance(4_999)
     assert cluster.is_parked(call)
     cluster.advance(1)
-    assert acts.error_of(cluster.answer(call)) == 15
+    assert acts.error_of(cluster.answer(call)) == COORDINATOR_NOT_AVAILABLE
     assert acts.fetch(cluster, t=[0]) == {("t", 0): 1}
     cluster.acknowledge()
     assert acts.fetch(cluster, t=[0]) == {("t", 0): 2}
@@ -218,7 +223,10 @@ def test_a_retry_of_a_commit_on_its_way_shares_its_fate() -> None:
     cluster.advance(4_999)
     assert [cluster.is_parked(call) for call in calls] == [True, True]
     cluster.advance(1)
-    assert [acts.error_of(cluster.answer(call)) for call in calls] == [15, 15]
+    assert [acts.error_of(cluster.answer(call)) for call in calls] == [
+        COORDINATOR_NOT_AVAILABLE,
+        COORDINATOR_NOT_AVAILABLE,
+    ]
     assert len(cluster.waiting) == 1, "it is stored once"
     cluster.acknowledge()
     assert acts.commit(cluster, who, offset=2, member_seq=1) == 0, "the next retry learns that it landed"

@@ -23,6 +23,7 @@ from muster_core.audit.group_checker import GroupChecker
 from muster_core.audit.invariants import Findings
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
+from muster_core.error_code import FENCED_INSTANCE_ID, MEMBER_ID_REQUIRED, NONE, UNKNOWN_MEMBER_ID
 from muster_core.events import Attach, Beat, Detach, Event, GroupRequest, StreamBroken, TopicsChanged, Unload
 from muster_core.features import ALL_FEATURES
 from muster_core.log.record_run import RecordRun
@@ -91,13 +92,13 @@ class GroupLife(RuleBasedStateMachine):
         for call_id, answer in self.cluster.answers.items():
             seat, message = self.sent.pop(call_id)
             if isinstance(answer, coordinator_pb2.JoinGroupResponse):
-                if answer.error_code in (0, 79):
+                if answer.error_code in (NONE, MEMBER_ID_REQUIRED):
                     seat.member_id = answer.member_id
                 if answer.error_code == 0:
                     seat.generation = answer.generation
                     seat.members = [entry.member_id for entry in answer.members]
                     assert answer.leader == answer.member_id or not seat.members
-                if answer.error_code in (25, 82):
+                if answer.error_code in (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID):
                     seat.member_id, seat.generation = "", -1
             assert answer.DESCRIPTOR.name == message.DESCRIPTOR.name.replace("Request", "Response")
         self.cluster.answers.clear()

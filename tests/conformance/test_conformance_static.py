@@ -6,6 +6,7 @@ import pytest
 from conformance import acts
 from conformance.acts import REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core.error_code import COORDINATOR_NOT_AVAILABLE, FENCED_INSTANCE_ID, NONE, UNKNOWN_MEMBER_ID
 from muster_core.state.group import Group
 from muster_core.state.member import Member
 from muster_protos.muster.v1 import coordinator_pb2
@@ -31,7 +32,7 @@ def test_an_instance_id_belongs_to_one_member_id() -> None:
     first, second = pair(cluster)
     for who, member_id in ((first, "made-up"), (first, second.member_id), (second, first.member_id)):
         answer = acts.ask_join(who, member_id=member_id)
-        assert (answer.error_code, answer.member_id) == (82, member_id)
+        assert (answer.error_code, answer.member_id) == (FENCED_INSTANCE_ID, member_id)
     assert cluster.state() == "Stable"
 
 
@@ -39,7 +40,7 @@ def test_an_instance_id_belongs_to_one_member_id() -> None:
 def test_a_known_member_with_an_unknown_instance() -> None:
     cluster = acts.shard()
     first, _ = pair(cluster)
-    assert acts.ask_join(first, group_instance_id="nobody").error_code == 25
+    assert acts.ask_join(first, group_instance_id="nobody").error_code == UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.row("SM-03")
@@ -57,7 +58,7 @@ def test_a_parked_join_is_fenced_by_its_successor(recorded: bool) -> None:
     before = cluster.shard.groups["g"].static_members["j"]
     new = successor(old).join()
     answer: Any = cluster.answer(old.call_id)
-    assert (answer.error_code, answer.member_id) == (82, before)
+    assert (answer.error_code, answer.member_id) == (FENCED_INSTANCE_ID, before)
     assert new.is_parked
     assert cluster.state() == "PreparingRebalance"
     assert cluster.shard.groups["g"].static_members["j"] != before
@@ -71,10 +72,10 @@ def test_a_parked_sync_is_fenced_and_a_rebalance_follows() -> None:
     first, old = acts.joined(cluster, "a=i", "b=j")
     old.sync()
     new = successor(old).join()
-    assert old.synced().error_code == 82
+    assert old.synced().error_code == FENCED_INSTANCE_ID
     assert new.is_parked
     assert cluster.state() == "PreparingRebalance"
-    assert acts.ask_join(old).error_code == 82
+    assert acts.ask_join(old).error_code == FENCED_INSTANCE_ID
     first.join()
     assert first.joined().generation == new.joined().generation == 2
     assert acts.last_record(cluster).generation_started.cause.member_id == new.member_id
@@ -85,7 +86,7 @@ def test_a_follower_that_joins_again_unchanged_disturbs_nobody() -> None:
     cluster = acts.shard()
     first, second = pair(cluster)
     answer = acts.ask_join(second)
-    assert (answer.error_code, answer.generation, answer.leader) == (0, 1, first.member_id)
+    assert (answer.error_code, answer.generation, answer.leader) == (NONE, 1, first.member_id)
     assert (list(answer.members), answer.member_id, cluster.state()) == ([], second.member_id, "Stable")
 
 
@@ -104,12 +105,12 @@ def test_a_follower_is_taken_over_without_a_rebalance() -> None:
     assert (record.old_member_id, record.generation) == (old.member_id, 1)
     cluster.acknowledge()
     answer = new.joined()
-    assert (answer.error_code, answer.generation, answer.leader) == (0, 1, first.member_id)
+    assert (answer.error_code, answer.generation, answer.leader) == (NONE, 1, first.member_id)
     assert record.member.member_id == answer.member_id != old.member_id
     assert (list(answer.members), answer.skip_assignment, cluster.state()) == ([], False, "Stable")
-    assert acts.ask_join(old).error_code == 82
+    assert acts.ask_join(old).error_code == FENCED_INSTANCE_ID
     old.instance = ""
-    assert acts.ask_join(old).error_code == 25
+    assert acts.ask_join(old).error_code == UNKNOWN_MEMBER_ID
     assert new.sync().synced().assignment == f"for {old.member_id}".encode(), "the place and what it had"
 
 
@@ -120,7 +121,7 @@ def test_a_leader_is_taken_over_and_told_not_to_assign() -> None:
     old, second = pair(cluster)
     new = successor(old).join()
     answer = new.joined()
-    assert (answer.error_code, answer.generation, answer.skip_assignment) == (0, 1, True)
+    assert (answer.error_code, answer.generation, answer.skip_assignment) == (NONE, 1, True)
     assert answer.leader == answer.member_id == new.member_id
     assert {entry.member_id for entry in answer.members} == {new.member_id, second.member_id}
     assert cluster.state() == "Stable"
@@ -179,11 +180,11 @@ def test_a_take_over_that_the_log_does_not_take_in_time_is_retriable_and_may_lan
     cluster.advance(4_999)
     assert new.is_parked
     cluster.advance(1)
-    assert new.joined().error_code == 15
+    assert new.joined().error_code == COORDINATOR_NOT_AVAILABLE
     assert old.heartbeat() == 15, "the old one stays until the log has the new one, but works on no longer"
     cluster.acknowledge()
     answer = new.join(request_id="r").joined()
-    assert (answer.error_code, answer.generation) == (0, 1), "the retry meets its own id"
+    assert (answer.error_code, answer.generation) == (NONE, 1), "the retry meets its own id"
     assert old.heartbeat() == 82
 
 
@@ -195,7 +196,7 @@ def test_an_empty_group_knows_no_instances() -> None:
     assert cluster.state() == "Empty"
     assert cluster.shard.groups["g"].static_members == {}
     assert successor(first).join().is_parked
-    assert acts.ask_join(second).error_code == 25
+    assert acts.ask_join(second).error_code == UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.row("SM-21")
@@ -323,7 +324,7 @@ def test_an_absent_member_may_still_come_back() -> None:
     cluster.advance(7_000)
     new = successor(who).join()
     answer = new.joined()
-    assert (answer.error_code, answer.generation, cluster.state()) == (0, 2, "CompletingRebalance")
+    assert (answer.error_code, answer.generation, cluster.state()) == (NONE, 2, "CompletingRebalance")
 
 
 @pytest.mark.row("SM-36")

@@ -6,6 +6,15 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core.error_code import (
+    COORDINATOR_NOT_AVAILABLE,
+    FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    NONE,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
 from muster_core.events import TopicsChanged, Unload
 from muster_protos.muster.v1 import coordinator_pb2
 
@@ -15,32 +24,55 @@ from muster_protos.muster.v1 import coordinator_pb2
 @pytest.mark.parametrize(
     ("state", "changes", "code"),
     [
-        pytest.param("Stable", {"group_id": "none"}, 25, marks=pytest.mark.row("SG-01")),
-        pytest.param("Empty", {}, 25, marks=pytest.mark.row("SG-03")),
-        pytest.param("Stable", {"member_id": "x"}, 25, marks=pytest.mark.row("SG-04")),
-        pytest.param("Stable", {"generation": 0}, 22, marks=pytest.mark.row("SG-05")),
-        pytest.param("Stable", {"generation": 2}, 22, marks=pytest.mark.row("SG-05")),
+        pytest.param("Stable", {"group_id": "none"}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("SG-01")),
+        pytest.param("Empty", {}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("SG-03")),
+        pytest.param("Stable", {"member_id": "x"}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("SG-04")),
+        pytest.param("Stable", {"generation": 0}, ILLEGAL_GENERATION, marks=pytest.mark.row("SG-05")),
+        pytest.param("Stable", {"generation": 2}, ILLEGAL_GENERATION, marks=pytest.mark.row("SG-05")),
         pytest.param(
-            "Stable", {"protocol_type": "x"}, 23, marks=[pytest.mark.row("SG-07"), pytest.mark.row("SG-20")]
+            "Stable",
+            {"protocol_type": "x"},
+            INCONSISTENT_GROUP_PROTOCOL,
+            marks=[pytest.mark.row("SG-07"), pytest.mark.row("SG-20")],
         ),
         pytest.param(
-            "Stable", {"protocol_name": "x"}, 23, marks=[pytest.mark.row("SG-08"), pytest.mark.row("SG-20")]
+            "Stable",
+            {"protocol_name": "x"},
+            INCONSISTENT_GROUP_PROTOCOL,
+            marks=[pytest.mark.row("SG-08"), pytest.mark.row("SG-20")],
         ),
-        pytest.param("Stable", {}, 0, marks=[pytest.mark.row("SG-09"), pytest.mark.row("SG-17")]),
+        pytest.param("Stable", {}, NONE, marks=[pytest.mark.row("SG-09"), pytest.mark.row("SG-17")]),
         pytest.param(
             "Stable",
             {"protocol_type": "consumer", "protocol_name": "range"},
-            0,
+            NONE,
             marks=[pytest.mark.row("SG-10"), pytest.mark.row("SG-19")],
         ),
-        pytest.param("PreparingRebalance", {}, 27, marks=pytest.mark.row("SG-11")),
-        pytest.param("Stable", {"member_id": "x", "generation": 9}, 25, marks=pytest.mark.row("SG-06")),
+        pytest.param("PreparingRebalance", {}, REBALANCE_IN_PROGRESS, marks=pytest.mark.row("SG-11")),
         pytest.param(
-            "Stable", {"group_instance_id": "x", "generation": 9}, 25, marks=pytest.mark.row("SG-06")
+            "Stable", {"member_id": "x", "generation": 9}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("SG-06")
         ),
-        pytest.param("Stable", {"generation": 9, "protocol_name": "x"}, 22, marks=pytest.mark.row("SG-06")),
-        pytest.param("PreparingRebalance", {"generation": 9}, 22, marks=pytest.mark.row("SG-06")),
-        pytest.param("PreparingRebalance", {"protocol_name": "x"}, 23, marks=pytest.mark.row("SG-06")),
+        pytest.param(
+            "Stable",
+            {"group_instance_id": "x", "generation": 9},
+            UNKNOWN_MEMBER_ID,
+            marks=pytest.mark.row("SG-06"),
+        ),
+        pytest.param(
+            "Stable",
+            {"generation": 9, "protocol_name": "x"},
+            ILLEGAL_GENERATION,
+            marks=pytest.mark.row("SG-06"),
+        ),
+        pytest.param(
+            "PreparingRebalance", {"generation": 9}, ILLEGAL_GENERATION, marks=pytest.mark.row("SG-06")
+        ),
+        pytest.param(
+            "PreparingRebalance",
+            {"protocol_name": "x"},
+            INCONSISTENT_GROUP_PROTOCOL,
+            marks=pytest.mark.row("SG-06"),
+        ),
     ],
 )
 def test_answers_to_a_sync(state: str, changes: dict[str, Any], code: int) -> None:
@@ -121,7 +153,10 @@ def test_an_assignment_that_the_log_does_not_take_in_time_is_retriable_and_may_l
     cluster.advance(4_999)
     assert (leader.is_parked, follower.is_parked) == (True, True)
     cluster.advance(1)
-    assert (leader.synced().error_code, follower.synced().error_code) == (15, 15)
+    assert (leader.synced().error_code, follower.synced().error_code) == (
+        COORDINATOR_NOT_AVAILABLE,
+        COORDINATOR_NOT_AVAILABLE,
+    )
     cluster.acknowledge()
     assert cluster.state() == "Stable", "no rebalance: the assignment stands"
     assert follower.sync().synced().assignment == b"2"
@@ -163,7 +198,7 @@ def test_followers_do_not_wait_for_a_dead_leader() -> None:
     cluster.advance(SESSION_MS - 1)
     assert follower.is_parked
     cluster.advance(1)
-    assert follower.synced().error_code == 27
+    assert follower.synced().error_code == REBALANCE_IN_PROGRESS
     assert acts.ask_heartbeat(leader) == 25
     assert cluster.state() == "PreparingRebalance"
 
@@ -211,7 +246,7 @@ def test_the_second_sync_of_a_leader_gets_the_first_assignment() -> None:
     assert len(cluster.waiting) == 1
     cluster.acknowledge()
     answers: list[Any] = [cluster.answer(first), cluster.answer(second)]
-    assert [(answer.error_code, answer.assignment) for answer in answers] == [(0, b"1"), (0, b"1")]
+    assert [(answer.error_code, answer.assignment) for answer in answers] == [(NONE, b"1"), (NONE, b"1")]
 
 
 # --- DS: the wait for syncs
@@ -242,9 +277,21 @@ def test_who_never_syncs_is_removed_after_the_longest_time_out() -> None:
 @pytest.mark.parametrize(
     ("syncing", "codes", "state"),
     [
-        pytest.param([0], [27, 25], "PreparingRebalance", marks=pytest.mark.row("DS-03")),
-        pytest.param([1], [25, 27], "PreparingRebalance", marks=pytest.mark.row("DS-04")),
-        pytest.param([0, 1], [0, 0], "Stable", marks=[pytest.mark.row("DS-05"), pytest.mark.row("DS-09")]),
+        pytest.param(
+            [0],
+            [REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID],
+            "PreparingRebalance",
+            marks=pytest.mark.row("DS-03"),
+        ),
+        pytest.param(
+            [1],
+            [UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS],
+            "PreparingRebalance",
+            marks=pytest.mark.row("DS-04"),
+        ),
+        pytest.param(
+            [0, 1], [NONE, NONE], "Stable", marks=[pytest.mark.row("DS-05"), pytest.mark.row("DS-09")]
+        ),
     ],
 )
 def test_only_those_who_did_not_sync_are_removed(syncing: list[int], codes: list[int], state: str) -> None:
@@ -261,7 +308,7 @@ def test_only_those_who_did_not_sync_are_removed(syncing: list[int], codes: list
     cluster.advance(1_000)
     assert cluster.state() == state
     if syncing == [1]:
-        assert members[1].synced().error_code == 27
+        assert members[1].synced().error_code == REBALANCE_IN_PROGRESS
     assert [acts.ask_heartbeat(who) for who in members] == codes
 
 
@@ -290,7 +337,7 @@ def test_only_members_are_waited_for() -> None:
     cluster = acts.shard()
     first, second = waiting(cluster)
     group = cluster.shard.groups["g"]
-    assert acts.ask_sync(first, member_id="stranger").error_code == 25
+    assert acts.ask_sync(first, member_id="stranger").error_code == UNKNOWN_MEMBER_ID
     assert group.pending_sync == {first.member_id, second.member_id}
     group.remove(second.member_id)
     assert group.pending_sync == {first.member_id}
@@ -302,19 +349,26 @@ def test_only_members_are_waited_for() -> None:
 @pytest.mark.parametrize(
     ("state", "changes", "code"),
     [
-        pytest.param("Stable", {"group_id": "none"}, 25, marks=pytest.mark.row("HB-01")),
-        pytest.param("Empty", {}, 25, marks=pytest.mark.row("HB-03")),
-        pytest.param("Stable", {"member_id": "x"}, 25, marks=pytest.mark.row("HB-04")),
-        pytest.param("Stable", {"generation": 0}, 22, marks=pytest.mark.row("HB-05")),
-        pytest.param("Stable", {"generation": 2}, 22, marks=pytest.mark.row("HB-05")),
-        pytest.param("Stable", {}, 0, marks=[pytest.mark.row("HB-06"), pytest.mark.row("HB-11")]),
-        pytest.param("CompletingRebalance", {}, 0, marks=pytest.mark.row("HB-07")),
-        pytest.param("PreparingRebalance", {}, 27, marks=pytest.mark.row("HB-08")),
-        pytest.param("Stable", {"member_id": "x", "generation": 9}, 25, marks=pytest.mark.row("HB-09")),
+        pytest.param("Stable", {"group_id": "none"}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("HB-01")),
+        pytest.param("Empty", {}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("HB-03")),
+        pytest.param("Stable", {"member_id": "x"}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("HB-04")),
+        pytest.param("Stable", {"generation": 0}, ILLEGAL_GENERATION, marks=pytest.mark.row("HB-05")),
+        pytest.param("Stable", {"generation": 2}, ILLEGAL_GENERATION, marks=pytest.mark.row("HB-05")),
+        pytest.param("Stable", {}, NONE, marks=[pytest.mark.row("HB-06"), pytest.mark.row("HB-11")]),
+        pytest.param("CompletingRebalance", {}, NONE, marks=pytest.mark.row("HB-07")),
+        pytest.param("PreparingRebalance", {}, REBALANCE_IN_PROGRESS, marks=pytest.mark.row("HB-08")),
         pytest.param(
-            "Stable", {"group_instance_id": "x", "generation": 9}, 25, marks=pytest.mark.row("HB-09")
+            "Stable", {"member_id": "x", "generation": 9}, UNKNOWN_MEMBER_ID, marks=pytest.mark.row("HB-09")
         ),
-        pytest.param("PreparingRebalance", {"generation": 9}, 22, marks=pytest.mark.row("HB-09")),
+        pytest.param(
+            "Stable",
+            {"group_instance_id": "x", "generation": 9},
+            UNKNOWN_MEMBER_ID,
+            marks=pytest.mark.row("HB-09"),
+        ),
+        pytest.param(
+            "PreparingRebalance", {"generation": 9}, ILLEGAL_GENERATION, marks=pytest.mark.row("HB-09")
+        ),
     ],
 )
 def test_answers_to_a_heartbeat(state: str, changes: dict[str, Any], code: int) -> None:
@@ -559,10 +613,10 @@ def test_leaving_while_the_group_prepares(parked_one: bool) -> None:
     assert acts.leave(cluster, (leaver.member_id, "")) == [0]
     answer: Any = cluster.answer(second.call_id)
     if parked_one:
-        assert (answer.error_code, answer.member_id) == (25, "")
+        assert (answer.error_code, answer.member_id) == (UNKNOWN_MEMBER_ID, "")
         assert first.join().joined().generation == 2
     else:
-        assert (answer.error_code, answer.generation) == (0, 2)
+        assert (answer.error_code, answer.generation) == (NONE, 2)
 
 
 @pytest.mark.row("LG-09")
@@ -579,12 +633,14 @@ def test_static_members_are_removed_by_their_instance() -> None:
 @pytest.mark.parametrize(
     ("batch", "codes"),
     [
-        pytest.param([("wrong", "i"), ("", "j")], [82, 0], marks=pytest.mark.row("LG-13")),
-        pytest.param([("", "nobody"), ("", "j")], [25, 0], marks=pytest.mark.row("LG-14")),
-        pytest.param([("", "nobody"), ("<pending>", "")], [25, 0], marks=pytest.mark.row("LG-15")),
+        pytest.param([("wrong", "i"), ("", "j")], [FENCED_INSTANCE_ID, NONE], marks=pytest.mark.row("LG-13")),
+        pytest.param([("", "nobody"), ("", "j")], [UNKNOWN_MEMBER_ID, NONE], marks=pytest.mark.row("LG-14")),
+        pytest.param(
+            [("", "nobody"), ("<pending>", "")], [UNKNOWN_MEMBER_ID, NONE], marks=pytest.mark.row("LG-15")
+        ),
         pytest.param(
             [("<leader>", "i"), ("<follower>", "j"), ("<pending>", ""), ("unknown", "")],
-            [0, 0, 0, 25],
+            [NONE, NONE, NONE, UNKNOWN_MEMBER_ID],
             marks=pytest.mark.row("LG-16"),
         ),
     ],
@@ -617,7 +673,7 @@ def test_a_member_removed_while_it_syncs_is_answered() -> None:
     _, follower = acts.joined(cluster, "a", "b")
     follower.sync()
     assert acts.leave(cluster, (follower.member_id, "")) == [0]
-    assert follower.synced().error_code == 25
+    assert follower.synced().error_code == UNKNOWN_MEMBER_ID
 
 
 def test_a_topic_change_is_no_sign_of_life() -> None:

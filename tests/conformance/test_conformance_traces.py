@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from conformance import traces, traces_judge
 from conformance.traces import Script, Step
+from muster_core.error_code import MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID
 
 SCRIPTS = traces.load()
 
@@ -25,7 +26,7 @@ def _joined(**answer: object) -> traces.Answer:
     return {**whole, "members": [["a#1", None, "m"]], **answer}
 
 
-TOLD = _joined(error=79, generation=-1, protocol="", leader="", members=[])
+TOLD = _joined(error=MEMBER_ID_REQUIRED, generation=-1, protocol="", leader="", members=[])
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ TOLD = _joined(error=79, generation=-1, protocol="", leader="", members=[])
         {1: _joined(generation=0)},
         {1: _joined(leader="b#1")},
         {1: _joined(protocol="sticky")},
-        {1: _joined(error=25)},
+        {1: _joined(error=UNKNOWN_MEMBER_ID)},
         {},
         {0: TOLD, 1: _joined()},
     ],

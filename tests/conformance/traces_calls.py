@@ -4,6 +4,7 @@ from typing import Any
 
 from conformance.traces import Answer, Answers, Script, Step, sorted_members
 from kit.virtual_shard import STATE_NAMES
+from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
@@ -60,7 +61,7 @@ class Cast:
         if answer.member_id not in (*self._names, "", "stranger"):
             count = sum(name.startswith(f"{label}#") for name in self._names.values())
             self._names[answer.member_id] = f"{label}#{count + 1}"
-        if answer.error_code in (0, 79):
+        if answer.error_code in (error_code.NONE, error_code.MEMBER_ID_REQUIRED):
             seat.member_id = answer.member_id
         if answer.error_code == 0:
             seat.generation = answer.generation

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from conformance.traces import BROKER, Answer, Answers, Script, Step
 from conformance.traces_calls import Cast
 from kit.virtual_shard import VirtualShard
+from muster_core import error_code
 from muster_core.position import Position
 from muster_core.state.member import Member
 from muster_protos.muster.log.v1 import records_pb2
@@ -210,8 +211,8 @@ def compare(script: Script, played: list[Answers]) -> Verdict:
             if name:
                 verdict.needed[name] += 1
             if step.operation == "join":
-                refused_first = refused_first or answer["error"] == 23
-                if answer["error"] == 79:
+                refused_first = refused_first or answer["error"] == error_code.INCONSISTENT_GROUP_PROTOCOL
+                if answer["error"] == error_code.MEMBER_ID_REQUIRED:
                     newcomers.add(step.label)
                 elif answer["error"] == 0:
                     newcomers.discard(step.label)
@@ -221,14 +222,24 @@ def compare(script: Script, played: list[Answers]) -> Verdict:
 def _unanswered(script: Script, number: int, call: int, answer: Answer) -> str | None:
     """The name of an answer that Kafka never gave."""
     asked, now = script.steps[call], script.steps[number]
-    if asked.operation == now.operation and asked.label == now.label and answer["error"] == 27:
+    if (
+        asked.operation == now.operation
+        and asked.label == now.label
+        and answer["error"] == error_code.REBALANCE_IN_PROGRESS
+    ):
         return "replaced"
-    return "removed" if asked.operation == "sync" and answer["error"] == 25 else None
+    return (
+        "removed" if asked.operation == "sync" and answer["error"] == error_code.UNKNOWN_MEMBER_ID else None
+    )
 
 
 def _named(step: Step, recorded: Answer, answer: Answer, refused_first: bool, newcomer: bool) -> str | None:
     """The name of a difference between two answers; None: it has none."""
-    if newcomer and step.operation == "commit" and (recorded["error"], answer["error"]) == (0, 22):
+    if (
+        newcomer
+        and step.operation == "commit"
+        and (recorded["error"], answer["error"]) == (error_code.NONE, error_code.ILLEGAL_GENERATION)
+    ):
         return "newcomer"
     if answer.get("skip"):
         old = {key: value for key, value in answer.items() if key != "skip"}
@@ -238,7 +249,10 @@ def _named(step: Step, recorded: Answer, answer: Answer, refused_first: bool, ne
         never_made = {"error": 0, "state": "Dead", "type": "", "protocol": "", "members": []}
         if answer == never_made and recorded == {**never_made, "state": "Empty"}:
             return "no group"
-        if step.operation == "commit" and (recorded["error"], answer["error"]) == (25, 22):
+        if step.operation == "commit" and (recorded["error"], answer["error"]) == (
+            error_code.UNKNOWN_MEMBER_ID,
+            error_code.ILLEGAL_GENERATION,
+        ):
             return "no group"
     return None
 

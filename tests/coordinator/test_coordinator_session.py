@@ -157,7 +157,11 @@ async def test_a_removed_member_is_told(cluster: RealCluster) -> None:
     leaving = coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)
     await caller.stub.LeaveGroup(coordinator_pb2.LeaveGroupRequest(group_id=group(0), members=[leaving]))
     news = (await session.until(lambda: session.said("fenced")))[0]
-    assert (news.group_id, news.member_id, news.error_code) == (group(0), joined.member_id, 25)
+    assert (news.group_id, news.member_id, news.error_code) == (
+        group(0),
+        joined.member_id,
+        error_code.UNKNOWN_MEMBER_ID,
+    )
     assert not (await session.beat()).unheard
     await session.close()
 

@@ -21,7 +21,7 @@ def told(cluster: VirtualShard, name: str, **changes: Any) -> VirtualMember:
     """A dynamic member that has its id and has not used it."""
     who = acts.member(cluster, name)
     answer = acts.ask_join(who, **changes)
-    assert (answer.error_code, answer.generation) == (79, -1)
+    assert (answer.error_code, answer.generation) == (error_code.MEMBER_ID_REQUIRED, -1)
     who.member_id = answer.member_id
     return who
 
@@ -52,7 +52,11 @@ def successor(old: VirtualMember) -> VirtualMember:
 def test_a_first_join_without_protocols_makes_no_group(name: str, missing: dict[str, Any]) -> None:
     cluster = acts.shard()
     answer = acts.ask_join(acts.member(cluster, name), **missing)
-    assert (answer.error_code, answer.generation, answer.member_id) == (23, -1, "")
+    assert (answer.error_code, answer.generation, answer.member_id) == (
+        error_code.INCONSISTENT_GROUP_PROTOCOL,
+        -1,
+        "",
+    )
     assert cluster.shard.groups == {}
 
 
@@ -90,7 +94,7 @@ def test_a_repeated_join_gets_its_id_from_a_group_that_has_no_more_to_give() -> 
     cluster = acts.shard(max_pending_members=1)
     who = told(cluster, "a", request_id="r")
     refused = acts.ask_join(acts.member(cluster, "b"))
-    assert (refused.error_code, refused.member_id) == (15, "")
+    assert (refused.error_code, refused.member_id) == (error_code.COORDINATOR_NOT_AVAILABLE, "")
     assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
     assert pending_ids(cluster) == [who.member_id]
 
@@ -115,7 +119,11 @@ def test_a_phase_that_waits_only_for_whom_it_refuses_ends() -> None:
     assert first.is_parked
     late.join()
     answer = late.joined()
-    assert (answer.error_code, answer.generation, answer.member_id) == (81, -1, "")
+    assert (answer.error_code, answer.generation, answer.member_id) == (
+        error_code.GROUP_MAX_SIZE_REACHED,
+        -1,
+        "",
+    )
     assert {who.joined().generation for who in (first, second)} == {2}
     assert pending_ids(cluster) == []
     assert timers(cluster) == 4, "two sessions, the wait for syncs, the search for expired offsets"
@@ -126,7 +134,7 @@ def test_a_phase_that_waits_only_for_whom_it_refuses_ends() -> None:
 
 @pytest.mark.parametrize("name", ["worker", "w" * 100])
 @pytest.mark.parametrize("instance", ["", "instance-1"])
-@pytest.mark.parametrize(("more", "code"), [(0, 0), (1, 81)])
+@pytest.mark.parametrize(("more", "code"), [(0, error_code.NONE), (1, error_code.GROUP_MAX_SIZE_REACHED)])
 def test_the_limit_of_bytes_to_the_byte(name: str, instance: str, more: int, code: int) -> None:
     """A member counts with its name and its instance twice, as its id has them too, and its protocols."""
     metadata = bytes(1_000)
@@ -136,7 +144,7 @@ def test_the_limit_of_bytes_to_the_byte(name: str, instance: str, more: int, cod
     who.protocols = [("range", metadata), ("x" * (1 + more), b"")]
     call = cluster.send(who.join_request())
     if code or not instance:
-        assert acts.error_of(cluster.answer(call)) == (code or 79)
+        assert acts.error_of(cluster.answer(call)) == (code or error_code.MEMBER_ID_REQUIRED)
     else:
         assert cluster.is_parked(call)
     assert bool(cluster.shard.groups) is (code == 0)
@@ -156,7 +164,9 @@ def test_a_member_that_joins_again_counts_once(name: str, knows_its_id: bool) ->
         cluster.advance(DELAY_MS)
         assert acts.error_of(cluster.answer(call)) == 0
     else:
-        assert acts.error_of(cluster.answer(call)) == 81, "this is another member"
+        assert acts.error_of(cluster.answer(call)) == error_code.GROUP_MAX_SIZE_REACHED, (
+            "this is another member"
+        )
 
 
 def test_a_known_member_may_not_grow_beyond_the_limit_of_bytes() -> None:
@@ -164,7 +174,7 @@ def test_a_known_member_may_not_grow_beyond_the_limit_of_bytes() -> None:
     who = acts.member(cluster, "a", protocols=[("range", bytes(1_000))])
     acts.stable(cluster, who)
     who.protocols = [("range", bytes(1_500))]
-    assert acts.ask_join(who).error_code == 81
+    assert acts.ask_join(who).error_code == error_code.GROUP_MAX_SIZE_REACHED
 
 
 # --- retries
@@ -180,7 +190,7 @@ def test_members_that_number_their_joins() -> None:
     assert {who.joined().generation for who in (leader, follower)} == {2}
     acts.assigned([leader, follower])
     written = len(cluster.log)
-    for seq, code, generation in ((999, 42, -1), (1_000, 0, 2)):
+    for seq, code, generation in ((999, error_code.INVALID_REQUEST, -1), (1_000, error_code.NONE, 2)):
         for who in (leader, follower):
             who.protocols = [("range", b"whatever it says now")]
             answer = acts.ask_join(who, member_seq=seq)
@@ -188,7 +198,7 @@ def test_members_that_number_their_joins() -> None:
     assert cluster.state() == "Stable"
     assert len(cluster.log) == written
     assert follower.join(member_seq=1_001).is_parked
-    assert acts.ask_join(follower, member_seq=1_000).error_code == 42
+    assert acts.ask_join(follower, member_seq=1_000).error_code == error_code.INVALID_REQUEST
 
 
 @pytest.mark.row("JG-27")
@@ -202,7 +212,11 @@ def test_a_numbered_join_is_answered_again_while_the_group_completes() -> None:
         assert who.joined().generation == 2
     follower.protocols = [("range", b"3")]
     answer = acts.ask_join(follower, member_seq=7)
-    assert (answer.error_code, answer.generation, cluster.state()) == (0, 2, "CompletingRebalance")
+    assert (answer.error_code, answer.generation, cluster.state()) == (
+        error_code.NONE,
+        2,
+        "CompletingRebalance",
+    )
     assert follower.join(member_seq=8).is_parked
     assert cluster.state() == "PreparingRebalance"
 
@@ -218,7 +232,7 @@ def test_the_same_protocols_are_the_same_however_many_others_came_between(state:
         other.protocols = [("range", b"%d" % number)]
         acts.ask_join(other)
     answer = acts.ask_join(follower)
-    assert (answer.error_code, answer.generation, cluster.state()) == (0, 1, state)
+    assert (answer.error_code, answer.generation, cluster.state()) == (error_code.NONE, 1, state)
 
 
 @pytest.mark.row("SM-17")
@@ -240,7 +254,7 @@ def test_a_made_up_id_is_fenced_also_with_the_request_that_once_made_the_real_on
     who = acts.member(cluster, "a=i").join(request_id="r")
     cluster.advance(DELAY_MS)
     real = who.joined().member_id
-    assert acts.ask_join(who, member_id="made-up", request_id="r").error_code == 82
+    assert acts.ask_join(who, member_id="made-up", request_id="r").error_code == error_code.FENCED_INSTANCE_ID
     assert acts.ask_join(who, member_id="", request_id="r").member_id == real
 
 
@@ -325,7 +339,7 @@ def test_a_take_over_in_the_first_phase_waits_as_long_as_a_new_member(waits_ms: 
     old = acts.member(cluster, "a=i", rebalance_timeout_ms=900_000).join()
     cluster.advance(1_000)
     new = successor(old).join()
-    assert acts.error_of(cluster.answer(old.call_id)) == 82
+    assert acts.error_of(cluster.answer(old.call_id)) == error_code.FENCED_INSTANCE_ID
     cluster.advance(waits_ms)
     assert len(cluster.shard.groups["g"].members) == members
     assert new.is_parked is bool(members)
@@ -352,7 +366,7 @@ def test_a_fenced_sync_is_answered_once_and_is_not_the_successors() -> None:
     new = successor(old)
     cluster.auto_ack = False
     new.join()
-    assert old.synced().error_code == 82
+    assert old.synced().error_code == error_code.FENCED_INSTANCE_ID
     cluster.acknowledge()
     (place,) = [who for who in cluster.shard.groups["g"].members.values() if who.group_instance_id == "j"]
     assert place.sync_call is None
@@ -372,7 +386,7 @@ def test_a_member_on_a_stream_is_told_that_another_process_took_its_place() -> N
     (push,) = cluster.pushes
     assert push.stream_id == 7
     assert isinstance(push.message, session_pb2.Fenced)
-    assert (push.message.member_id, push.message.error_code) == (old.member_id, 82)
+    assert (push.message.member_id, push.message.error_code) == (old.member_id, error_code.FENCED_INSTANCE_ID)
 
 
 @pytest.mark.row("SM-04")

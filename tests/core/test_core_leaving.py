@@ -6,6 +6,7 @@ import pytest
 from conformance import acts
 from conformance.acts import SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 LEFT = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
@@ -174,7 +175,7 @@ def test_a_slow_log_answers_a_batch_retriably_and_it_still_counts() -> None:
     cluster.advance(4_999)
     assert cluster.is_parked(call)
     cluster.advance(1)
-    assert acts.error_of(cluster.answer(call)) == 15
+    assert acts.error_of(cluster.answer(call)) == error_code.COORDINATOR_NOT_AVAILABLE
     cluster.acknowledge()
     assert first.heartbeat() == 27
     assert [entry.member_id for entry in cluster.describe().members] == [first.member_id]

@@ -6,6 +6,7 @@ import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
 from muster_core.events import Attach
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
@@ -96,7 +97,7 @@ def test_a_sync_that_a_rebalance_ends_is_a_sign_of_life() -> None:
     cluster.advance(SESSION_MS - 1)
     first.protocols = [("range", b"2")]
     first.join()
-    assert second.synced().error_code == 27
+    assert second.synced().error_code == error_code.REBALANCE_IN_PROGRESS
     cluster.advance(SESSION_MS - 1)
     assert len(cluster.describe().members) == 2
     cluster.advance(1)
@@ -207,7 +208,7 @@ def test_a_slow_log_ends_the_wait_and_begins_the_sessions(call: str) -> None:
     assert second.heartbeat() == (27 if call == "join" else 0)
     cluster.advance(1)
     refused: Any = cluster.answer(third.call_id)
-    assert refused.error_code == 15
+    assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     assert "in time" in refused.error_message
     remaining_ms = {entry.member_id: entry.session_remaining_ms for entry in cluster.describe().members}
     assert (remaining_ms[first.member_id], remaining_ms[third.member_id]) == (SESSION_MS, SESSION_MS)
@@ -420,7 +421,7 @@ def test_who_is_in_its_first_phase_goes_without_a_record() -> None:
     (first,) = acts.stable(cluster, "a")
     newcomer = acts.member(cluster, "b").join()
     assert acts.leave(cluster, (newcomer.member_id, ""), (first.member_id, "")) == [0, 0]
-    assert newcomer.joined().error_code == 25
+    assert newcomer.joined().error_code == error_code.UNKNOWN_MEMBER_ID
     assert cluster.kinds()[-2:] == ["member_left", "generation_started"]
     record = next(r.member_left for _, r in reversed(cluster.log) if r.HasField("member_left"))
     assert (record.member_id, record.generation, record.group_id) == (first.member_id, 1, "g")

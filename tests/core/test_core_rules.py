@@ -4,6 +4,7 @@ import pytest
 from google.protobuf.message import Message
 from kit.core_audit import broken_promises
 from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
+from muster_core import error_code
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
@@ -52,7 +53,7 @@ def test_calls_wait_for_the_record_in_flight_in_their_order() -> None:
     assert len(cluster.waiting) == 1, "nobody acts on what the log may not have"
     assert sync.is_parked
     cluster.acknowledge()
-    assert sync.synced().error_code == 27, "the departure comes first"
+    assert sync.synced().error_code == error_code.REBALANCE_IN_PROGRESS, "the departure comes first"
     assert [append.records[0].WhichOneof("kind") for append in cluster.waiting] == ["offset_committed"]
     cluster.acknowledge()
     assert not cluster.is_parked(commit)
@@ -98,7 +99,7 @@ def test_an_older_generation_changes_nothing(step: str) -> None:
     before = len(cluster.log)
     member.generation = 1
     if step == "sync":
-        assert member.sync({member.member_id: b"late"}).synced().error_code == 22
+        assert member.sync({member.member_id: b"late"}).synced().error_code == error_code.ILLEGAL_GENERATION
     else:
         assert (member.heartbeat() if step == "heartbeat" else member.commit(3)) == 22
     member.generation = 2

@@ -111,7 +111,7 @@ def test_a_slow_log_is_answered_retriably_and_the_record_still_counts() -> None:
     cluster.advance(1)
     response = cluster.answer(call)
     assert isinstance(response, coordinator_pb2.OffsetCommitResponse)
-    assert response.topics[0].partitions[0].error_code == 15
+    assert response.topics[0].partitions[0].error_code == error_code.COORDINATOR_NOT_AVAILABLE
     retry = cluster.send(member.commit_request(5, seq=1))
     assert len(cluster.waiting) == 1, "the retry must not be written a second time"
     cluster.acknowledge()
@@ -176,7 +176,7 @@ def test_a_retried_first_join_meets_its_own_id() -> None:
     request = VirtualMember(cluster, "a").join_request(request_id="r-1")
     first = cluster.ask(request)
     assert isinstance(first, coordinator_pb2.JoinGroupResponse)
-    assert first.error_code == 79
+    assert first.error_code == error_code.MEMBER_ID_REQUIRED
     assert cluster.ask(request) == first
     assert list(cluster.shard.groups["g"].pending_members) == [first.member_id]
 
@@ -200,11 +200,11 @@ def test_a_leaders_retried_join_does_not_start_another_rebalance() -> None:
     member.sync({member.member_id: b"x"}).synced()
     answer = cluster.ask(member.join_request(member_seq=1))
     assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
-    assert (answer.error_code, answer.generation, answer.skip_assignment) == (0, 1, True)
+    assert (answer.error_code, answer.generation, answer.skip_assignment) == (error_code.NONE, 1, True)
     assert member.join(member_seq=2).joined().generation == 2
     stale = cluster.ask(member.join_request(member_seq=1))
     assert isinstance(stale, coordinator_pb2.JoinGroupResponse)
-    assert stale.error_code == 42
+    assert stale.error_code == error_code.INVALID_REQUEST
 
 
 def test_after_a_load_members_keep_generation_assignment_and_a_full_session() -> None:
@@ -306,10 +306,10 @@ def test_suspension_ends_parked_calls_and_resumption_gives_full_sessions() -> No
     first.join()
     assert first.is_parked
     cluster.suspend()
-    assert first.joined().error_code == 15
+    assert first.joined().error_code == error_code.COORDINATOR_NOT_AVAILABLE
     refused = cluster.ask(first.join_request())
     assert isinstance(refused, coordinator_pb2.JoinGroupResponse)
-    assert refused.error_code == 15
+    assert refused.error_code == error_code.COORDINATOR_NOT_AVAILABLE
     cluster.advance(60_000)
     cluster.resume()
     cluster.advance(9_999)
@@ -339,7 +339,7 @@ def test_unload_answers_everything_with_the_new_owner() -> None:
     owner = common_pb2.Coordinator(node_id="other", host="h", port=1, shard=0, shard_epoch=9)
     cluster.feed(Unload(owner))
     answer = first.joined()
-    assert answer.error_code == 16
+    assert answer.error_code == error_code.NOT_COORDINATOR
     assert answer.coordinator == owner
     assert second.heartbeat() == 16
     assert cluster.deadline_ms is None
@@ -495,11 +495,17 @@ def test_pending_ids_are_bounded() -> None:
         answer = cluster.ask(VirtualMember(cluster, "a").join_request())
         assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
         codes.append(answer.error_code)
-    assert codes == [79, 79, 79, 15, 15]
+    assert codes == [
+        error_code.MEMBER_ID_REQUIRED,
+        error_code.MEMBER_ID_REQUIRED,
+        error_code.MEMBER_ID_REQUIRED,
+        error_code.COORDINATOR_NOT_AVAILABLE,
+        error_code.COORDINATOR_NOT_AVAILABLE,
+    ]
     cluster.advance(10_000)
     answer = cluster.ask(VirtualMember(cluster, "a").join_request())
     assert isinstance(answer, coordinator_pb2.JoinGroupResponse)
-    assert answer.error_code == 79, "ids that were not used are forgotten"
+    assert answer.error_code == error_code.MEMBER_ID_REQUIRED, "ids that were not used are forgotten"
 
 
 def test_a_group_never_outgrows_the_record_of_its_generation() -> None:
@@ -510,7 +516,14 @@ def test_a_group_never_outgrows_the_record_of_its_generation() -> None:
         member.protocols = [("range", bytes(65_536))]
         member.join()
         codes.append(0 if member.is_parked else member.joined().error_code)
-    assert codes == [0, 0, 0, 0, 81, 81]
+    assert codes == [
+        error_code.NONE,
+        error_code.NONE,
+        error_code.NONE,
+        error_code.NONE,
+        error_code.GROUP_MAX_SIZE_REACHED,
+        error_code.GROUP_MAX_SIZE_REACHED,
+    ]
     cluster.advance(30_000)
     record = next(record for _, record in cluster.log if record.WhichOneof("kind") == "generation_started")
     assert len(record.SerializeToString()) <= 300_000
@@ -523,7 +536,7 @@ def test_a_first_join_that_is_too_large_makes_no_group(instance: str) -> None:
     member = VirtualMember(cluster, "a", instance=instance)
     member.protocols = [("range", bytes(65_536))]
     member.join()
-    assert member.joined().error_code == 81
+    assert member.joined().error_code == error_code.GROUP_MAX_SIZE_REACHED
     assert cluster.shard.groups == {}
     member.protocols = [("range", bytes(50_000))]
     member.join()

@@ -2,6 +2,7 @@
 
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
 from muster_core.waiting.timing_wheel import TimingWheel
@@ -69,7 +70,7 @@ def test_attach_answers_as_a_heartbeat_while_the_group_rebalances() -> None:
     first, second = settled(cluster, "a", "b")
     assert attach(second).error_code == 0
     first.join()
-    assert attach(second).error_code == 27
+    assert attach(second).error_code == error_code.REBALANCE_IN_PROGRESS
     second.join()
     first.joined()
     second.joined()
@@ -213,7 +214,7 @@ def test_a_beat_shortens_a_session_whose_time_out_became_shorter() -> None:
     cluster.advance(9_999)
     assert newcomer.is_parked
     cluster.advance(1)
-    assert newcomer.joined().error_code == 25
+    assert newcomer.joined().error_code == error_code.UNKNOWN_MEMBER_ID
 
 
 def test_a_beat_is_a_sign_of_life_after_a_load_and_a_break_is_none() -> None:

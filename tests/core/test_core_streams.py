@@ -3,6 +3,7 @@
 import pytest
 from kit.core_audit import broken_promises
 from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from muster_core import error_code
 from muster_core.events import Attach, Beat, Detach, StreamBroken, Unload
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
@@ -140,7 +141,7 @@ def test_a_removed_member_is_told_on_its_stream() -> None:
     cluster.pushes.clear()
     second.leave("deploy")
     (fenced,) = [push.message for push in cluster.pushes if isinstance(push.message, session_pb2.Fenced)]
-    assert (fenced.member_id, fenced.error_code) == (second.member_id, 25)
+    assert (fenced.member_id, fenced.error_code) == (second.member_id, error_code.UNKNOWN_MEMBER_ID)
     assert fenced.cause.sentence.endswith("left the group: deploy.")
 
 
@@ -171,7 +172,9 @@ def test_a_static_member_that_did_not_rejoin_is_off_the_stream() -> None:
         cluster.feed(Beat(2))
     second.joined()
     fenced = [push.message for push in cluster.pushes if isinstance(push.message, session_pb2.Fenced)]
-    assert [(message.member_id, message.error_code) for message in fenced] == [(first.member_id, 22)]
+    assert [(message.member_id, message.error_code) for message in fenced] == [
+        (first.member_id, error_code.ILLEGAL_GENERATION)
+    ]
 
 
 def test_a_move_is_pushed() -> None:

@@ -7,6 +7,7 @@ import pytest
 from conformance import acts
 from conformance.acts import SESSION_MS
 from kit.virtual_shard import VirtualMember, VirtualShard
+from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 
@@ -44,7 +45,7 @@ def test_another_protocol_is_refused_and_both_are_named(field: str, wrong: str) 
     cluster = acts.shard()
     (who,) = acts.stable(cluster, "a")
     answer = acts.ask_sync(who, **{field: wrong})
-    assert answer.error_code == 23
+    assert answer.error_code == error_code.INCONSISTENT_GROUP_PROTOCOL
     assert "'consumer'" in answer.error_message
     assert "'range'" in answer.error_message
 
@@ -56,11 +57,11 @@ def test_a_second_sync_takes_the_place_of_the_first() -> None:
     first = follower.sync().call_id
     second = follower.sync().call_id
     replaced: Any = cluster.answer(first)
-    assert replaced.error_code == 27
+    assert replaced.error_code == error_code.REBALANCE_IN_PROGRESS
     assert cluster.is_parked(second)
     leader.sync({follower.member_id: b"2"})
     answer: Any = cluster.answer(second)
-    assert (answer.error_code, answer.assignment) == (0, b"2")
+    assert (answer.error_code, answer.assignment) == (error_code.NONE, b"2")
     assert answer.token == cluster.log[-1][0].token
     assert leader.synced().shard_epoch == 1
 
@@ -137,7 +138,9 @@ def test_a_heartbeat_tells_why_the_group_rebalances() -> None:
 
 @pytest.mark.row("HB-01")
 @pytest.mark.row("GV-02")
-@pytest.mark.parametrize(("group_id", "code"), [("nobody", 25), ("", 24)])
+@pytest.mark.parametrize(
+    ("group_id", "code"), [("nobody", error_code.UNKNOWN_MEMBER_ID), ("", error_code.INVALID_GROUP_ID)]
+)
 def test_a_heartbeat_to_a_group_that_does_not_exist(group_id: str, code: int) -> None:
     cluster = acts.shard()
     (who,) = acts.stable(cluster, "a")

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+from muster_core import error_code
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.events import (
@@ -184,7 +185,10 @@ class VirtualMember:
         self.call_id = self.cluster.send(self.join_request(**changes))
         if not self.cluster.is_parked(self.call_id):
             response = self.cluster.answers[self.call_id]
-            if isinstance(response, coordinator_pb2.JoinGroupResponse) and response.error_code == 79:
+            if (
+                isinstance(response, coordinator_pb2.JoinGroupResponse)
+                and response.error_code == error_code.MEMBER_ID_REQUIRED
+            ):
                 self.member_id = response.member_id
                 self.cluster.answers.pop(self.call_id)
                 self.call_id = self.cluster.send(self.join_request(**changes))
