@@ -259,16 +259,16 @@ class Scene:
         parked.cancel()
 
     async def suspend(self) -> None:
-        (await self.served()).tell(Suspend())
+        (await self.served()).notify(Suspend())
 
     async def resume(self) -> None:
-        (await self.served()).tell(Resume())
+        (await self.served()).notify(Resume())
 
     async def change_topics(self) -> None:
-        (await self.served()).tell(TopicsChanged(frozenset({"t"})))
+        (await self.served()).notify(TopicsChanged(frozenset({"t"})))
 
     async def enable_features(self) -> None:
-        (await self.served()).tell(FeaturesEnabled(ALL_FEATURES))
+        (await self.served()).notify(FeaturesEnabled(ALL_FEATURES))
 
     async def attach(self) -> None:
         await self.session.attach(BAD, self.bad)
@@ -286,7 +286,7 @@ class Scene:
         await self.session.attach(BAD, self.bad)
         member = self._bad_member()
         assert member.stream_id is not None
-        self.shard.tell(StreamBroken(member.stream_id))
+        self.shard.notify(StreamBroken(member.stream_id))
 
     def _bad_member(self) -> Member:
         core = self.shard.core
@@ -559,7 +559,7 @@ async def test_a_released_group_has_nothing_of_a_topic_that_was_deleted_meanwhil
     scene = await begun(cluster)
     poison.left = 2
     await until(lambda: _raised_twice(scene, case, poison))
-    (await scene.served()).tell(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
+    (await scene.served()).notify(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
     await until(lambda: _has_nothing(scene), "also before its release nothing is shown of it")
     release = coordinator_pb2.ReleaseGroupRequest(group_id=BAD)
     assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.NONE

@@ -302,13 +302,13 @@ async def test_a_hand_over_does_not_wait_for_ever_for_a_log_that_is_silent(bench
 
 async def test_nothing_is_written_behind_a_handoff(bench: Bench) -> None:
     """A topic is deleted while the record is on its way: the next owner sees to that."""
-    bench.shard.tell(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 1}, {})))
+    bench.shard.notify(TopicsChanged(frozenset(), catalog=Catalog(5, {"t": 1}, {})))
     commit = bench.commit(1)
     await bench.log.answer()
     assert code(await commit) == error_code.NONE
     handing = asyncio.ensure_future(bench.shard.hand_over(None))
     await until(lambda: bool(bench.log.open))
-    bench.shard.tell(TopicsChanged(frozenset(), frozenset({"t"}), Catalog(6, {}, {"t": 6})))
+    bench.shard.notify(TopicsChanged(frozenset(), frozenset({"t"}), Catalog(6, {}, {"t": 6})))
     step = await bench.log.answer()
     assert isinstance(step, metadata_pb2.AppendStep)
     assert [kind(new.record) for new in step.records] == ["handoff"]

@@ -112,7 +112,7 @@ def test_no_part_is_too_large_for_metadata_however_long_the_metadata_of_commits_
 def test_of_many_milestones_every_second_one_goes_and_the_newest_stays() -> None:
     covered = nothing_of(3)
     for offset in range(1, 3_000):
-        covered = Covered(3, Position(1, offset), bytes(32)).behind(covered, offset)
+        covered = Covered(3, Position(1, offset), bytes(32)).following(covered, offset)
     assert covered.previous_upto == Position(1, 2_998)
     kept = covered.milestones
     assert len(kept) <= 513

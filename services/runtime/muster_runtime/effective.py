@@ -33,7 +33,7 @@ class Setting:
 
 def effective(groups: Iterable[Settings]) -> list[Setting]:
     """Every setting of some groups, by name."""
-    rows = {}
+    by_name = {}
     for group in groups:
         known = facts(type(group))
         for fact, (field_name, field) in zip(known, type(group).model_fields.items(), strict=True):
@@ -44,8 +44,8 @@ def effective(groups: Iterable[Settings]) -> list[Setting]:
                 else as_text(field.get_default(call_default_factory=True))
             )
             value = as_text(getattr(group, field_name))
-            rows[fact.name] = Setting(fact.name, value, default, fact.unit, fact.range, fact.description)
-    return [rows[name] for name in sorted(rows)]
+            by_name[fact.name] = Setting(fact.name, value, default, fact.unit, fact.range, fact.description)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def as_table(settings: Iterable[Setting]) -> str:

@@ -41,27 +41,27 @@ class Watches:
 
     def storing(self, append: Append) -> None:
         """See `Watch`."""
-        self._tell(lambda watch: watch.storing(append))
+        self._notify(lambda watch: watch.storing(append))
 
     def stored(self, append_id: int) -> None:
         """See `Watch`."""
-        self._tell(lambda watch: watch.stored(append_id))
+        self._notify(lambda watch: watch.stored(append_id))
 
     def sending(self, step: metadata_pb2.AppendStep, append_ids: Sequence[int]) -> None:
         """See `Watch`."""
-        self._tell(lambda watch: watch.sending(step, append_ids))
+        self._notify(lambda watch: watch.sending(step, append_ids))
 
     def settled(self) -> None:
         """See `Watch`."""
-        self._tell(lambda watch: watch.settled())
+        self._notify(lambda watch: watch.settled())
 
     def over(self) -> None:
         """See `Watch`."""
-        self._tell(lambda watch: watch.over())
+        self._notify(lambda watch: watch.over())
 
-    def _tell(self, tell: Callable[[Watch], None]) -> None:
+    def _notify(self, call: Callable[[Watch], None]) -> None:
         for watch in self._watches:
             try:
-                tell(watch)
+                call(watch)
             except Exception:
                 log.exception("telemetry_failed")

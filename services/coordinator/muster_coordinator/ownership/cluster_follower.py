@@ -48,14 +48,14 @@ class ClusterFollower:
         """The lease's deadline passed: deletions of topics are answered without this process from now on."""
         self._caught_up = False
 
-    async def catch_up(self, tell: Callable[[Event], None]) -> None:
+    async def catch_up(self, notify: Callable[[Event], None]) -> None:
         """Hears of every deletion of a topic that was answered while this process had no lease.
 
         Who answers a deletion waits for those that hold a lease: this one asks for the end of the catalog's
         log after it has one, so either waits for the other (docs/safety.md, "Topics").
 
         Args:
-            tell: hands an event to all shards of this process.
+            notify: hands an event to all shards of this process.
         """
         seen = 0
         while (cluster := self._view.cluster) is None:
@@ -63,25 +63,25 @@ class ClusterFollower:
         end = await self._loader.acknowledged(cluster.shard_count)
         while True:
             seen = self._view.changes
-            self._note_topics(tell)
+            self._note_topics(notify)
             if self.catalog is not None and self.catalog.offset >= end.offset:
                 break
             await self._view.wait_change(seen)
         self._caught_up = True
 
-    def note(self, tell: Callable[[Event], None]) -> None:
+    def note(self, notify: Callable[[Event], None]) -> None:
         """Tells the shards what is new in the view; cheap when nothing is.
 
         Args:
-            tell: hands an event to all shards of this process.
+            notify: hands an event to all shards of this process.
         """
-        self._note_topics(tell)
+        self._note_topics(notify)
         features = self.features
         if features != self._features:
             self._features = features
-            tell(FeaturesEnabled(features))
+            notify(FeaturesEnabled(features))
 
-    def _note_topics(self, tell: Callable[[Event], None]) -> None:
+    def _note_topics(self, notify: Callable[[Event], None]) -> None:
         pushed = self._view.catalog
         if pushed is None or pushed is self._pushed:
             return
@@ -104,7 +104,7 @@ class ClusterFollower:
                 if _are_different(before.get(name), topics.get(name))
             )
             deleted = frozenset(before.keys() - topics.keys())
-        tell(TopicsChanged(changed, deleted, self.catalog))
+        notify(TopicsChanged(changed, deleted, self.catalog))
         self._lease.carried_out(self.catalog.offset)
 
 

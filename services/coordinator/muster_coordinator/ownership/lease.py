@@ -241,8 +241,8 @@ class LeaseKeeper:
             # Without its lease the process is of no use, and nobody would notice: let it end.
             log.exception("lease_thread_failed")
             self._lapsed = True
-            self._tell(self._callbacks.suspended)
-            self._tell(self._callbacks.superseded)
+            self._on_loop(self._callbacks.suspended)
+            self._on_loop(self._callbacks.superseded)
         finally:
             self._drop_stream()
 
@@ -265,9 +265,9 @@ class LeaseKeeper:
             self._lapsed = True
             self.lapses += 1
             log.warning("lease_lapsed", late_ms=now_ms - self._deadline_ms)
-            self._tell(self._callbacks.suspended)
+            self._on_loop(self._callbacks.suspended)
 
-    def _tell(self, callback: Callable[[], None]) -> None:
+    def _on_loop(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback)
 
@@ -312,8 +312,8 @@ class LeaseKeeper:
             log.error("lease_superseded", node_id=self._holder.node_id)
             self._lapsed = True
             self._stopping = True
-            self._tell(self._callbacks.suspended)
-            self._tell(self._callbacks.superseded)
+            self._on_loop(self._callbacks.suspended)
+            self._on_loop(self._callbacks.superseded)
             return False
         if answer is None or not answer.renewed:
             if not self._stopping:
@@ -339,11 +339,11 @@ class LeaseKeeper:
         self._deadline_ms = deadline_ms
         if self._lapsed and not self._resuming and now_ms < deadline_ms:
             self._resuming = True
-            self._tell(self._resume)
+            self._on_loop(self._resume)
 
     def _ping(self) -> None:
         self._ponged = False
-        self._tell(self._pong)
+        self._on_loop(self._pong)
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None

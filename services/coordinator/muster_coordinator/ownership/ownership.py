@@ -45,7 +45,8 @@ class OwnershipPace:
             time, each quick, are better than many that wait for each other.
         retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
         retry_max_ms: longest such pause.
-        stale_row_ms: how long owner rows that name this process after it gave a shard up are disbelieved.
+        stale_owner_ms: how long entries of the owner table that name this process are not believed after it
+            gave a shard up.
         drain_limit_ms: how long a draining process waits for its shards to be pulled.
         quiet_ms: a shard whose log confirmed nothing for so long asks whether its claim still stands.
     """
@@ -58,7 +59,7 @@ class OwnershipPace:
     handoffs_max: int = 4
     retry_ms: int = 200
     retry_max_ms: int = 5_000
-    stale_row_ms: int = 2_000
+    stale_owner_ms: int = 2_000
     drain_limit_ms: int = 10_000
     quiet_ms: int = 10_000
 
@@ -192,33 +193,33 @@ class Ownership(ShardListener):
         self._catching_up = self._in_background(self._catch_up())
 
     async def _catch_up(self) -> None:
-        await self._follower.catch_up(self._tell)
+        await self._follower.catch_up(self._notify)
         self.reconcile()
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for shard in tuple(self.shards.values()):
-            shard.tell(event)
+            shard.notify(event)
 
     # --- what others ask
 
     def owner_elsewhere(self, shard: int) -> common_pb2.Coordinator | None:
         """Who owns a shard that is not served here, as far as known; without a node only the epoch counts."""
-        row = self._view.owner(shard)
+        owner = self._view.owner(shard)
         given = self._given.get(shard)
-        if given is not None and (row is None or row.shard_epoch <= given.shard_epoch):
+        if given is not None and (owner is None or owner.shard_epoch <= given.shard_epoch):
             return given
-        if row is None or row.node_id == self._me.node_id:
-            return (
-                common_pb2.Coordinator(shard=shard, shard_epoch=row.shard_epoch) if row is not None else None
-            )
-        node = self._view.node(row.node_id)
+        if owner is None:
+            return None
+        if owner.node_id == self._me.node_id:
+            return common_pb2.Coordinator(shard=shard, shard_epoch=owner.shard_epoch)
+        node = self._view.node(owner.node_id)
         if node is None or node.state not in (
             discovery_pb2.COORDINATOR_STATE_LIVE,
             discovery_pb2.COORDINATOR_STATE_DRAINING,
         ):
-            return common_pb2.Coordinator(shard=shard, shard_epoch=row.shard_epoch)
+            return common_pb2.Coordinator(shard=shard, shard_epoch=owner.shard_epoch)
         return common_pb2.Coordinator(
-            node_id=node.node_id, host=node.host, port=node.port, shard=shard, shard_epoch=row.shard_epoch
+            node_id=node.node_id, host=node.host, port=node.port, shard=shard, shard_epoch=owner.shard_epoch
         )
 
     async def give(self, number: int, asker: common_pb2.Coordinator) -> peer_pb2.RequestHandoffResponse:
@@ -262,7 +263,7 @@ class Ownership(ShardListener):
                 self._not_before_ms[shard.number] = self._shared.faults.not_before_ms(shard.number)
                 asyncio.get_running_loop().call_soon(self.reconcile)
             else:
-                self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_row_ms)
+                self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_owner_ms)
                 self._shared.faults.forget(shard.number)
         if shard.phase is Phase.SERVING:
             self._given.pop(shard.number, None)
@@ -278,7 +279,7 @@ class Ownership(ShardListener):
             return
         self._lease.set_lease_ms(self._view.lease_ms)
         self._note_live()
-        self._follower.note(self._tell)
+        self._follower.note(self._notify)
         picture = self._picture()
         if picture is None:
             return
@@ -444,7 +445,7 @@ class Ownership(ShardListener):
             me=self._me.node_id,
             shard_count=cluster.shard_count,
             nodes={node.node_id: node.state for node in cluster.coordinators},
-            owners={row.shard: Owner(row.node_id, row.shard_epoch) for row in cluster.shards},
+            owners={shard.shard: Owner(shard.node_id, shard.shard_epoch) for shard in cluster.shards},
             held=self.shards.keys(),
             lost={number: epoch for number, (epoch, _) in self._lost.items()},
             settled=now_ms - self._live_since_ms >= self._pace.settle_ms,

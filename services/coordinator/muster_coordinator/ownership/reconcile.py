@@ -14,7 +14,7 @@ _DRAINING = discovery_pb2.COORDINATOR_STATE_DRAINING
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner row of the view.
+    """An entry of the owner table in the view.
 
     Attributes:
         node_id: name of the owner; empty: nobody.
@@ -33,9 +33,9 @@ class Picture:
         me: name of this coordinator.
         shard_count: number of shards of the cluster.
         nodes: the coordinators of the view with their states.
-        owners: owner rows by shard; a shard without one was never claimed.
+        owners: entries of the owner table by shard; a shard without one was never claimed.
         held: shards that this coordinator serves or is working on.
-        lost: shards that this coordinator gave up a short while ago, with the epoch up to which a row that
+        lost: shards that this coordinator gave up a short while ago, with the epoch up to which an entry that
             still names it is out of date.
         settled: the set of live coordinators has not changed for some seconds.
     """

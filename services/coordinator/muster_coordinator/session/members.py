@@ -103,6 +103,6 @@ class StreamMembers:
         event = StreamBroken(self._stream_id, suspect)
         for shard in shards:
             try:
-                shard.tell(event)
+                shard.notify(event)
             except Exception:
                 log.exception("stream_end_failed", shard=shard.number, stream_id=self._stream_id)

@@ -401,7 +401,7 @@ class SessionStream:
         shard = self.members.remove((request.group_id, request.member_id))
         if shard is not None:
             self._around.places.pop((request.group_id, request.member_id), None)
-            shard.tell(Detach(self.stream_id, request))
+            shard.notify(Detach(self.stream_id, request))
 
     def _beat(self, beat: session_pb2.Beat) -> None:
         if beat.number <= self._beat_number:

@@ -179,7 +179,7 @@ class OwnedShard:
             return  # its core failed at once
         catalog = shared.catalog()
         if catalog is not None:
-            self.tell(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
+            self.notify(TopicsChanged(frozenset(), catalog=catalog, carried_out=catalog_offset))
         self.loaded_records = image.records
         log.info(
             "shard_loaded",
@@ -323,7 +323,7 @@ class OwnedShard:
         moved = self.phase is Phase.GONE and self.successor is not None
         return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Hands an event from outside to the core; a shard that is not loaded has none."""
         if self._served is not None:
             self._served.handle(event)
@@ -412,18 +412,18 @@ class OwnedShard:
         """The core raised: its state is dropped, and loaded again (docs/safety.md, "Fail-stop")."""
         shared = self._shared
         verdict, fault = shared.faults.judge(self.number, failure, shared.now().boot_ms, self.load_ms)
-        told = self._tell_failure(failure, fault, verdict)
+        fields = self._log_failure(failure, fault, verdict)
         match verdict:
             case Consequence.RELOAD:
                 self._reload()
             case Consequence.QUARANTINE:
-                alarm("group_quarantined", **told)
+                alarm("group_quarantined", **fields)
                 self._reload()
             case Consequence.FAIL:
                 self._fail(f"its core failed three times within a minute: {failure.error}", None)
 
-    def _tell_failure(self, failure: Failure, fault: Fault, verdict: Consequence) -> dict[str, object]:
-        told: dict[str, object] = {
+    def _log_failure(self, failure: Failure, fault: Fault, verdict: Consequence) -> dict[str, object]:
+        fields: dict[str, object] = {
             "shard": self.number,
             "epoch": self.epoch,
             "group_id": failure.group_id,
@@ -431,8 +431,8 @@ class OwnedShard:
             "error": failure.error,
             "file": fault.file,
         }
-        log.error("core_failed", **told, verdict=verdict.value, traceback=failure.kept.traceback)
-        return told
+        log.error("core_failed", **fields, verdict=verdict.value, traceback=failure.kept.traceback)
+        return fields
 
     def _reload(self) -> None:
         """Drops the state without a word to the core; the shard is claimed and loaded again, here."""
@@ -470,7 +470,7 @@ class OwnedShard:
             served.drop(_RELOADING)
         elif failure := served.end(last_event):
             fault = self._shared.faults.note(self.number, failure)
-            self._tell_failure(failure, fault, Consequence.GIVEN_UP)
+            self._log_failure(failure, fault, Consequence.GIVEN_UP)
 
     def _become(self, phase: Phase) -> None:
         self.phase = phase

@@ -149,7 +149,7 @@ class SnapshotTaker:
             image.chain.end_hash,
             catalog_offset=image.core.catalog_offset,
             incarnations=image.core.incarnations,
-        ).behind(image.base, image.written_at_ms)
+        ).following(image.base, image.written_at_ms)
         hashes = await self._store_parts(shard, kept, image, covered)
         snapshot = records_pb2.Snapshot(
             upto=upto.to_proto(),

@@ -56,8 +56,8 @@ class Violation:
 
 
 INVARIANTS: dict[str, Invariant] = {
-    row.id: row
-    for row in (
+    invariant.id: invariant
+    for invariant in (
         Invariant(
             "L1",
             "Offsets of a log are dense: each is one more than the one before.",

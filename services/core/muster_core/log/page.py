@@ -53,18 +53,18 @@ class Page:
         begin = 0
         for end, (before, place) in enumerate(pairwise((*positions, NOWHERE)), 1):
             if place != (before.epoch, before.offset + 1):
-                rows = slice(begin, end)
-                yield Page(positions[begin], self.records[rows], self.nonces[rows], self.hashes[rows])
+                span = slice(begin, end)
+                yield Page(positions[begin], self.records[span], self.nonces[span], self.hashes[span])
                 begin = end
 
     def part(self, begin: int, end: int) -> "Page":
         """Some of the entries, as a page."""
         if (begin, end) == (0, len(self)):
             return self
-        rows = slice(begin, end)
-        positions = None if self.positions is None else self.positions[rows]
+        span = slice(begin, end)
+        positions = None if self.positions is None else self.positions[span]
         first = self.position(begin) if begin < end else NOWHERE
-        return Page(first, self.records[rows], self.nonces[rows], self.hashes[rows], positions)
+        return Page(first, self.records[span], self.nonces[span], self.hashes[span], positions)
 
     def entry(self, index: int) -> Entry:
         """One of the entries."""
@@ -101,13 +101,13 @@ class Page:
     @classmethod
     def of_entries(cls, entries: Iterable[Entry]) -> "Page":
         """A page of entries."""
-        rows = list(entries)
+        listed = list(entries)
         return cls(
-            rows[0].position if rows else NOWHERE,
-            [row.record for row in rows],
-            [row.nonce for row in rows],
-            [row.hash for row in rows],
-            [row.position for row in rows],
+            listed[0].position if listed else NOWHERE,
+            [entry.record for entry in listed],
+            [entry.nonce for entry in listed],
+            [entry.hash for entry in listed],
+            [entry.position for entry in listed],
         )
 
 

@@ -109,23 +109,23 @@ class RecordRun:
         self, rows: Iterator[_Value], counts: Sequence[int] | None
     ) -> Iterator[tuple[int, list[_Value] | records_pb2.Record]]:
         """Rows of commits between the other records; `counts`: rows of each commit, None: one."""
-        behind = taken = 0
+        begin = taken = 0
         for index, record in self.others.items():
-            if behind < index:
-                commits = slice(taken, taken + index - behind)
-                yield behind, list(islice(rows, index - behind if counts is None else sum(counts[commits])))
+            if begin < index:
+                commits = slice(taken, taken + index - begin)
+                yield begin, list(islice(rows, index - begin if counts is None else sum(counts[commits])))
                 taken = commits.stop
             yield index, record
-            behind = index + 1
-        if behind < len(self.datas):
-            yield behind, list(rows)
+            begin = index + 1
+        if begin < len(self.datas):
+            yield begin, list(rows)
 
 
 def _not_beginning_like_a_commit(datas: Sequence[bytes]) -> list[int]:
     """Indexes of the records that are no commits, most likely all of them and no others."""
     tag_at = next((found.end() for found in map(_begin_of_a_commit, datas) if found), 0)
-    rows = slice(tag_at, tag_at + len(_TAG))
-    return [index for index, data in enumerate(datas) if data[rows] != _TAG]
+    tag = slice(tag_at, tag_at + len(_TAG))
+    return [index for index, data in enumerate(datas) if data[tag] != _TAG]
 
 
 def _without(values: Sequence[_Value], indexes: Iterable[int]) -> Sequence[_Value]:
@@ -133,11 +133,11 @@ def _without(values: Sequence[_Value], indexes: Iterable[int]) -> Sequence[_Valu
     if not indexes:
         return values
     left: list[_Value] = []
-    behind = 0
+    begin = 0
     for index in indexes:
-        left += values[behind:index]
-        behind = index + 1
-    left += values[behind:]
+        left += values[begin:index]
+        begin = index + 1
+    left += values[begin:]
     return left
 
 

@@ -19,21 +19,21 @@ def describe(data: bytes) -> str:
     if kind is None:
         return "a record of an unknown kind"
     message = getattr(record, kind)
-    told = [
+    fields = [
         f"{field.name}={str(value)[:60]!r}"
         for field, value in message.ListFields()
         if field.type
         in (field.TYPE_STRING, field.TYPE_INT32, field.TYPE_INT64, field.TYPE_UINT32, field.TYPE_UINT64)
         and not hasattr(value, "append")
     ]
-    return " ".join([kind, *told])
+    return " ".join([kind, *fields])
 
 
 def surroundings(entries: Iterable[Entry], position: Position) -> Iterator[str]:
-    """Entries in one line each, the one at a place marked; nothing where none stands at it."""
-    rows = list(entries)
-    if all(entry.position != position for entry in rows):
+    """Entries in one line each, the one at a place marked; nothing if there is no entry at that place."""
+    listed = list(entries)
+    if all(entry.position != position for entry in listed):
         return
-    for entry in rows:
+    for entry in listed:
         mark = ">" if entry.position == position else " "
         yield f"{mark} {entry.position.stream_id}  {describe(entry.record)}"

@@ -29,7 +29,7 @@ SNAPSHOT_PART_BYTES = 256 << 10
 ITEM_MAX_BYTES = 15 << 20
 """No item is larger, so that each part is below the 16 MiB that metadata takes."""
 
-_ROWS_PER_ITEM = 500
+_ENTRIES_PER_ITEM = 500
 _MILESTONES_MAX = 512
 _STATES = {state.proto: state for state in GroupState}
 
@@ -68,7 +68,7 @@ class Covered:
     catalog_offset: int = 0
     incarnations: tuple[tuple[str, int], ...] = ()
 
-    def behind(self, before: "Covered", written_at_ms: int) -> "Covered":
+    def following(self, before: "Covered", written_at_ms: int) -> "Covered":
         """What this covers as the successor of another snapshot; of too many milestones every second goes.
 
         Args:
@@ -180,9 +180,9 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
             )
         )
     owners = iter(group.owners.items())
-    while rows := list(islice(owners, _ROWS_PER_ITEM)):
+    while owned_by := list(islice(owners, _ENTRIES_PER_ITEM)):
         owned = snapshot_pb2.OwnedPartitions()
-        for (topic, partition), (member_id, since) in rows:
+        for (topic, partition), (member_id, since) in owned_by:
             owned.partitions.add(
                 topic=topic, partition=partition, member_id=member_id, since=since.to_proto()
             )
@@ -190,16 +190,16 @@ def _items_of(group: Group) -> Iterator[snapshot_pb2.SnapshotItem]:
     for entry in group.history:
         yield snapshot_pb2.SnapshotItem(generation=entry.to_proto())
     offsets = iter(group.offsets)
-    while chunk := list(islice(offsets, _ROWS_PER_ITEM)):
+    while chunk := list(islice(offsets, _ENTRIES_PER_ITEM)):
         yield from _offset_items(chunk)
 
 
 def _offset_items(
-    rows: Sequence[tuple[TopicPartition, CommittedOffset]],
+    offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
 ) -> Iterator[snapshot_pb2.SnapshotItem]:
     """One item, or several where it would be too large."""
     states = snapshot_pb2.OffsetStates()
-    for (topic, partition), found in rows:
+    for (topic, partition), found in offsets:
         states.offsets.add(
             offset=records_pb2.CommittedOffset(
                 topic=topic,
@@ -214,9 +214,9 @@ def _offset_items(
     if states.ByteSize() <= ITEM_MAX_BYTES:
         yield snapshot_pb2.SnapshotItem(offsets=states)
     else:
-        middle = len(rows) // 2
-        yield from _offset_items(rows[:middle])
-        yield from _offset_items(rows[middle:])
+        middle = len(offsets) // 2
+        yield from _offset_items(offsets[:middle])
+        yield from _offset_items(offsets[middle:])
 
 
 # --- reading

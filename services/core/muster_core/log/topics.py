@@ -23,9 +23,9 @@ CHANGE_ID_BYTES = 16
 
 _LOG_KINDS = frozenset({"claim", "genesis", "handoff"})
 """What a log says of itself, beside its snapshots."""
-_ROWS_PER_ITEM = 500
+_ENTRIES_PER_ITEM = 500
 
-_Row = TypeVar("_Row")
+_Entry = TypeVar("_Entry")
 
 
 class NotUnderstood(Exception):
@@ -243,8 +243,8 @@ class Topics:
 
     def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
-        rows = [_row_of(name, topic) for name, topic in sorted(self.by_name.items())]
-        catalog = metadata_pb2.TopicCatalog.FromString(b"".join(rows))
+        topics = [_serialized(name, topic) for name, topic in sorted(self.by_name.items())]
+        catalog = metadata_pb2.TopicCatalog.FromString(b"".join(topics))
         catalog.MergeFrom(
             metadata_pb2.TopicCatalog(
                 version=self.version.to_proto(),
@@ -295,8 +295,8 @@ class Topics:
         topics = cls(strict=strict)
         for state in states:
             topics.deletions_since = max(topics.deletions_since, state.deletions_since)
-            for row in state.topics:
-                topics.by_name[row.name] = StoredTopic(row.partitions, row.incarnation)
+            for topic in state.topics:
+                topics.by_name[topic.name] = StoredTopic(topic.partitions, topic.incarnation)
             for deletion in state.deletions:
                 topics.deletions[deletion.name] = deletion.offset
             for change in state.changes:
@@ -324,8 +324,8 @@ def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
 
 
 @lru_cache(maxsize=MAX_TOPICS)
-def _row_of(name: str, topic: StoredTopic) -> bytes:
-    """A topic as it stands in a catalog; remembered, since each change tells watchers the whole catalog."""
+def _serialized(name: str, topic: StoredTopic) -> bytes:
+    """A part of a serialized catalog; cached, since each change sends watchers the whole catalog."""
     return metadata_pb2.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
 
 
@@ -353,7 +353,7 @@ def _change(change_id: bytes, change: Change) -> snapshot_pb2.CatalogState.Chang
     )
 
 
-def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
-    some = list(rows)
-    for start in range(0, len(some), _ROWS_PER_ITEM):
-        yield some[start : start + _ROWS_PER_ITEM]
+def _chunks(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
+    some = list(entries)
+    for start in range(0, len(some), _ENTRIES_PER_ITEM):
+        yield some[start : start + _ENTRIES_PER_ITEM]

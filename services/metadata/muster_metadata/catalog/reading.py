@@ -15,7 +15,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.reading import MAX_PAGE, LogReader, ReadPage, Wanted
 from muster_metadata.log.verdicts import OK
-from muster_metadata.nodes.entries import NodeEntry, LogEnd
+from muster_metadata.nodes.entries import LogEnd, NodeEntry
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import NodeEntry, LogEnd, continues
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, continues
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import Status

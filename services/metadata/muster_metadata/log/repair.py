@@ -14,7 +14,7 @@ from muster_runtime.logs import alarm
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.verdicts import checked
-from muster_metadata.nodes.entries import NodeEntry, LogEnd, continues, parse_id
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, continues, parse_id
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status

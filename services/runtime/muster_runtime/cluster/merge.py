@@ -31,9 +31,9 @@ def merge_cluster(known: discovery_pb2.Cluster | None, news: discovery_pb2.Clust
         before = owners.get(owner.shard)
         if before is None or owner.shard_epoch >= before.shard_epoch:
             owners[owner.shard] = owner
-    rows = [owners[shard] for shard in sorted(owners)]
+    owned = [owners[shard] for shard in sorted(owners)]
     del merged.shards[:]
-    merged.shards.extend(rows)
+    merged.shards.extend(owned)
     if merged.SerializeToString(deterministic=True) != known.SerializeToString(deterministic=True):
         merged.version = known.version + 1
     return merged

@@ -156,7 +156,7 @@ class ClusterView:
         return clock.wall_ms() - clock.boot_ms() - self._log_ahead_ms
 
     def owner(self, shard: int) -> discovery_pb2.ShardOwner | None:
-        """The owner row of a shard; None if there is none."""
+        """The entry of a shard in the owner table; None if there is none."""
         return self._owners.get(shard)
 
     def node(self, node_id: str) -> discovery_pb2.CoordinatorNode | None:
@@ -277,7 +277,7 @@ class ClusterView:
                 self._features |= set(catalog.features)
             self._owners = {owner.shard: owner for owner in cluster.shards}
             self._nodes = {node.node_id: node for node in cluster.coordinators}
-            self._tell()
+            self._notify()
         return not outdated
 
     def _look_at_clock(self) -> None:
@@ -296,7 +296,7 @@ class ClusterView:
         else:
             log.info("wall_clock_right", ahead_ms=off_ms)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changes += 1
         self._changed.set()
         self._changed = asyncio.Event()

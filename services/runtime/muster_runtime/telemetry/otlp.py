@@ -64,8 +64,8 @@ class Delivery:
         self._lost = lost
         self._failing = False
 
-    def went(self, *, well: bool, count: int) -> None:
-        """How the sending of so many ended."""
+    def ended(self, *, well: bool, count: int) -> None:
+        """Notes whether a collector took what was sent; `count`: how many metrics or spans it was."""
         if not well:
             self._lost(self._signal, NOT_TAKEN, count)
         if well == self._failing:
@@ -127,7 +127,7 @@ class SpanSender(SpanExporter):
         except Exception:
             result = SpanExportResult.FAILURE
         self.handled += len(spans)
-        self._delivery.went(well=result is SpanExportResult.SUCCESS, count=len(spans))
+        self._delivery.ended(well=result is SpanExportResult.SUCCESS, count=len(spans))
         return result
 
     def shutdown(self) -> None:
@@ -185,7 +185,7 @@ class MetricSender:
         except Exception:
             result = MetricExportResult.FAILURE
         count = sum(len(family.samples) for family in families)
-        self._delivery.went(well=result is MetricExportResult.SUCCESS, count=count)
+        self._delivery.ended(well=result is MetricExportResult.SUCCESS, count=count)
 
 
 def to_otlp(families: Iterable[Family], resource: Resource, began_ns: int, now_ns: int) -> MetricsData:
