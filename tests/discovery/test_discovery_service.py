@@ -140,7 +140,7 @@ async def test_is_not_serving_before_the_first_view(setup: Setup) -> None:
     assert (await health.Check(check, timeout=60)).status == health_pb2.HealthCheckResponse.NOT_SERVING
     result = await setup.find()
     assert result.error_code == NOT_AVAILABLE
-    assert "has not heard from metadata" in result.error_message
+    assert "has no view from metadata" in result.error_message
     for method, request in (
         ("DescribeCluster", discovery_pb2.DescribeClusterRequest()),
         ("ListTopics", discovery_pb2.ListTopicsRequest()),

@@ -258,7 +258,7 @@ def test_dev_stops_at_once_when_it_is_interrupted_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=SECONDS)[0]
     assert process.returncode == 0
-    assert "not waiting for the processes" in rest
+    assert "no longer waiting for the processes" in rest
     assert "the state is kept" in rest
 
 

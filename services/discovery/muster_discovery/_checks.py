@@ -1,4 +1,4 @@
-"""What a request to discovery must look like."""
+"""Validates requests to discovery."""
 
 from collections.abc import Sequence
 

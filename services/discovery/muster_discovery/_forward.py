@@ -1,4 +1,4 @@
-"""Carries changes of the catalog to the instance of metadata that writes it."""
+"""Forwards changes of the catalog to the instance of metadata that writes it."""
 
 import hashlib
 import secrets
@@ -18,7 +18,7 @@ _PATIENCE_S = 30.0
 
 
 def change_id(request_id: str) -> bytes:
-    """The id of a change: made of what its caller calls it, or a new one."""
+    """The id of a change, 16 bytes: a hash of the caller's request id, or random without one."""
     if not request_id:
         return secrets.token_bytes(_CHANGE_ID_BYTES)
     return hashlib.sha256(request_id.encode()).digest()[:_CHANGE_ID_BYTES]
@@ -27,13 +27,13 @@ def change_id(request_id: str) -> bytes:
 class Forwarder:
     """Asks metadata to change a topic.
 
-    The instance that wrote last is asked first, then the others, each whether it is the one that writes. When
-    none is, one of those that said so takes the catalog over. The change has an id, so that it does not
-    matter how many of them were asked.
+    The last writer is asked first, then the other instances, each only if it is the writer. If none is, one
+    of those that answered takes the catalog over. The change has an id, so it is carried out once however
+    many instances were asked.
 
     Args:
         channels: to the instances of metadata.
-        view: the instance that it watches is asked first as long as none has written.
+        view: while no writer is known, the instance that the view comes from is asked first.
         attempt_timeout_ms: time for one instance.
     """
 
@@ -46,14 +46,14 @@ class Forwarder:
     async def change(
         self, request: metadata_pb2.ChangeTopicRequest, remaining_s: float | None
     ) -> metadata_pb2.ChangeTopicResponse:
-        """Makes one change.
+        """Asks for one change.
 
         Args:
             request: the change, with an id.
             remaining_s: time that the caller still waits; None: no limit.
 
         Returns:
-            The answer; COORDINATOR_NOT_AVAILABLE if nobody could: then the change may be made or not.
+            The answer; COORDINATOR_NOT_AVAILABLE if no instance could: the change may then have been made.
         """
         answer = metadata_pb2.ChangeTopicResponse(
             error_code=common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE,
@@ -88,7 +88,7 @@ class Forwarder:
     async def _ask(
         self, instance: int, request: metadata_pb2.ChangeTopicRequest, timeout_s: float
     ) -> metadata_pb2.ChangeTopicResponse | None:
-        """The answer of one instance; None: it gave none in time."""
+        """Asks one instance; returns None if it does not answer in time."""
         stub: metadata_pb2_grpc.MetadataServiceAsyncStub = metadata_pb2_grpc.MetadataServiceStub(
             self._channels.channel(instance)
         )

@@ -1,4 +1,4 @@
-"""The catalog as discovery serves it: what metadata pushed, never older than what was acknowledged here."""
+"""The catalog as discovery serves it: as metadata pushed it, with every change acknowledged here."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,19 +12,18 @@ CATCH_UP_S = 1.0
 """How long a read waits for a change that this instance acknowledged."""
 
 RETRY_AFTER_MS = 200
-_NO_VIEW = "this discovery instance has not heard from metadata yet; try again"
-_BEHIND = "this discovery instance has not heard yet of a change of topics that it acknowledged; try again"
+_NO_VIEW = "this discovery instance has no view from metadata yet; try again"
+_BEHIND = "this discovery instance does not have a change of topics yet that it acknowledged; try again"
 
 
 class TopicReads:
     """Answers reads of the catalog.
 
-    What is read is one version of it, the same as at any other instance. It may be older than the newest one
-    by the time that news need from metadata to here, but it has every change that was acknowledged through
-    this instance.
+    What is read is one version of the catalog. It may lag behind the newest one by the time that a push takes
+    from metadata to here, but it has every change that was acknowledged through this instance.
 
     Args:
-        view: what metadata pushed.
+        view: as metadata pushed it.
         catch_up_s: see `CATCH_UP_S`.
     """
 
@@ -35,14 +34,14 @@ class TopicReads:
 
     @property
     def version(self) -> int:
-        """Version of the catalog that was pushed last; 0: none was."""
+        """Version of the catalog that was pushed last; 0 before the first push."""
         return 0 if self._view.catalog is None else self._view.catalog.version.offset
 
     async def list(self, names: Sequence[str]) -> discovery_pb2.ListTopicsResponse:
-        """The topics of these names, or all, by name.
+        """The topics with these names; all topics without names.
 
         Raises:
-            Unavailable: metadata has not pushed what must be seen.
+            Unavailable: metadata has not pushed a catalog yet, or not one with every acknowledged change.
         """
         if self._view.catalog is None:
             raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
@@ -56,11 +55,11 @@ class TopicReads:
         )
 
     async def changed(self, answer: metadata_pb2.ChangeTopicResponse, before: int) -> None:
-        """Notes a change that metadata acknowledged, and waits a while until it can be read here.
+        """Notes an acknowledged change, and waits up to `CATCH_UP_S` until it can be read here.
 
         Args:
-            answer: what metadata said.
-            before: `version` before it was asked: where its place is not told, any later one has the change.
+            answer: of metadata.
+            before: `version` before metadata was asked: if the answer has no version, any later one will do.
         """
         self._acknowledged = max(self._acknowledged, answer.version.offset or before + 1)
         await self._caught_up()

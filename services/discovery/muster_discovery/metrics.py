@@ -1,4 +1,4 @@
-"""What discovery tells beside its calls and its view."""
+"""Discovery's own metrics, beside those of its calls and its view."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ ALL = (WATCHERS,)
 
 
 class DiscoverySource(Source):
-    """The numbers of one instance.
+    """Reads the metrics of one instance.
 
     Args:
         service: what it serves.

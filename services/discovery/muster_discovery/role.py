@@ -1,4 +1,4 @@
-"""Discovery as something to start and stop."""
+"""One instance of discovery: creates, starts and stops its parts."""
 
 import asyncio
 import socket
@@ -28,11 +28,11 @@ class Discovery:
     """One discovery instance in the running event loop.
 
     Args:
-        settings: where it listens and whom it asks.
+        settings: where it listens, and addresses of metadata.
         server: limits of its gRPC server; the environment's if absent.
         tls: certificates for server and channels; plain text if absent.
         wire: how processes reach each other.
-        telemetry: where its numbers go.
+        telemetry: where its metrics and spans go.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Discovery:
 
     @property
     def address(self) -> Address:
-        """What clients are told: `advertise`, or the host it listens on with the bound port."""
+        """The address for clients: `advertise`, or the host that it listens on with the bound port."""
         return self._settings.advertise or Address(self._settings.listen.host, self.port)
 
     async def start(self) -> int:
-        """Listens and begins to watch metadata; health is SERVING once the first view has arrived.
+        """Listens and starts to watch metadata; health is SERVING once the first view has arrived.
 
         Returns:
             The bound port.

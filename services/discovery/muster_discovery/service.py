@@ -1,4 +1,4 @@
-"""What discovery answers."""
+"""The RPCs of discovery."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,10 +15,10 @@ from muster_discovery._forward import Forwarder, change_id
 from muster_discovery._topics import TopicReads
 
 RETRY_AFTER_MS = 200
-"""When a caller should ask again while nothing is known."""
+"""When a caller should ask again while there is no view."""
 
 _SERVES = frozenset({discovery_pb2.COORDINATOR_STATE_LIVE, discovery_pb2.COORDINATOR_STATE_DRAINING})
-_NO_VIEW = "this discovery instance has not heard from metadata yet; try again"
+_NO_VIEW = "this discovery instance has no view from metadata yet; try again"
 
 
 class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
@@ -77,7 +77,8 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         """The cluster now and after every change, until the client cancels or this instance stops."""
         if len(self._watchers) >= self._max_watchers:
             raise ResourceExhausted(
-                f"this discovery instance has its {self._max_watchers} watchers; try another one", 1_000
+                f"this discovery instance has its limit of {self._max_watchers} watchers; try another one",
+                1_000,
             )
         changed = asyncio.Event()
         self._watchers.add(changed)
@@ -91,7 +92,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
                 else:
                     changed.clear()
                     await changed.wait()
-            raise Unavailable("this discovery instance stops; go on with another one", 0)
+            raise Unavailable("this discovery instance is stopping; go on with another one", 0)
         finally:
             self._watchers.discard(changed)
 
@@ -192,7 +193,7 @@ def _problem(
     node: discovery_pb2.CoordinatorNode | None,
     seen_epoch: int,
 ) -> str:
-    """Why a shard has no coordinator that could be named; empty if it has."""
+    """Why no coordinator can be named for a shard; empty if one can."""
     if owner is not None and owner.shard_epoch < seen_epoch:
         return (
             f"this discovery instance knows epoch {owner.shard_epoch} of shard {shard}, "

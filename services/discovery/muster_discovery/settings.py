@@ -16,7 +16,7 @@ class DiscoverySettings(Settings):
         description="Where to listen; port 0 picks a free one.",
     )
     advertise: OneAddress | None = Field(
-        default=None, description="Address that clients are told; unset: where it listens."
+        default=None, description="Address for clients, host:port; unset: where it listens."
     )
     metadata: AddressList = Field(
         default=(Address("127.0.0.1", 7420),),

@@ -2,6 +2,6 @@
 
 import os
 
-# grpc's own lines are no JSON and go past our log; what matters of them is raised as an exception as well.
-# It reads this when it is imported, so it is set before that. Whoever looks into grpc sets another value.
+# gRPC's own log lines are no JSON and bypass our log; anything that matters is raised as an exception too.
+# It reads this variable when it is imported. To debug gRPC, set another value.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -18,7 +18,7 @@ def _tie(parent: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the request was made
+    if os.getppid() != parent:  # the parent died before the request was made
         os._exit(1)
 
 

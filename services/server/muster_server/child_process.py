@@ -1,4 +1,4 @@
-"""One process that this one starts, watches and ends."""
+"""A child process: starts, watches and ends it."""
 
 import asyncio
 import os
@@ -20,15 +20,15 @@ class ChildError(RuntimeError):
 class ChildProcess:
     """A real process, in a session of its own, so that the terminal's Ctrl-C reaches only its parent.
 
-    It is killed when its parent dies, even by SIGKILL, where the system can do that (Linux). It must be
-    started from a thread that lives as long as the process shall: the main thread.
+    On Linux it is killed when its parent dies, even by SIGKILL. It must be started from a thread that lives
+    as long as the process should: the main thread.
 
     Args:
         name: for messages.
         arguments: program, as an absolute path, and its arguments.
         log: file that gets its output, appended.
         environment: added to this process's environment.
-        removed: prefixes of variables of this process's environment that it must not see.
+        removed: prefixes of variables of this process's environment that it must not inherit.
         cwd: its working directory.
     """
 
@@ -68,7 +68,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended, negative: by that signal; None: it runs, or was never started."""
+        """Exit code, negative if a signal ended it; None: it runs, or was never started."""
         return None if self._process is None else self._process.poll()
 
     def ending(self) -> str:
@@ -80,7 +80,7 @@ class ChildProcess:
         return f"{how}; its log: {self.log}"
 
     def start(self) -> None:
-        """Starts it; `wait_until` tells when it is ready."""
+        """Starts it without waiting; `wait_until` waits until it is ready."""
         if self.running:
             raise ChildError(f"{self.name} runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class ChildProcess:
         """Waits until it is ready.
 
         Args:
-            ready: asked again and again; must answer quickly.
+            ready: called repeatedly; must return quickly.
             timeout_seconds: when to give up.
 
         Raises:
@@ -123,23 +123,23 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, its connections stay."""
+        """Sends SIGSTOP: it stops running, and its connections stay open."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on as if nothing had been."""
+        """Sends SIGCONT: it runs on."""
         self.signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """SIGKILL, and waits for its end."""
+        """Sends SIGKILL and waits for its end."""
         self.signal(signal.SIGKILL)
         await self.ended(10.0)
 
     async def terminate(self, timeout_seconds: float = 15.0) -> int:
-        """SIGTERM, and waits for its end; SIGKILL when it takes too long.
+        """Sends SIGTERM and waits for its end; sends SIGKILL if that takes too long.
 
         Returns:
-            How it ended; negative: by that signal.
+            Exit code, negative if a signal ended it.
         """
         self.signal(signal.SIGTERM)
         self.resume()
@@ -148,7 +148,7 @@ class ChildProcess:
         return self.returncode or 0
 
     async def ended(self, timeout_seconds: float) -> bool:
-        """Waits for its end; False: it still runs."""
+        """Waits for its end; returns False if it still runs after the time-out."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         while self.running:
@@ -158,7 +158,7 @@ class ChildProcess:
         return True
 
     def tail(self) -> str:
-        """The end of what its last run logged, as the last part of a message."""
+        """The end of its last run's log, as the last part of a message."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as written:

@@ -62,7 +62,7 @@ def serve(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Runs roles until SIGTERM or SIGINT; then hands over and ends."""
+    """Runs roles until SIGTERM or SIGINT; then hands its shards over and ends."""
     if context.invoked_subcommand is not None:
         return
     if not roles:
@@ -128,7 +128,7 @@ def replay(
 
 
 def invoke() -> None:
-    """Runs what the command line says; a process that cannot start says why in one line."""
+    """Runs the command line; if the process cannot start, prints why in one line."""
     try:
         run(app, "muster-server")
     except StartupError as error:

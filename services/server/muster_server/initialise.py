@@ -28,13 +28,13 @@ async def initialise_log(
 
     Args:
         url: `redis://host:port,host:port,…`.
-        shard_count: fixed for ever.
-        cluster_id: empty: the one that stands there, else a new one.
-        waiting: told each second which nodes do not answer yet; on standard error if absent.
-        features: names of what a new cluster begins with.
+        shard_count: cannot be changed later.
+        cluster_id: empty: the existing one, or a new one.
+        waiting: called each second with the nodes that do not answer yet; prints to standard error if absent.
+        features: names of the features that a new cluster begins with.
 
     Raises:
-        InitError: another cluster or number of shards stands there, or too few nodes answer.
+        InitError: the nodes have another cluster or number of shards, or too few of them answer.
     """
     try:
         return await initialise(url, shard_count, cluster_id or None, waiting=waiting, features=features)
@@ -43,7 +43,7 @@ async def initialise_log(
 
 
 def in_words(made: Initialised) -> str:
-    """What `init` tells."""
+    """The output of `init`."""
     lines = [f"cluster {made.cluster_id} with {made.shard_count} shards"]
     lines.append(
         f"initialised: node {', '.join(map(str, made.made))}"

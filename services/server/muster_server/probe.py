@@ -1,8 +1,8 @@
 """Asks a running process by gRPC's health protocol whether it serves.
 
 `python -m muster_server.probe HOST:PORT`; containers run it every few seconds, so it imports little: no
-settings, no event loop. With `MUSTER_TLS_CA_FILE` it speaks TLS, and presents the process's own certificate
-where there is one.
+settings, no event loop. With `MUSTER_TLS_CA_FILE` it uses TLS, and presents the process's own certificate if
+there is one.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Asks once and prints the answer, e.g. `serving`.
 
     Returns:
-        0 when the process serves (with `--alive`: when it answers at all), 1 when not, 2 when the
-        certificates cannot be read.
+        0 if the process serves (with `--alive`: if it answers at all), 1 if not, 2 if the certificates cannot
+        be read.
     """
     parser = argparse.ArgumentParser(prog="probe", description="Asks a process of Muster whether it serves.")
     parser.add_argument("address", metavar="HOST:PORT", help="where the process listens")

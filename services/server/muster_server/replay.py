@@ -1,4 +1,4 @@
-"""`muster-server replay`: plays an event again that made the group protocol fail."""
+"""`muster-server replay`: repeats an event that made the group protocol fail."""
 
 import sys
 import traceback
@@ -15,13 +15,13 @@ EXIT_UNREADABLE = 2
 
 
 def replay(path: Path) -> int:
-    """Plays a kept failure and says what came of it.
+    """Repeats a stored failure and prints the result.
 
     Args:
         path: a file of `MUSTER_FAULT_FOLDER`.
 
     Returns:
-        0: nothing failed; 1: the event failed again, its traceback was shown; 2: the file cannot be used.
+        0: nothing failed; 1: the event failed again, with a traceback; 2: the file cannot be used.
     """
     try:
         fault = json_format.Parse(path.read_bytes(), fault_pb2.Fault(), ignore_unknown_fields=True)
@@ -32,13 +32,11 @@ def replay(path: Path) -> int:
         repeat(fault)
     except FaultUnusable as error:
         return _unreadable(path, str(error))
-    except Exception:  # that it fails is what is asked for
+    except Exception:  # the failure is what is to be reproduced
         traceback.print_exc()
         sys.stdout.write(f"it failed again, with version {software_version()}\n")
         return EXIT_FAILED
-    less = (
-        "" if fault.complete else "; the file has only a part of what had happened, so it may fail elsewhere"
-    )
+    less = "" if fault.complete else "; the file has only a part of what happened before, so it may yet fail"
     sys.stdout.write(f"it did not fail with version {software_version()}{less}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""Puts roles together into one process."""
+"""Runs roles together in one process."""
 
 import asyncio
 import json
@@ -27,37 +27,37 @@ log = structlog.get_logger()
 
 METADATA, DISCOVERY, COORDINATOR = "metadata", "discovery", "coordinator"
 ORDER = (METADATA, DISCOVERY, COORDINATOR)
-"""The roles in the order in which they are started; they are stopped the other way round."""
+"""The roles in the order in which they are started; they are stopped in reverse order."""
 
 _LOOPBACK = "127.0.0.1"
 
 
 class RoleError(StartupError):
-    """A role is not one of those that exist."""
+    """There is no role of that name, or none was named."""
 
 
 class Role(Protocol):
-    """What every role is to the composition."""
+    """The interface of a role."""
 
     @property
     def port(self) -> int:
         """The bound port."""
 
     async def start(self) -> int:
-        """Listens; gives the bound port."""
+        """Listens, and returns the bound port."""
 
     async def ready(self) -> object:
         """Waits until it serves."""
 
     async def over(self) -> None:
-        """Waits until the role must end although nobody asked it to; for most that is never."""
+        """Waits until the role has to end by itself, which for most never happens."""
 
     async def stop(self) -> None:
-        """Hands over what it has and ends."""
+        """Hands its shards over, if it has any, and stops."""
 
 
 class _MetadataRole:
-    """Metadata ends only when it is told to."""
+    """Metadata: it ends only when it is stopped."""
 
     def __init__(self, server: "MetadataServer") -> None:
         self._server = server
@@ -75,7 +75,7 @@ class _MetadataRole:
 
 
 class _DiscoveryRole:
-    """Discovery ends only when it is told to."""
+    """Discovery: it ends only when it is stopped."""
 
     def __init__(self, discovery: "Discovery") -> None:
         self._discovery = discovery
@@ -90,7 +90,7 @@ class _DiscoveryRole:
 
 
 class _CoordinatorRole:
-    """A coordinator: it drains before it stops, and ends when another run of its name took its place."""
+    """A coordinator: it drains before it stops, and ends when a later process of its name has replaced it."""
 
     def __init__(self, coordinator: "Coordinator") -> None:
         self._coordinator = coordinator
@@ -176,7 +176,7 @@ def maker_of(role: str) -> Callable[..., Role]:
 
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
-    """Every group of settings that processes of these roles read."""
+    """Every group of settings that a process with these roles reads."""
     shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings, TelemetrySettings]
     for role in roles:
         read = settings_of(role)
@@ -187,11 +187,11 @@ def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
 class Composition:
     """The roles of one process.
 
-    All settings are read, and all mistakes found, before anything is started.
+    All settings are read and validated before anything is started.
 
     Args:
         roles: their names.
-        overrides: fields that do not come from the environment, by role.
+        overrides: values of fields that replace the environment's, by role.
 
     Raises:
         SettingsError: a variable is unknown or wrong.
@@ -226,10 +226,10 @@ class Composition:
         return [*shared, *self._settings.values(), *self._others.values()]
 
     async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
-        """Starts the roles, and stops them when told to.
+        """Starts the roles, and stops them when `stop` is set or one of them ends.
 
         Args:
-            stop: set when the process shall end.
+            stop: set when the process is to end.
             ready_file: written once all roles serve: their ports as JSON, by role.
 
         Returns:
@@ -279,7 +279,7 @@ class Composition:
                 log.exception("role_stop_failed", role=role)
 
     async def _start_telemetry(self) -> int:
-        """Begins to tell metrics and traces if that is set; gives the port of the metrics, or 0."""
+        """Starts telemetry if it is set; returns the port of the metrics, or 0."""
         settings = self._telemetry_settings
         if not settings.metrics:
             return 0

@@ -65,7 +65,7 @@ class Membership:
             )
 
     async def follow(self) -> None:
-        """Resolves a difference in configuration: adopts a newer one, or brings ours to the nodes behind."""
+        """Resolves a difference in configuration: adopts a newer one, or brings ours to lagging nodes."""
         if self._following.locked():
             return
         async with self._following:

@@ -1,6 +1,6 @@
 -- Begins every script on a log. KEYS: log, promise, acknowledged position, identity of the node.
 -- ARGV: identity expected, epoch, nonce of the claim, then what the script needs; last of all the run of the
--- server as its connection told it, empty: whoever asks does not count the answer as a vote.
+-- server that the connection is to; empty: the caller does not count the answer as a vote.
 local log, promise, acknowledged, node = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local identity, epoch, nonce = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local run = table.remove(ARGV)
@@ -71,7 +71,7 @@ local function refusal()
   return nil, floor, mark
 end
 
--- Notes the run in which a promise stands, with what is written anyway.
+-- Stores the run in which the node holds its promise, together with a write.
 local function note_run(mark)
   if run ~= '' and mark ~= run then redis.call('HSET', promise, 'run', run) end
 end

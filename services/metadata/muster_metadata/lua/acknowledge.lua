@@ -1,4 +1,4 @@
--- Stores the acknowledged position by itself. ARGV[4], ARGV[5]: its id and hash, which must stand here.
+-- Stores the acknowledged position by itself. ARGV[4], ARGV[5]: its id and hash, which this log must have.
 local refused = refusal()
 if refused then return refused end
 local id, hash = last_entry()

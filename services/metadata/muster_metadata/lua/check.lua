@@ -1,4 +1,4 @@
--- The read barrier: does the promise still stand? Answers the end and the floor.
+-- The read barrier: succeeds if the promise is still this one. Answers the end and the floor.
 local refused, floor = refusal()
 if refused then return refused end
 local id, hash = last_entry()

@@ -1,5 +1,5 @@
--- Lowers the promise of a node that may have forgotten what it said last, under a claim that stands on a majority of the
--- others. ARGV[4]: the floor that stands there: of no claim up to it anything can come any more but of this one.
+-- Lowers the promise of a node that may have forgotten its last answers to a claim that a majority of the others has.
+-- ARGV[4]: the floor of that majority: no claim up to it but this one can write any more.
 local missing = absent()
 if missing then return missing end
 local held, held_nonce, text, _, mark = promised()

@@ -1,5 +1,5 @@
 -- Notes which snapshot counts, and removes all but it and the one before. KEYS[5]: its key; KEYS[6]: which
--- snapshots there are. ARGV[4]: last id it covers; ARGV[5], ARGV[6]: id and hash of its marker, which must stand
+-- snapshots there are. ARGV[4]: last id it covers; ARGV[5], ARGV[6]: id and hash of its marker, which must be
 -- in the log; ARGV[7]: what the snapshot before covers, empty: there is none; ARGV[8]: what the keys begin with.
 local refused = refusal()
 if refused then return refused end

@@ -1,4 +1,4 @@
--- Notes the run in which this node votes, also where nobody writes: without it a restart is not known.
+-- Stores the run in which this node votes, also on a log that is not written: it shows a restart.
 local reason, _, _, _, _, mark = abstention()
 if reason then return reason end
 note_run(mark)

@@ -1,7 +1,7 @@
 -- Raises the promise. ARGV[4]: tag of the attempt; empty: any attempt of this claim.
 -- Two instances that carry out one claim at once share epoch and nonce; the tag keeps them from
 -- counting each other's promises. ARGV[5]: the claim's own epoch is above this, so a Claim of its nonce can only
--- stand above it too; empty: nobody looks.
+-- be above it too; empty: the log is not searched for one.
 local function spent(above)
   local id = last_entry()
   while id do

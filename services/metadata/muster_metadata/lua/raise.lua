@@ -1,5 +1,5 @@
--- Raises the floor under the promise: from now on no other claim at or below it is promised anything, and no write
--- is taken from who does not know it. ARGV[4]: the floor.
+-- Raises the floor under the promise: from now on no other claim gets a promise at or below it, and a write must
+-- name it. ARGV[4]: the floor.
 local refused, floor, mark = refusal()
 if refused then return refused end
 if floor < tonumber(ARGV[4]) then

@@ -1,6 +1,6 @@
 -- Renews a lease. KEYS[1]: lease table; KEYS[2]: identity of the node. ARGV: identity expected, name, session, number of the
--- run, counter, row as JSON. A later run of the same name takes the row; an earlier one is told so. A counter that is
--- not higher changes nothing; the one that is stored is told.
+-- run, counter, row as JSON. A later run of the same name takes the row; an earlier one is answered SUPERSEDED. A counter
+-- that is not higher changes nothing; the answer has the stored one.
 if redis.call('HGET', KEYS[2], 'identity') ~= ARGV[1] then return {'NOLOG', 'empty'} end
 local stored = redis.call('HGET', KEYS[1], ARGV[2])
 if stored then

@@ -1,4 +1,4 @@
--- Removes what stands behind the cut and writes entries of any epoch. ARGV[4], ARGV[5]: id and hash of
+-- Removes what is after the cut and writes entries of any epoch. ARGV[4], ARGV[5]: id and hash of
 -- the exact end; ARGV[6], ARGV[7]: of the cut; then id, record, nonce and hash of each entry.
 local refused = refusal()
 if refused then return refused end

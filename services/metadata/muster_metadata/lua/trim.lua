@@ -1,4 +1,4 @@
--- Removes what is before ARGV[4]. ARGV[5], ARGV[6]: id and hash of a later Snapshot marker, which must stand in
+-- Removes what is before ARGV[4]. ARGV[5], ARGV[6]: id and hash of a later Snapshot marker, which must be in
 -- the log: so the last entry is never removed. KEYS[5]: the snapshot before that marker's; ARGV[7]: last id it
 -- covers: it must be whole here and reach as far as the log is cut.
 local refused = refusal()

@@ -1,5 +1,5 @@
 -- Marks a log that is gone, so that it is known again: the mark goes with the next loss, and when the log is filled.
--- ARGV[4]: the mark to leave. KEYS[5]: where. Answers the mark that stands there.
+-- ARGV[4]: the mark to leave. KEYS[5]: where. Answers the mark that is there.
 local missing = absent()
 if not missing then return {'OK'} end
 if missing[2] == 'foreign' then return missing end

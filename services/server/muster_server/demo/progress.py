@@ -1,4 +1,4 @@
-"""What the workers have done so far, from what they report."""
+"""The workers' progress, from their reports."""
 
 import asyncio
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class Progress:
         return all(self.positions.get(number, 0) >= size for number, size in enumerate(self.sizes))
 
     def partitions_of(self, worker: str) -> set[int]:
-        """What a worker owns, as it said last."""
+        """The partitions that a worker owns, according to its last report."""
         return {partition for partition, owner in self.owners.items() if owner == worker}
 
     async def follow(self) -> None:
@@ -93,7 +93,7 @@ class Progress:
             )
 
     async def until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Waits until something holds; False: it did not in time."""
+        """Waits until a condition holds; returns False if it did not in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while not condition():
@@ -102,7 +102,7 @@ class Progress:
         return condition()
 
     def longest_gap_ms(self, from_ms: int, to_ms: int) -> int:
-        """The longest time between two commits of anybody in a span of time."""
+        """The longest time between two commits of any worker in a span of time, ms."""
         times = sorted(c.at_ms for c in self.commits if from_ms <= c.at_ms <= to_ms)
         marks = [from_ms, *times, to_ms]
         return max(later - earlier for earlier, later in pairwise(marks))

@@ -1,4 +1,4 @@
-"""The run of the demo: sets up, kills, measures, compares."""
+"""Runs the demo: sets up a cluster, kills processes, measures, compares."""
 
 import asyncio
 import sys
@@ -80,7 +80,7 @@ class Demo:
         self._workers: dict[str, ChildProcess] = {}
 
     async def run(self) -> bool:
-        """Runs it; True: everything was as it must be."""
+        """Runs the demo; returns whether every check passed."""
         lines = read_lines(self._input, self._plan.text_bytes)
         size = sum(len(line) for line in lines)
         self._show.say(f"{len(lines)} lines of real text, {size / 1e6:.1f} MB")
@@ -108,7 +108,7 @@ class Demo:
             await self._workload.stop()
 
     async def _audited(self) -> bool:
-        """Lets the audit prove the same, from all nodes, in a process of its own."""
+        """Runs the Spark audit on the logs of all nodes, in a process of its own."""
         self._show.say("the Spark audit reads the log of all nodes")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "muster_audit", "check", self._cluster.redis_url, "--nodes", "all"
@@ -288,6 +288,8 @@ class Demo:
             )
             return True
         wrong = [word for word in alone.keys() | together.keys() if alone[word] != together[word]]
-        told = ", ".join(f"{word!r} {together[word]} instead of {alone[word]}" for word in sorted(wrong)[:5])
-        self._show.say(f"NOT EQUAL: {len(wrong)} words differ: {told}", "bold red")
+        listed = ", ".join(
+            f"{word!r} {together[word]} instead of {alone[word]}" for word in sorted(wrong)[:5]
+        )
+        self._show.say(f"NOT EQUAL: {len(wrong)} words differ: {listed}", "bold red")
         return False

@@ -1,4 +1,4 @@
-"""What the demo tells while it runs."""
+"""The demo's output while it runs."""
 
 import time
 
@@ -37,7 +37,7 @@ class Show:
         self.console.print(f"[{seconds:5.1f} s] {text}", style=style or None, markup=False)
 
     def begin(self, total: int) -> None:
-        """The work begins."""
+        """Starts the progress bar."""
         self._total = total
         if self.console.is_terminal:
             columns = (
@@ -53,7 +53,7 @@ class Show:
             self._bar.start()
 
     def progress(self, done: int, commits: int) -> None:
-        """How far the work is."""
+        """Shows the progress."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, rate=f"{commits} commits")
             return
@@ -63,7 +63,7 @@ class Show:
             self.say(f"{done} of {self._total} lines counted, {commits} commits")
 
     def end(self) -> None:
-        """The work is over."""
+        """Removes the progress bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -71,7 +71,7 @@ class Show:
     def timeline(
         self, group: str, generations: list[coordinator_pb2.GroupHistoryResponse.Generation]
     ) -> None:
-        """The generations of a group with the cause of each."""
+        """Prints the generations of a group with the cause of each."""
         self.console.print(
             f"\nTimeline of the group {group}: every generation and why it began", style="bold"
         )

@@ -19,12 +19,12 @@ class InputError(Exception):
 
 
 def words(line: str) -> list[str]:
-    """The words of a line, in small letters."""
+    """The words of a line, in lower case."""
     return _WORD.findall(line.lower())
 
 
 def count_words(lines: Iterable[str]) -> Counter[str]:
-    """How often each word stands in some lines: the plain count that the fleet's is compared with."""
+    """How often each word occurs in some lines: the plain count to compare the fleet's with."""
     total: Counter[str] = Counter()
     for line in lines:
         total.update(words(line))
@@ -35,7 +35,7 @@ def read_lines(folder: Path | None, limit_bytes: int) -> list[str]:
     """Lines with words in them, from the files of a folder or from the installed packages' documentation.
 
     Args:
-        folder: any folder with text; None: what the packages of this environment brought along.
+        folder: any folder with text; None: the documentation of the installed packages.
         limit_bytes: enough text; of the default text only.
 
     Raises:

@@ -72,7 +72,7 @@ class Worker:
 
 
 def serve(worker: Worker, servers: str, group: str, topic: str, partitions: int) -> None:
-    """Works until the process is told to end."""
+    """Works until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     muster.run(
         worker.work,

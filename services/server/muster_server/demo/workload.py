@@ -103,9 +103,9 @@ class Store:
         Args:
             partition: its number.
             token: proves the ownership; raises the guard.
-            before: position that the counts begin behind.
-            after: position that they reach.
-            counts: how often each word was found between the two.
+            before: position after which the counts begin.
+            after: position up to which they go.
+            counts: how often each word occurs between the two.
 
         Returns:
             The position of the store: `after`, or another one if the counts were not for it; go on there.
@@ -128,7 +128,7 @@ class Store:
         return (token or b"").decode(), int(position or 0), int(refused or 0)
 
     async def report(self, **fields: str | int) -> None:
-        """Tells the demo what a worker did."""
+        """Reports to the demo what a worker did."""
         await self._redis.xadd(_EVENTS, fields)
 
     async def events(self, after: str, wait_ms: int) -> list[tuple[str, dict[str, str]]]:

@@ -20,11 +20,11 @@ from muster_server.initialise import initialise_log
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
 DESCRIPTION = "cluster.json"
-"""File of a cluster's folder that says where it is."""
+"""File in a cluster's folder with its addresses."""
 
 
 class UnusableDescription(StartupError):
-    """What a folder says of the cluster that was started on it cannot be read."""
+    """The description in a cluster's folder cannot be read."""
 
 
 class ClusterBusyError(Exception):
@@ -33,13 +33,14 @@ class ClusterBusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the processes listen; 0: free ports are picked.
+    """The first port of each role; 0: free ports are picked.
 
     Attributes:
-        discovery: of discovery; further instances come after it.
-        coordinator: of the first coordinator; the others come after it.
-        metadata: of metadata; further instances come after it.
-        metrics: of the first process's metrics; the others come after it, in the order of `roles`.
+        discovery: of discovery.
+        coordinator: of the first coordinator; the others have the ports that follow.
+        metadata: of the first instance of metadata; the others have the ports that follow.
+        metrics: of the first process's metrics; the others have the ports that follow, in the order of
+            `roles`.
     """
 
     discovery: int = 0
@@ -50,7 +51,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Where a cluster is, for other programs on this machine.
+    """The addresses of a cluster, for other programs on this machine.
 
     Attributes:
         servers: discovery addresses for clients.
@@ -66,11 +67,11 @@ class Description:
 
     @classmethod
     def read(cls, folder: Path) -> "Description":
-        """Reads it from a cluster's folder.
+        """Reads the description in a cluster's folder.
 
         Raises:
             FileNotFoundError: no cluster was started there.
-            UnusableDescription: what is there does not describe one.
+            UnusableDescription: the file is no description.
         """
         path = folder / DESCRIPTION
         try:
@@ -180,10 +181,10 @@ class DevCluster:
         return next(process for process in self.coordinators if process.name == node_id)
 
     def check_ports(self) -> None:
-        """Makes sure that nobody else listens where this cluster will.
+        """Checks that the ports of this cluster are free.
 
         Raises:
-            ClusterBusyError: somebody does; the folder is given back.
+            ClusterBusyError: one is in use; the folder is released.
         """
         wanted = [(process.port, process.name) for process in self.roles]
         wanted += [(process.metrics_port, f"metrics of {process.name}") for process in self.roles]
@@ -196,7 +197,7 @@ class DevCluster:
             )
 
     def ended(self) -> list[str]:
-        """One sentence for each process that ended by itself, or was killed by somebody else."""
+        """One sentence for each process that has ended without being stopped here."""
         children = [process.process for process in self.roles]
         children += [node.process for node in self.nodes or ()]
         return [f"{child.name} {child.ending()}" for child in children if child.ending()]
@@ -222,14 +223,14 @@ class DevCluster:
         self._describe(description)
 
     def _describe(self, description: Description) -> None:
-        """Writes the description; it may name a password, so nobody else reads it."""
+        """Writes the description, readable only by this user: it may contain a password."""
         path = self.folder / DESCRIPTION
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(json.dumps(asdict(description)))
 
     async def stop(self) -> None:
-        """Stops everything in good order; nothing is left running."""
+        """Stops all processes in reverse order of their start, and waits for them."""
         for layer in (self.coordinators, [self.discovery], self.metadata):
             await asyncio.gather(*(process.terminate() for process in layer))
         if self.nodes is not None:
@@ -237,7 +238,7 @@ class DevCluster:
         self._give_folder_back()
 
     def kill_roles(self) -> None:
-        """Ends all processes at once but the servers of the log: `stop` has nothing more to wait for."""
+        """Kills all processes except the servers of the log, so that `stop` need not wait for them."""
         for process in self.roles:
             process.process.signal(signal.SIGKILL)
 

@@ -49,9 +49,9 @@ def dev(
         bool, typer.Option("--metrics", help="Each process serves its metrics for Prometheus.")
     ] = False,
 ) -> None:
-    """Starts a development cluster here and shows who owns what; Ctrl-C stops it, twice: at once.
+    """Starts a development cluster here and shows who owns what. Ctrl-C stops it; a second Ctrl-C at once.
 
-    MUSTER_GROUP_… and MUSTER_TELEMETRY_… settings are passed on to every process, but for the address for
+    MUSTER_GROUP_… and MUSTER_TELEMETRY_… settings are passed on to every process, except for the address for
     Prometheus: see --metrics.
     """
     if redis_nodes not in NODE_COUNTS:
@@ -90,7 +90,7 @@ async def _run(cluster: DevCluster, console: Console) -> None:
 
     def interrupted() -> None:
         if stop.is_set():
-            console.print("not waiting for the processes any more …")
+            console.print("no longer waiting for the processes …")
             cluster.kill_roles()
         stop.set()
 
@@ -150,7 +150,7 @@ def _how_to_find(cluster: DevCluster) -> str:
 async def _watch(
     cluster: DevCluster, connection: muster.Cluster, console: Console, stop: asyncio.Event
 ) -> None:
-    """Shows the cluster until told to stop: a table on a terminal, else lines of what is new."""
+    """Shows the cluster until `stop` is set: a table on a terminal, otherwise lines of what is new."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             latest: Overview | None = None
@@ -176,11 +176,11 @@ async def _watch(
 
 
 async def _look(connection: muster.Cluster) -> tuple[Overview | None, str]:
-    """The cluster; without it why it does not answer, which the next look may find over."""
+    """The cluster, or None and why there is none."""
     try:
         return await look(connection), ""
     except muster.MusterError:
-        return None, "the cluster does not answer; what was shown last may be over"
+        return None, "the cluster does not answer; what was shown last may have changed"
 
 
 async def _sleep(stop: asyncio.Event) -> None:

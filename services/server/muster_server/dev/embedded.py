@@ -12,10 +12,7 @@ from muster_server.initialise import initialise_log
 
 @asynccontextmanager
 async def embedded_log(folder: Path) -> AsyncIterator[str]:
-    """Starts one embedded server on a folder and initialises its log if that was not done yet.
-
-    Gives its URL; stops it at the end.
-    """
+    """A context with one embedded server on a folder, whose log is initialised; its value is the URL."""
     try:
         nodes = RedisNodes(folder, 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Who owns what in a cluster, as a table or as lines of changes."""
+"""Shows who owns what in a cluster, as tables or as lines."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ def as_tables(overview: Overview) -> Group:
 
 
 def as_lines(overview: Overview) -> list[str]:
-    """One line per fact; what is in one overview and not in the one before is news."""
+    """One line per fact; a line that was not in the overview before is news."""
     owned = overview.shards_of()
     lines = [
         f"{node.node_id} at {node.host}:{node.port}: {_state(node.state)}, "
@@ -84,8 +84,8 @@ def as_lines(overview: Overview) -> list[str]:
     ]
     for group in overview.groups:
         name = f"group {group.group_id}"
-        told = f"{_group_state(group.state)}, generation {group.generation}, {len(group.members)} members"
-        lines.append(f"{name}: {told}")
+        about = f"{_group_state(group.state)}, generation {group.generation}, {len(group.members)} members"
+        lines.append(f"{name}: {about}")
         lines += [
             f"{name}: {member.member_id} has {_partitions(member.assignment) or 'nothing'}"
             for member in group.members[:_MEMBERS_SHOWN]
@@ -94,7 +94,7 @@ def as_lines(overview: Overview) -> list[str]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 7`: numbers with runs drawn together."""
+    """Numbers as ranges: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

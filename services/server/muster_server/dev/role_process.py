@@ -1,4 +1,4 @@
-"""Roles of Muster as processes of their own."""
+"""Roles as child processes."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from muster_server.dev.ports import LOOPBACK
 
 READY_SECONDS = 30.0
 METRICS_LISTEN = "MUSTER_TELEMETRY_PROMETHEUS_LISTEN"
-"""Setting of the address for Prometheus: one of one process."""
+"""Setting of the address for Prometheus, which only one process can use."""
 
 
 class RoleProcess:
@@ -23,7 +23,7 @@ class RoleProcess:
         port: where it listens.
         folder: gets `<name>.log` and `<name>.ready`.
         environment: its settings; no other `MUSTER_` variable of this process reaches it.
-        metrics_port: where it serves its metrics, as `environment` says if 0.
+        metrics_port: where it serves its metrics; 0: as `environment` says.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class RoleProcess:
         await self.ready()
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kills it with SIGKILL."""
         await self.process.kill()
 
     async def terminate(self) -> int:
-        """SIGTERM: it hands over and ends; its exit code."""
+        """Stops it with SIGTERM, on which it hands over; returns its exit code."""
         return await self.process.terminate()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stops it with SIGSTOP."""
         self.process.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resumes it with SIGCONT."""
         self.process.resume()
 
 

@@ -1,4 +1,4 @@
-"""Judges the processes of a cluster: who answers, who serves, versions, clocks. Pure."""
+"""Judges the processes of a cluster: whether they answer and serve, versions, clocks. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from muster_server.doctor.processes import Process
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
 CLOCK_WARNING_MS = 2_000
-"""Beyond this, times from different processes cannot be compared by eye."""
+"""Beyond this, times in the logs of different processes cannot be compared."""
 CLOCK_FAILED_MS = 60_000
-"""Beyond this, what is kept for a time is removed too early or too late."""
+"""Beyond this, what expires by time is removed too early or too late."""
 
 _NOT_THERE: Mapping[str, str] = {
     DISCOVERY: "start it, or name the right address with --servers; clients must be able to reach it",
@@ -24,7 +24,7 @@ _NOT_THERE: Mapping[str, str] = {
 _NOT_SERVING: Mapping[str, str] = {
     DISCOVERY: "it waits for metadata: make that serve first, and see MUSTER_DISCOVERY_METADATA",
     METADATA: "it waits for a majority of the log's nodes, or for `muster-server init`: its log says which",
-    COORDINATOR: "it starts, drains, or cannot renew its lease: its log says which",
+    COORDINATOR: "it is starting, draining, or cannot renew its lease: its log says which",
 }
 
 
@@ -40,7 +40,7 @@ def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
                 process.role,
                 process.name,
                 CheckResult.FAILED,
-                "it answers, and does not serve",
+                "it answers but does not serve",
                 _NOT_SERVING[process.role],
             )
         else:
@@ -48,7 +48,7 @@ def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
 
 
 def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
-    """What the cluster says of the coordinators that cannot be asked, and whether there are enough."""
+    """Judges the coordinators' states in the view, and whether enough are live."""
     live = 0
     for node in cluster.coordinators:
         where = f"{node.node_id} ({node.host}:{node.port})"
@@ -57,7 +57,7 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
                 COORDINATOR,
                 where,
                 CheckResult.FAILED,
-                "it died or fell silent; others serve its shards",
+                "it died or went silent; others serve its shards",
                 "start it again; one that is gone for good is forgotten after ten minutes",
             )
         elif node.state == discovery_pb2.COORDINATOR_STATE_DRAINING:
@@ -69,7 +69,7 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
             COORDINATOR,
             "all",
             CheckResult.FAILED,
-            "no coordinator is live: nobody serves groups",
+            "no coordinator is live: groups are not served",
             "start at least two; MUSTER_COORDINATOR_METADATA must name the metadata instances",
         )
     elif live == 1:
@@ -77,18 +77,18 @@ def judge_coordinators(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
             COORDINATOR,
             "all",
             CheckResult.WARNING,
-            "one coordinator is live: nobody takes over when it dies",
+            "only one coordinator is live: none takes over when it dies",
             "start a second one",
         )
 
 
-def judge_faults(told: Mapping[str, peer_pb2.DescribeFaultsResponse]) -> Iterator[Finding]:
-    """Groups that made a coordinator fail, and shards that it gave up.
+def judge_faults(answers: Mapping[str, peer_pb2.DescribeFaultsResponse]) -> Iterator[Finding]:
+    """Judges groups that made a coordinator fail, and shards that it gave up.
 
     Args:
-        told: by the name of the coordinator.
+        answers: answers by the name of the coordinator.
     """
-    for name, answer in told.items():
+    for name, answer in answers.items():
         for fault in answer.faults:
             whose = f"group {fault.group_id}" if fault.group_id else f"shard {fault.shard}"
             kept = f"the event is kept in {fault.file} there" if fault.file else "the event was not kept"
@@ -117,20 +117,20 @@ def judge_faults(told: Mapping[str, peer_pb2.DescribeFaultsResponse]) -> Iterato
                 "it is not served: its log cannot be read, or it failed three times within a minute",
                 "look for `shard_failed` in that coordinator's log, and see docs/failures.md",
             )
-    if told and not any(answer.faults or answer.failed_shards for answer in told.values()):
+    if answers and not any(answer.faults or answer.failed_shards for answer in answers.values()):
         yield Finding("groups", "all coordinators", CheckResult.OK, "none made a coordinator fail")
 
 
 def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]:
-    """Whether the discovery instances see one cluster, and whether all of it is served."""
+    """Judges whether the discovery instances see the same cluster, and whether all shards are served."""
     known = {(view.cluster_id, view.shard_count) for view in views.values()}
     if len(known) > 1:
-        told = "; ".join(f"{address}: {view.cluster_id}" for address, view in views.items())
+        listed = "; ".join(f"{address}: {view.cluster_id}" for address, view in views.items())
         yield Finding(
             "cluster",
             "discovery",
             CheckResult.FAILED,
-            f"the discovery instances serve different clusters: {told}",
+            f"the discovery instances serve different clusters: {listed}",
             "correct MUSTER_DISCOVERY_METADATA of the one that is wrong",
         )
         return
@@ -142,7 +142,7 @@ def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]
             view.cluster_id,
             CheckResult.FAILED,
             f"{unserved} of {view.shard_count} shards are not served",
-            "after a coordinator went this lasts a moment: look again; else look for `shard_failed` in the "
+            "normal for a moment after a coordinator ended; if it lasts, look for `shard_failed` in the "
             "coordinators' logs, and see docs/failures.md",
         )
     else:
@@ -150,7 +150,7 @@ def judge_views(views: Mapping[str, discovery_pb2.Cluster]) -> Iterator[Finding]
 
 
 def judge_log_nodes(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
-    """The nodes of the log, as metadata sees them."""
+    """Judges the nodes of the log, as metadata sees them."""
     for node in cluster.log_nodes:
         if node.available:
             yield Finding("log node", f"node {node.index}", CheckResult.OK, "metadata reads and writes it")
@@ -160,15 +160,15 @@ def judge_log_nodes(cluster: discovery_pb2.Cluster) -> Iterator[Finding]:
                 f"node {node.index}",
                 CheckResult.FAILED,
                 f"metadata says: {node.problem}",
-                "bring it back: it is repaired by itself; `muster doctor --nodes` tells more",
+                "bring it back: it is repaired by itself; `muster doctor --nodes` shows more",
             )
 
 
 def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the versions of all processes may run side by side.
+    """Judges whether the versions of all processes may run side by side.
 
     Args:
-        versions: by the name of the process; empty: it does not tell.
+        versions: by the name of the process; empty: unknown.
     """
     silent = [name for name, version in versions.items() if _parsed(version) is None]
     if silent:
@@ -176,14 +176,14 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
             "versions",
             ", ".join(silent),
             CheckResult.SKIPPED,
-            "it does not tell its version",
+            "its version is unknown",
             "it is older than 0.1: upgrade it",
         )
     known = {name: parsed for name, version in versions.items() if (parsed := _parsed(version)) is not None}
     if not known:
         return
     counted = Counter(versions[name] for name in known)
-    told = ", ".join(f"{count} × {version}" for version, count in sorted(counted.items()))
+    listed = ", ".join(f"{count} × {version}" for version, count in sorted(counted.items()))
     majors = {major for major, _, _ in known.values()}
     minors = [minor for _, minor, _ in known.values()]
     if len(majors) > 1 or max(minors) - min(minors) > 1:
@@ -191,7 +191,7 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
             "versions",
             "all processes",
             CheckResult.FAILED,
-            f"they are more than one minor version apart: {told}; {_of_the_oldest(versions, known)}",
+            f"they are more than one minor version apart: {listed}; {_of_the_oldest(versions, known)}",
             "bring the older ones up one minor version at a time: docs/upgrade.md",
         )
     elif len(counted) > 1:
@@ -199,11 +199,11 @@ def judge_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
             "versions",
             "all processes",
             CheckResult.WARNING,
-            f"two versions run side by side: {told}; {_of_the_oldest(versions, known)}",
-            "this is what an upgrade looks like; finish it: docs/upgrade.md",
+            f"two versions run side by side: {listed}; {_of_the_oldest(versions, known)}",
+            "normal during an upgrade; finish it: docs/upgrade.md",
         )
     else:
-        yield Finding("versions", "all processes", CheckResult.OK, told)
+        yield Finding("versions", "all processes", CheckResult.OK, listed)
 
 
 def _of_the_oldest(versions: Mapping[str, str], known: Mapping[str, tuple[int, int, int]]) -> str:
@@ -222,13 +222,13 @@ def _parsed(version: str) -> tuple[int, int, int] | None:
 
 
 def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
-    """Whether the wall clocks agree with this machine's.
+    """Judges whether the wall clocks agree with this machine's.
 
     Args:
-        ahead_ms: how far each is ahead, by the name of the process or server; None: it does not tell.
+        ahead_ms: how far each is ahead, by the name of the process or server; None: unknown.
     """
-    told = {name: ahead for name, ahead in ahead_ms.items() if ahead is not None}
-    wrong = {name: ahead for name, ahead in told.items() if abs(ahead) > CLOCK_WARNING_MS}
+    known = {name: ahead for name, ahead in ahead_ms.items() if ahead is not None}
+    wrong = {name: ahead for name, ahead in known.items() if abs(ahead) > CLOCK_WARNING_MS}
     for name, ahead in wrong.items():
         far = abs(ahead) > CLOCK_FAILED_MS
         yield Finding(
@@ -236,13 +236,13 @@ def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
             name,
             CheckResult.FAILED if far else CheckResult.WARNING,
             f"its clock is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
-            + (": what is kept for a time is removed too early or too late" if far else ""),
+            + (": what expires by time is removed too early or too late" if far else ""),
             "run a time service (chrony, systemd-timesyncd) on both machines; no deadline depends on it",
         )
-    if told and not wrong:
-        most_ms = max(abs(ahead) for ahead in told.values())
+    if known and not wrong:
+        most_ms = max(abs(ahead) for ahead in known.values())
         yield Finding(
-            "clocks", f"{len(told)} clocks", CheckResult.OK, f"at most {most_ms} ms from this machine's"
+            "clocks", f"{len(known)} clocks", CheckResult.OK, f"at most {most_ms} ms from this machine's"
         )
     silent = [name for name, ahead in ahead_ms.items() if ahead is None]
     if silent:
@@ -250,6 +250,6 @@ def judge_clocks(ahead_ms: Mapping[str, int | None]) -> Iterator[Finding]:
             "clocks",
             ", ".join(silent),
             CheckResult.SKIPPED,
-            "it does not tell its time",
+            "its time is unknown",
             "a server of the log needs the right `+time` for the user; a process is too old",
         )

@@ -71,9 +71,9 @@ def doctor(
         Path, typer.Option(help="Folder of the `muster dev` cluster, looked at where nothing is named.")
     ] = Path(".muster/dev"),
 ) -> None:
-    """Says what is wrong with a cluster and how to put it right; changes nothing.
+    """Shows what is wrong with a cluster and how to mend it; changes nothing.
 
-    Exit code 0: nothing failed (warnings may stand), 1: something did, 2: it could not be looked at.
+    Exit code 0: nothing failed (there may be warnings), 1: something did, 2: it could not be examined.
     """
     if output not in ("table", "json"):
         _fail(f"--output {output!r}: use table or json")
@@ -106,7 +106,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _patient(servers: str, metadata: str, redis: str, data: Path) -> Patient:
-    """Options first, then the environment; where neither names anything, what `muster dev` wrote down."""
+    """What to examine: options first, then the environment, then the cluster of `muster dev`."""
     servers = servers or os.environ.get(_SERVERS, "")
     for settings in (DiscoverySettings, CoordinatorSettings):
         metadata = metadata or os.environ.get(settings.variable("metadata"), "")
@@ -137,7 +137,7 @@ def _listed(option: str, text: str) -> tuple[str, ...]:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """The findings for programs."""
+    """The findings as JSON."""
     return json.dumps(
         {
             "healthy": healthy(findings),
@@ -155,7 +155,7 @@ def _counted(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
-    """The findings for people: a line each, and below a failure its fix."""
+    """Prints the findings: a line each, and the fix below each failure."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("CHECK", "WHAT", "RESULT", "FOUND"):
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""Looks at a whole cluster and says what is wrong with it. Reads only."""
+"""Examines a whole cluster. Reads only."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What is looked at.
+    """What to examine.
 
     Attributes:
         servers: addresses of discovery, `host:port`.
-        metadata: addresses of metadata; none: it is not looked at.
-        redis: nodes of the log, `redis://…`; empty: they are looked at through metadata.
+        metadata: addresses of metadata; none: it is skipped.
+        redis: nodes of the log, `redis://…`; empty: they are examined through metadata.
         tls: certificates for discovery, metadata and coordinators.
     """
 
@@ -35,10 +35,10 @@ class Patient:
 
 
 async def examine(patient: Patient) -> list[Finding]:
-    """Looks at everything that can be reached.
+    """Examines everything that can be reached, and returns all findings.
 
     Raises:
-        BadUrlsError: the address of the log makes no sense.
+        BadUrlsError: the address of the log is invalid.
     """
     asker = Asker(patient.tls)
     (discovery, views), metadata, surveys = await asyncio.gather(
@@ -57,7 +57,7 @@ async def examine(patient: Patient) -> list[Finding]:
                 "cluster",
                 "coordinators, shards",
                 CheckResult.SKIPPED,
-                "no discovery instance tells of the cluster",
+                "no discovery instance describes the cluster",
                 "make one serve, or name one with --servers or MUSTER_SERVERS",
             )
         )
@@ -85,12 +85,12 @@ async def _discovery(
     processes = await asker.processes(DISCOVERY, servers)
     serving = [process.address for process in processes if process.serving]
     views = await asyncio.gather(*(asker.cluster(address) for address in serving))
-    told = {address: view for address, view in zip(serving, views, strict=True) if view is not None}
-    return processes, told
+    reached = {address: view for address, view in zip(serving, views, strict=True) if view is not None}
+    return processes, reached
 
 
 async def _coordinators(asker: Asker, view: discovery_pb2.Cluster) -> list[Process]:
-    """Those that serve; what the cluster says of the others is all that there is."""
+    """Asks the live coordinators; of the others there is only the state in the view."""
     live = [node for node in view.coordinators if node.state == discovery_pb2.COORDINATOR_STATE_LIVE]
     return await asyncio.gather(
         *(
@@ -106,8 +106,10 @@ async def _faults(
     asker: Asker, coordinators: Sequence[Process]
 ) -> dict[str, peer_pb2.DescribeFaultsResponse]:
     serving = [process for process in coordinators if process.serving]
-    told = await asyncio.gather(*(asker.faults(process.address) for process in serving))
-    return {process.name: faults for process, faults in zip(serving, told, strict=True) if faults is not None}
+    answers = await asyncio.gather(*(asker.faults(process.address) for process in serving))
+    return {
+        process.name: faults for process, faults in zip(serving, answers, strict=True) if faults is not None
+    }
 
 
 def _metadata(metadata: Sequence[Process]) -> list[Finding]:
@@ -151,7 +153,7 @@ async def _log(
             "durability",
             "all nodes",
             CheckResult.SKIPPED,
-            "the servers of the log were not asked themselves",
+            "the servers of the log were not asked directly",
             f"name them with --redis, or run this where {_REDIS_URL} is set, such as in a metadata container",
         )
     )

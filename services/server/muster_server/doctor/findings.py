@@ -1,4 +1,4 @@
-"""What the doctor found."""
+"""Findings of the doctor."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ class CheckResult(StrEnum):
     OK = "ok"
     """Nothing is wrong."""
     WARNING = "warning"
-    """The cluster works; something is given up, or under way."""
+    """The cluster works, but a guarantee is weaker, or a change is under way."""
     FAILED = "failed"
     """Something is wrong."""
     SKIPPED = "skipped"
-    """It could not be looked at; the fix says how it could."""
+    """It could not be examined; the fix says how it could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Finding:
 
     Attributes:
         check: name of the check.
-        subject: what was looked at.
+        subject: what was examined.
         result: how it ended.
         detail: what was found, a sentence without a full stop.
-        fix: what to do; empty when nothing is to be done.
+        fix: what to do; empty if there is nothing to do.
     """
 
     check: str

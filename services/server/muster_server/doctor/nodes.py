@@ -1,4 +1,4 @@
-"""Looks at the servers of the log, and judges them. Reads only."""
+"""Surveys the servers of the log and judges them. Reads only."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ Ends: TypeAlias = Mapping[int, Mapping[int, Position]]
 """Where each log ends on each node: number of the log → index of the node."""
 
 CATCH_UP_S = 2.0
-"""How long a node may take to have what another one has."""
+"""How long a node may take to catch up with another one."""
 
 _MEMORY_SHARE = 0.8
 
@@ -34,7 +34,7 @@ _REMEDIES = {
     ProblemKind.REPLICA: "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own",
     ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service tells it",
     ProblemKind.OTHER_NODE: "name the nodes in the order in which they were made: `muster doctor --nodes`",
-    ProblemKind.NOT_A_NODE: "`muster nodes replace OLD NEW` if it shall take that one's place",
+    ProblemKind.NOT_A_NODE: "`muster nodes replace OLD NEW` if it is to take that one's place",
     ProblemKind.UNSURE: "wait: a majority of the others repairs it; `log_waits_for_a_node` says who is away",
     ProblemKind.LACKS_LOGS: "wait: it is rebuilt from the others while a metadata service runs",
 }
@@ -42,10 +42,10 @@ _REMEDY = 'see docs/failures.md, "What the operator does"'
 
 
 async def look_twice(urls: str) -> tuple[Survey, Survey]:
-    """Two surveys, the second one later by `CATCH_UP_S` where a node lags in the first.
+    """Makes two surveys, `CATCH_UP_S` apart; if no node lags in the first, it is returned twice.
 
     Raises:
-        BadUrlsError: the address makes no sense.
+        BadUrlsError: the address is invalid.
     """
     first = await survey(urls)
     if not lags(first.ends):
@@ -55,12 +55,12 @@ async def look_twice(urls: str) -> tuple[Survey, Survey]:
 
 
 def judge_nodes(first: Survey, second: Survey, cluster_id: str) -> Iterator[Finding]:
-    """What is wrong with each node, and with all of them together.
+    """Judges each node, and all of them together.
 
     Args:
-        first: all nodes.
-        second: the same later; a node that by then has not what another one had before is behind.
-        cluster_id: the cluster that discovery serves; empty: not known.
+        first: a survey.
+        second: a later survey; a node that lacks by then what another one had in the first is behind.
+        cluster_id: the cluster that discovery serves; empty: unknown.
     """
     yield from _together(second, cluster_id)
     behind = _behind(first.ends, second.ends)
@@ -153,7 +153,7 @@ def _room(node: NodeState, subject: str) -> Iterator[Finding]:
 
 
 def _behind(first: Ends, second: Ends) -> dict[int, tuple[int, int]]:
-    """How many logs of a node are behind, and by how many entries at most, by its index."""
+    """For each node by its index: in how many logs it is behind, and by how many entries at most."""
     found: dict[int, tuple[int, int]] = {}
     for shard, ends in second.items():
         wanted = max(first.get(shard, {}).values(), default=NOWHERE)
@@ -179,7 +179,7 @@ def _lag(behind: tuple[int, int], subject: str) -> Finding:
 
 
 def ends_of(replicas: Sequence[metadata_pb2.DescribeLogResponse.Replica]) -> Ends:
-    """Where each log ends on each node that has it, as metadata sees it."""
+    """Where each log ends on each node that has it, from metadata's answer."""
     ends: dict[int, dict[int, Position]] = {}
     for replica in replicas:
         if replica.outcome == metadata_pb2.LOG_OUTCOME_OK:
@@ -188,14 +188,14 @@ def ends_of(replicas: Sequence[metadata_pb2.DescribeLogResponse.Replica]) -> End
 
 
 def lags(ends: Ends) -> bool:
-    """Whether a node ends before another one in some log: normal for a moment."""
+    """Whether some log ends earlier on one node than on another, which is normal for a moment."""
     return any(len(set(held.values())) > 1 for held in ends.values())
 
 
 def unsure(
     replicas: Sequence[metadata_pb2.DescribeLogResponse.Replica], away: Container[int]
 ) -> Counter[int]:
-    """On how many logs a node says nothing to metadata, by its index; but for those that are away."""
+    """For each node by its index: of how many logs metadata gets no answer; without the nodes in `away`."""
     return Counter(
         replica.node
         for replica in replicas
@@ -208,12 +208,12 @@ def judge_replicas(
     second: Sequence[metadata_pb2.DescribeLogResponse.Replica],
     away: Container[int] = (),
 ) -> Iterator[Finding]:
-    """The logs on the nodes, as metadata sees them: for who cannot reach the nodes.
+    """Judges the logs on the nodes as metadata sees them, for users who cannot reach the nodes.
 
     Args:
         first: every log on every node.
-        second: the same later, as with `judge_nodes`.
-        away: nodes that metadata does not reach, which is told elsewhere.
+        second: a later answer, as with `judge_nodes`.
+        away: nodes that metadata does not reach, which are reported elsewhere.
     """
     missing = Counter(
         replica.node for replica in second if replica.outcome == metadata_pb2.LOG_OUTCOME_NO_LOG

@@ -1,4 +1,4 @@
-"""Asks processes of a cluster how they are. Reads only."""
+"""Asks processes of a cluster for their health, version and clock. Reads only."""
 
 import asyncio
 import time
@@ -37,9 +37,9 @@ class Process:
         name: its address, or the name of a coordinator.
         address: where it was asked.
         problem: why it did not answer; empty: it did.
-        serving: what its health service says.
-        version: of its software; empty: it does not tell.
-        clock_ahead_ms: of this machine's wall clock; None: it does not tell.
+        serving: whether its health is SERVING.
+        version: of its software; empty: unknown.
+        clock_ahead_ms: how far its wall clock is ahead of this machine's; None: unknown.
     """
 
     role: str
@@ -52,7 +52,7 @@ class Process:
 
 
 class Asker:
-    """Asks; every channel is opened for one question.
+    """Asks processes; opens a channel for each question.
 
     Args:
         tls: certificates.
@@ -62,11 +62,11 @@ class Asker:
         self._tls = tls
 
     async def processes(self, role: str, addresses: Sequence[str]) -> list[Process]:
-        """All processes of a role, by their addresses."""
+        """Asks the processes of a role at these addresses."""
         return await asyncio.gather(*(self.process(role, address, address) for address in addresses))
 
     async def process(self, role: str, name: str, address: str) -> Process:
-        """One process: health, version, clock."""
+        """Asks one process for its health, version and clock."""
         async with open_channel(address, self._tls) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
             try:
@@ -77,28 +77,28 @@ class Asker:
             stub: Any = process_pb2_grpc.ProcessServiceStub(channel)
             asked_ns = time.time_ns()
             try:
-                told = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
+                about = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
             except grpc.aio.AioRpcError:  # it is of a version that does not know the call
                 return Process(role, name, address, serving=serving)
             middle_ms = (asked_ns + time.time_ns()) // 2_000_000
             return Process(
-                role, name, address, "", serving, told.version, int(told.wall_clock_ms) - middle_ms
+                role, name, address, "", serving, about.version, int(about.wall_clock_ms) - middle_ms
             )
 
     async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:
-        """What failed in a coordinator; None: it does not tell."""
+        """Asks a coordinator what failed in it; None: it does not answer."""
         async with open_channel(coordinator, self._tls) as channel:
             stub: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
             try:
-                told: peer_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
+                faults: peer_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
                     peer_pb2.DescribeFaultsRequest(), timeout=ANSWER_S
                 )
             except grpc.aio.AioRpcError:  # it is gone, or of a version that does not know the call
                 return None
-            return told
+            return faults
 
     async def cluster(self, discovery: str) -> discovery_pb2.Cluster | None:
-        """The cluster as a discovery instance sees it; None: it does not answer."""
+        """Asks a discovery instance for the cluster; None: it does not answer."""
         async with open_channel(discovery, self._tls) as channel:
             stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
             try:
@@ -109,7 +109,7 @@ class Asker:
             return cluster
 
     async def replicas(self, metadata: str) -> list[metadata_pb2.DescribeLogResponse.Replica] | None:
-        """Every log on every node as a metadata instance sees it; None: it does not answer."""
+        """Asks a metadata instance for every log on every node; None: it does not answer."""
         async with open_channel(metadata, self._tls) as channel:
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             try:

@@ -55,11 +55,11 @@ class FeaturesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the instances of metadata say together.
+    """The combined answers of all instances of metadata.
 
     Attributes:
-        enabled: names of what is enabled.
-        known: names of what all instances know.
+        enabled: names of the enabled features.
+        known: names of the features that all instances know.
         servers: those that are alive.
     """
 
@@ -68,7 +68,7 @@ class Listing:
     servers: Sequence[metadata_pb2.Server]
 
     def lacking(self, feature: str) -> list[str]:
-        """The servers that do not know a feature, in words."""
+        """The servers that do not know a feature, for people."""
         return [_words(server) for server in self.servers if feature not in server.features]
 
 
@@ -126,7 +126,7 @@ async def listing(addresses: Sequence[str], tls: TlsSettings) -> Listing:
     """Asks every instance.
 
     Raises:
-        FeaturesError: one does not answer, or is older than features: nobody else knows of that one.
+        FeaturesError: one does not answer, or is older than features, so that no other server shows it.
     """
     answers = await asyncio.gather(*(_ask(address, tls) for address in addresses))
     return Listing(
@@ -183,10 +183,10 @@ async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -
 
 
 def _unseen(addresses: Sequence[str]) -> str:
-    """What the operator has to look at himself."""
+    """What this command cannot see, and the operator has to check."""
     return (
-        f"asked: metadata at {', '.join(addresses)}, and whoever told them that it is alive. Metadata of "
-        "version 0.1 tells nobody: make sure that none runs elsewhere, and no discovery that asks such a one"
+        f"asked: metadata at {', '.join(addresses)}, and every server known there. Metadata of version 0.1 is not "
+        "known: make sure that none runs elsewhere, and no discovery that asks such a one"
     )
 
 
@@ -222,7 +222,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def as_json(found: Listing) -> str:
-    """The listing for programs."""
+    """The listing as JSON."""
     names = sorted(found.enabled | found.known)
     return json.dumps(
         {
@@ -245,7 +245,7 @@ def as_json(found: Listing) -> str:
 
 
 def show(found: Listing, console: Console) -> None:
-    """The listing for people."""
+    """Prints the listing."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("FEATURE", "STATE", "WHAT IT BRINGS"):
         table.add_column(column, overflow="fold")

@@ -54,8 +54,8 @@ def list_nodes(
     output: Annotated[str, typer.Option("--output", "-o", help="`table` or `json`.")] = "table",
     data: Data = _DEV,
 ) -> None:
-    """What `muster doctor --nodes` shows; this name goes with 0.3.0."""
-    typer.echo("muster nodes list is `muster doctor --nodes` now; this name goes with 0.3.0", err=True)
+    """What `muster doctor --nodes` shows; 0.3.0 will remove this name."""
+    typer.echo("muster nodes list is `muster doctor --nodes` now; 0.3.0 will remove this name", err=True)
     if output not in ("table", "json"):
         _fail(f"--output {output!r}: use table or json")
     if not tell(_run(lambda: survey(_address(redis, data))), output):
@@ -73,9 +73,9 @@ def replace(
     ] = 60,
     data: Data = _DEV,
 ) -> None:
-    """Puts another server in the place of a node, for good, while the cluster runs or is stopped.
+    """Replaces the server of a node for good, while the cluster runs or is stopped.
 
-    Run it again after an interruption: it goes on where it stopped.
+    Run it again after an interruption: it resumes where it stopped.
     """
 
     async def main() -> None:
@@ -147,10 +147,10 @@ def _fail(message: str) -> NoReturn:
 
 
 def _times() -> tuple[int, int]:
-    """How long a step of `replace` may take, and how long it waits before it fills a server.
+    """The step time-out of `replace` and its delay before it fills a server, ms.
 
-    At least as long as the settings of metadata say: for so long somebody may count on what a server
-    said before it lost its data.
+    Both are at least those of metadata's settings: for that long a claimant may count an answer that a server
+    gave before it lost its data.
     """
     settings = load(MetadataSettings)
     return max(STEP_TIMEOUT_MS, settings.step_timeout_ms), max(REBUILD_DELAY_MS, settings.rebuild_delay_ms)

@@ -1,4 +1,4 @@
-"""What a survey of the nodes found, for people and for programs."""
+"""Prints a survey of the nodes, as tables or as JSON."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from muster_server.nodes.survey import NodeState, Survey
 
 
 def tell(found: Survey, output: str) -> bool:
-    """Prints what was found; whether all is well.
+    """Prints a survey; returns whether all is well.
 
     Args:
         found: the survey.
@@ -25,7 +25,7 @@ def tell(found: Survey, output: str) -> bool:
 
 
 def as_json(found: Survey) -> str:
-    """The survey for programs."""
+    """The survey as JSON."""
     configuration = found.configuration
     return json.dumps(
         {
@@ -45,7 +45,7 @@ def _for_programs(node: NodeState) -> dict[str, Any]:
 
 
 def show(found: Survey, console: Console) -> None:
-    """The survey for people."""
+    """Prints the survey as a table, with the problems below it."""
     configuration = found.configuration
     if configuration is not None:
         console.print(

@@ -1,4 +1,4 @@
-"""Looks at every node of a log: who it is, how it keeps its data, how far its copies are. Reads only."""
+"""Surveys every node of a log: its identity, its durability, how far its copies are. Reads only."""
 
 import asyncio
 import time
@@ -58,18 +58,18 @@ class NodeState:
     Attributes:
         index: its place, from 1.
         address: `host:port`.
-        identity: who it says to be; empty: it has no data of a cluster.
+        identity: which node it says that it is; empty: it has no data of a cluster.
         server: program and version.
         persistence: `appendfsync` of its append-only file; `off` without one; or `unknown`.
         eviction: `maxmemory-policy`, or `unknown`.
-        clock_ahead_ms: of this machine's wall clock; None: it may not be asked.
-        memory_bytes: used.
-        memory_limit_bytes: 0: none.
+        clock_ahead_ms: how far its wall clock is ahead of this machine's; None: the user may not ask for it.
+        memory_bytes: memory used.
+        memory_limit_bytes: limit of its memory; 0: none.
         missing_logs: logs that it does not have.
-        unsure_logs: logs that it does not vote on: it restarted and may have forgotten what it said of them.
+        unsure_logs: logs that it does not vote on: it restarted and may have forgotten its last answers.
         damaged_logs: logs that lack entries in the middle.
         lagging_logs: logs that end before the best copy.
-        lag_entries: entries that it lacks at most in one log.
+        lag_entries: largest number of entries that it lacks in one log.
         apart_promises: logs for which it promised another epoch than the majority.
         problems: what is wrong; none: it is well.
         weaknesses: what its configuration gives up.
@@ -123,7 +123,7 @@ async def survey(urls: str) -> Survey:
         urls: `redis://a,b,c`.
 
     Raises:
-        BadUrlsError: the address makes no sense.
+        BadUrlsError: the address is invalid.
     """
     addresses = split_urls(urls)
     nodes = [Node(index, url, STEP_TIMEOUT_MS) for index, url in enumerate(addresses, 1)]
@@ -160,29 +160,29 @@ async def _introductions(nodes: Sequence[Node]) -> list[Introduction | None]:
 
 
 async def _describe(node: Node, said: Introduction | None, state: NodeState) -> None:
-    """What the server says of itself and of its configuration."""
+    """Fills in what the server says about itself and its configuration."""
     if said is None:
         state.problems.append(node.tables.problem or SILENT)
         return
     state.identity = said.identity
-    told: dict[str, str] = {}
+    info: dict[str, str] = {}
     for section in ("server", "persistence", "memory", "replication"):
         reply = await node.ask("INFO", section)
         if reply.status is Status.OK:
-            told |= fields(reply.values[0])
-    program = "valkey" if "valkey_version" in told else "redis"
-    state.server = f"{program} {told.get(f'{program}_version', '?')}"
-    state.memory_bytes = int(told.get("used_memory", 0))
-    state.memory_limit_bytes = int(told.get("maxmemory", 0))
+            info |= fields(reply.values[0])
+    program = "valkey" if "valkey_version" in info else "redis"
+    state.server = f"{program} {info.get(f'{program}_version', '?')}"
+    state.memory_bytes = int(info.get("used_memory", 0))
+    state.memory_limit_bytes = int(info.get("maxmemory", 0))
     if not said.identity:
         state.problems.append(_EMPTY)
-    if told.get("loading") == "1":
+    if info.get("loading") == "1":
         state.problems.append(LOADING)
-    if told.get("aof_last_write_status", "ok") != "ok":
+    if info.get("aof_last_write_status", "ok") != "ok":
         state.problems.append(_DISK)
     if 0 < state.memory_limit_bytes <= state.memory_bytes:
         state.problems.append(_OUT_OF_MEMORY)
-    if told.get("role", "master") != "master":
+    if info.get("role", "master") != "master":
         state.problems.append(REPLICA)
     state.clock_ahead_ms = await _clock_ahead_ms(node)
     await _configured(node, state)
@@ -215,7 +215,7 @@ async def _compare(
     states: Sequence[NodeState],
     configuration: Configuration,
 ) -> dict[int, dict[int, Position]]:
-    """Ends and promises of every log on every node that counts; where each log ends on each of them."""
+    """Compares the ends and promises of every log on the nodes; returns where each log ends on each node."""
     counted: list[tuple[Node, NodeState]] = []
     for node, one, state in zip(nodes, said, states, strict=True):
         node.belongs_to(
@@ -232,7 +232,7 @@ async def _compare(
         elif not one.identity and not node.member:
             sentence = (
                 f"the log's configuration names {configuration.addresses[node.index - 1]} as this node: run "
-                "`muster nodes replace` if it shall take its place"
+                "`muster nodes replace` if it is to take its place"
             )
             state.problems.append(Problem(ProblemKind.NOT_A_NODE, sentence))
         else:
@@ -255,7 +255,7 @@ def _of_its_logs(state: NodeState, count: int) -> Iterator[Problem]:
     if state.unsure_logs:
         yield Problem(
             ProblemKind.UNSURE,
-            f"it restarted and may have forgotten what it said last: it does not vote on "
+            f"it restarted and may have forgotten its last answers: it does not vote on "
             f"{state.unsure_logs} of {count} logs until a majority of the others has repaired them",
         )
     if state.damaged_logs:
@@ -270,7 +270,7 @@ def _stranger(said: Introduction, node: Node, configuration: Configuration) -> P
         return _OLD_CONFIGURATION
     return Problem(
         ProblemKind.OTHER_NODE,
-        f"it says to be {said.identity!r} and should be {node.identity!r}: it does not count",
+        f"it says that it is {said.identity!r} and should be {node.identity!r}: it does not count",
     )
 
 

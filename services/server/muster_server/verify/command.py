@@ -65,7 +65,7 @@ def _dev_url(folder: Path) -> str:
 
 
 def show(report: Report, console: Console) -> None:
-    """The report for people."""
+    """Prints the report."""
     table = Table(title="What the log shows", title_justify="left")
     for column in ("id", "promise", "looked at", "verdict"):
         table.add_column(column, justify="right" if column == "looked at" else "left")
@@ -101,7 +101,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _harmless(text: str) -> str:
-    """Text with strings of users in it, for a terminal."""
+    """Text with user strings in it, made safe for a terminal."""
     return clean_text(text, _LINE_MAX_CHARACTERS)
 
 
@@ -113,7 +113,7 @@ def _first_of_each(evidence: list[Evidence]) -> list[Evidence]:
 
 
 def as_json(report: Report) -> str:
-    """The report for programs."""
+    """The report as JSON."""
     return json.dumps(
         {
             "clean": report.clean,

@@ -1,4 +1,4 @@
-"""Reads logs straight from the nodes. Nothing is ever written."""
+"""Reads logs directly from the nodes. Nothing is ever written."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,8 +19,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 PAGE_ENTRIES = 400
-"""Entries that are asked for at a time: so few that they stay in the cache of a core. More also make the
-server slow for others."""
+"""Entries in one request: few enough to stay in a core's cache. More would also make the server slow for
+others."""
 
 _NAMES = (b"r", b"n", b"h")
 _FIELDS = 2 * len(_NAMES)
@@ -49,11 +49,11 @@ def split_url(url: str) -> list[str]:
 
 
 class LogTrimmedError(LogUnreadableError):
-    """A log was trimmed while it was read; reading it again will do."""
+    """A log was trimmed while it was read: read it again."""
 
 
 def _page(rows: list[list[Any]]) -> Page:
-    """A page of what XRANGE answers: id, and the fields `r`, `n` and `h` of each entry in this order."""
+    """A page from an answer to XRANGE: id, and the fields `r`, `n` and `h` of each entry in this order."""
     fields = [words for _, words in rows]
     if set(map(len, fields)) - {_FIELDS}:
         fields = list(map(_in_order, fields))
@@ -66,7 +66,7 @@ def _page(rows: list[list[Any]]) -> Page:
 
 
 def _in_order(fields: list[bytes]) -> list[bytes]:
-    """The fields of an entry that has others than it should."""
+    """The three fields of an entry that has them in another order, or has others."""
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     return [word for name in _NAMES for word in (name, named.get(name, b""))]
 
@@ -86,7 +86,7 @@ class NodeReader:
         url: its address.
 
     Attributes:
-        damaged: keys that hold something else than they should, with what is wrong.
+        damaged: keys with unexpected content → what is wrong.
     """
 
     def __init__(self, index: int, url: str) -> None:
@@ -126,7 +126,7 @@ class NodeReader:
         return records_pb2.Genesis(cluster_id=identity.cluster_id, shard_count=identity.shard_count)
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
-        """Position up to which a majority has the log, as this node knows it."""
+        """The acknowledged position that this node has stored."""
         key = log_keys(shard, shard_count).acknowledged
         found = self._read(key, self._redis.get, key)
         if found is None:
@@ -143,13 +143,13 @@ class NodeReader:
         return bool(self._read(key, self._redis.xrange, key, place, place))
 
     def end(self, shard: int, shard_count: int) -> Position:
-        """Place of the last entry; nowhere: there is no log."""
+        """Position of the last entry; NOWHERE: there is no log."""
         key = log_keys(shard, shard_count).log
         found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
 
     def first(self, shard: int, shard_count: int) -> Position:
-        """Place of the first entry; nowhere: there is no log."""
+        """Position of the first entry; NOWHERE: there is no log."""
         key = log_keys(shard, shard_count).log
         found = self._read(key, self._redis.xrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
@@ -160,7 +160,7 @@ class NodeReader:
         return int(self._read(key, self._redis.xlen, key) or 0)
 
     def place_of(self, shard: int, shard_count: int, offset: int) -> Position | None:
-        """The place of the entry with an offset; None: there is none."""
+        """Position of the entry with an offset; None: there is none."""
         key = log_keys(shard, shard_count).log
         low, high = 0, self.end(shard, shard_count).epoch
         while low < high:  # the last epoch that begins at or before the offset
@@ -174,7 +174,7 @@ class NodeReader:
         return place if self.has(shard, shard_count, place) else None
 
     def times_ms(self, shard: int, shard_count: int) -> tuple[int, int]:
-        """When the first and the last entry were written, by their writers' clocks; 0: not known."""
+        """When the first and the last entry were written, by their writers' clocks, Unix time; 0: unknown."""
         key = log_keys(shard, shard_count).log
         ends = [self._read(key, read, key, count=1) for read in (self._redis.xrange, self._redis.xrevrange)]
         first, last = (_written_at_ms(found[0][1].get(b"r", b"")) if found else 0 for found in ends)
@@ -188,17 +188,17 @@ class NodeReader:
         after: Position = NOWHERE,
         count: int = PAGE_ENTRIES,
     ) -> Iterator[Page]:
-        """Entries in order; the next page is on its way while this one is worked on.
+        """Yields the entries in order; the next page is requested before the current one is yielded.
 
         Args:
             shard: number of the log.
             shard_count: of the cluster.
-            upto: last place wanted.
-            after: the place before the first one wanted.
-            count: entries of a page.
+            upto: last position wanted.
+            after: position before the first one wanted.
+            count: entries in a page.
 
         Raises:
-            LogTrimmedError: the log was trimmed under the reader, which has to begin again.
+            LogTrimmedError: the log was trimmed during the read: start again.
         """
         key = log_keys(shard, shard_count).log
         connection = self._redis.connection_pool.get_connection()
@@ -238,7 +238,7 @@ class NodeReader:
         return list(_page(rows).entries())
 
     def snapshots(self, shard: int, shard_count: int) -> Snapshots:
-        """The stored snapshots that have a marker: where each ends → what reads its parts."""
+        """The stored snapshots that have a marker: the position that each covers → a reader of its parts."""
         keys = log_keys(shard, shard_count)
         index = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
         return {
@@ -257,7 +257,7 @@ class NodeReader:
         return [found[b"%d" % number] for number in range(count) if b"%d" % number in found]
 
     def _read(self, key: str, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What a command answers; None, and noted as damage, where the key is not of its kind."""
+        """The answer to a command; None, and the key is added to `damaged`, if it has another type."""
         try:
             return command(*arguments, **options)
         except redis.ResponseError as error:
@@ -276,9 +276,9 @@ class StoredLogs:
         url: `redis://host:port,host:port,…`.
 
     Attributes:
-        nodes: those that answer.
-        problems: of the others, by index.
-        genesis: what each Genesis of the cluster says, but for the shard.
+        nodes: the nodes that answer.
+        problems: why the others do not, by index.
+        genesis: content of a Genesis of the cluster, except for the shard.
         shard_count: of the cluster.
         cluster_id: its identity.
 
@@ -319,11 +319,11 @@ class StoredLogs:
         return range(self.shard_count + 1)
 
     def name(self, shard: int) -> str:
-        """What a log is called in reports."""
+        """The name of a log in reports."""
         return "catalog" if shard == self.shard_count else f"shard {shard}"
 
     def acknowledged(self, shard: int) -> Position:
-        """The highest acknowledged position that any node knows."""
+        """The highest acknowledged position that any node has stored."""
         return max(self.marks(shard).values())
 
     def marks(self, shard: int) -> dict[int, Position]:

@@ -19,7 +19,7 @@ class Evidence:
 
     Attributes:
         log: name of the log.
-        violation: what is wrong where.
+        violation: what is wrong, and where.
         around: the entries before and after, and the entry itself, as text.
     """
 
@@ -30,7 +30,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class Report:
-    """What was found in all logs."""
+    """The findings in all logs."""
 
     cluster_id: str
     nodes: int
@@ -59,7 +59,7 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
         all_nodes: also compare what the nodes hold.
 
     Raises:
-        LogUnreadableError: there is nothing to read, or a node went away meanwhile.
+        LogUnreadableError: there is nothing to read, or a node was lost during the read.
     """
     try:
         with StoredLogs(url) as reader:
@@ -72,7 +72,7 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
 
 
 def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
-    """Checks one log, again from its beginning where it was trimmed under the reader."""
+    """Checks one log; starts again if it was trimmed during the read."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             _note(reader, shard, _checked(reader, shard, compare=report.compared), report)
