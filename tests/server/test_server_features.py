@@ -39,7 +39,7 @@ async def test_lists_and_enables(tmp_path: Path) -> None:
         code, output, notes = await features(cluster, "enable", first)
         assert (code, output) == (0, f"{first} is enabled\n")
         assert all(instance.address in notes for instance in cluster.instances)
-        assert "Metadata of version 0.1 tells nobody: make sure that none runs elsewhere" in notes
+        assert "Metadata of version 0.1 is never known: make sure that none runs elsewhere" in notes
         assert await features(cluster, "enable", first) == (0, f"{first} is enabled\n", "")
         code, output, _ = await features(cluster, "list", "-o", "json")
         assert code == 0

@@ -185,8 +185,8 @@ async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -
 def _unseen(addresses: Sequence[str]) -> str:
     """What this command cannot see, and the operator has to check."""
     return (
-        f"asked: metadata at {', '.join(addresses)}, and every server known there. Metadata of version 0.1 is not "
-        "known: make sure that none runs elsewhere, and no discovery that asks such a one"
+        f"asked: metadata at {', '.join(addresses)}, and every server known there. Metadata of version 0.1 "
+        "is never known: make sure that none runs elsewhere, and no discovery that asks such a one"
     )
 
 
