@@ -103,7 +103,7 @@ def test_a_claim_inside_an_epoch_is_refused() -> None:
     built.claim()
     built.commit(-1, "")
     built.claim(epoch=1)
-    with pytest.raises(LogDamaged, match="a claim stands inside an epoch"):
+    with pytest.raises(LogDamaged, match="there is a claim inside an epoch"):
         read_runs(built.entries, 100, ChainReader(), Shard(0, GroupConfig()))
 
 

@@ -1,6 +1,6 @@
 """Sizes and names that both sides of the wire agree on.
 
-A server refuses what breaks them; a client says so before the call. What only a server bounds stands there.
+A server refuses what breaks them; a client says so before the call. Limits of servers alone are not here.
 """
 
 import re

@@ -119,7 +119,7 @@ class Coordinator:
 
     @property
     def address(self) -> Address:
-        """What clients are told: `advertise`, or the host it listens on with the bound port."""
+        """The address that clients get: `advertise`, or the host it listens on with the bound port."""
         return self._settings.advertise or Address(self._settings.listen.host, self.port)
 
     @property
@@ -234,7 +234,7 @@ class Coordinator:
         await self._holding.wait()
 
     async def superseded(self) -> None:
-        """Waits until another run of the same name took the lease; then this one has to end."""
+        """Waits until another process of this name has taken the lease; then this one has to end."""
         await self._superseded.wait()
 
     async def drain_and_stop(self) -> None:
@@ -270,7 +270,7 @@ class Coordinator:
         await asyncio.sleep(self._settings.linger_ms / 1000)
 
     async def abort(self) -> None:
-        """Stops where it stands, without hand-over or release, as a killed process does."""
+        """Stops at once, without hand-over or release, as a killed process does."""
         if self._stopped:
             return
         self._stopped = True

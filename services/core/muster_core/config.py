@@ -15,9 +15,9 @@ class GroupConfig:
         max_groups_per_shard: groups of one shard.
         max_new_groups_per_shard: groups of one shard that had no generation yet and no commit.
         max_bytes: what the groups of all shards of the process may hold in memory, as it is counted.
-        max_bytes_per_shard: the same of one shard.
+        max_bytes_per_shard: as `max_bytes`, of one shard.
         max_size: members per group (KIP-389).
-        max_group_bytes: ids and protocol lists of all members of a group, as they stand in one record; below
+        max_group_bytes: ids and protocol lists of all members of a group, which one record holds; below
             the 8 MiB that a record may have.
         max_partitions: partitions that a group's published assignments give in a generation.
         max_kept_tokens: partitions of a generation that keep their tokens because members never gave them up;

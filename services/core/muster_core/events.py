@@ -80,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The caller went away: its parked call must not be answered any more."""
+    """The caller is gone: its parked call must not be answered any more."""
 
     call_id: int
 
@@ -112,7 +112,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The lease was renewed and the claim still stands: every member gets a full session again."""
+    """The lease was renewed and the claim is still the last one: every member gets a full session again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a cluster may be told to use: nothing of a feature is written before it is enabled."""
+"""What can be enabled in a cluster: nothing of a feature is written before."""
 
 from collections.abc import Iterable
 from enum import StrEnum

@@ -34,11 +34,11 @@ class Position(NamedTuple):
         return f"{self.epoch}-{self.offset}"
 
     def after(self, count: int) -> "Position":
-        """The place `count` records later in the same epoch."""
+        """The position `count` records later in this epoch."""
         return _new(Position, (self[0], self[1] + count))  # half the time: logs are made of places
 
     def to_proto(self) -> common_pb2.Position:
-        """The message of the same content."""
+        """This position as a message."""
         return common_pb2.Position(epoch=self.epoch, offset=self.offset)
 
     @classmethod

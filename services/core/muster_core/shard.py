@@ -67,7 +67,7 @@ class Shard:
 
     Life: `restore` a snapshot if there is one, `replay` each record of the log after it, `loaded` once, then
     `handle` events until `Unload`. Every call of the protocol is answered exactly once: at once, later, or
-    when the shard is suspended or unloaded; a call whose caller went away is not.
+    when the shard is suspended or unloaded; a call whose caller is gone is not.
 
     Args:
         number: the shard, from 0.

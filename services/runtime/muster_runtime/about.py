@@ -1,4 +1,4 @@
-"""What a process tells of itself to operators: its software and its clock."""
+"""What operators see of a process: its software and its clock."""
 
 import importlib.metadata
 from typing import Any

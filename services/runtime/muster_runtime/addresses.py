@@ -27,7 +27,7 @@ class Address:
 
 
 def parse_address(text: str, *, lowest_port: int = 1) -> Address:
-    """Reads `host:port`; IPv6 addresses stand in brackets.
+    """Reads `host:port`; IPv6 addresses are in brackets.
 
     Args:
         text: the address.

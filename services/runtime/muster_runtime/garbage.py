@@ -1,6 +1,6 @@
 """Keeps garbage collection from stopping a process that remembers much.
 
-A full collection looks at every object that there is: for a million of them the process stands still for a
+A full collection looks at every object that there is: for a million of them the process stops for a
 third of a second. Almost all of what a coordinator has are groups and offsets, which stay. So what survived
 a collection that took long is not looked at again (`gc.freeze`), nor is what a load has made. What becomes
 garbage of that all the same, and only the collector could find, is swept up when the process has come to

@@ -22,7 +22,7 @@ VALUE_MAX_CHARACTERS = 256
 """Length of a string in a field; longer ones are cut, and end in `…`."""
 
 ALARMS: Counter[str] = Counter()
-"""How often each event was told as an alarm since the process began."""
+"""How many alarms were logged of each event since the process began."""
 
 _NO_MEMORY = (MemoryError, EncodeError)  # the latter is what protobuf says of it
 
@@ -170,7 +170,7 @@ def clean_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """A value as it may stand in a log line: no control characters, bounded in every direction."""
+    """A value as it may be in a log line: no control characters, bounded in every direction."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

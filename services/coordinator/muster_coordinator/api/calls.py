@@ -1,6 +1,6 @@
 """From a call of the public API to its answer: limits, and the shard that gives it.
 
-Unary calls and the frames of sessions go through the same table.
+Unary calls and the frames of sessions share it.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ from muster_coordinator.ownership.ownership import Ownership
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
-
-"""Above what one group can come to: its members' metadata and assignments stand in records of 8 MiB each."""
 
 LARGE_BYTES = 64 << 10
 """A request above this size takes milliseconds to look through."""
@@ -55,7 +53,7 @@ class Calls:
         self.large_requests = asyncio.Lock()
 
     async def answer(self, request: GroupRequest, host: str) -> GroupResponse:
-        """Answers a call; cancelling it tells the group protocol that its caller went away.
+        """Answers a call; if it is cancelled, the group protocol knows that the caller has left.
 
         Args:
             request: the call.
@@ -132,14 +130,14 @@ class Calls:
         return await self.call(shard_of(request.group_id, shard_count), request, host)
 
     async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
-        """Answers a call that concerns one shard."""
+        """Answers a call of one shard's groups; a shard that is not served here answers with its owner."""
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return await shard.call(request, host)
         return self._not_here(number, request, host)
 
     async def reach(self, number: int, *, barrier: bool) -> Ask:
-        """See `Shards`."""
+        """Waits until a shard can answer, or is known not to; see `Shards.reach`."""
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return await shard.reach(barrier=barrier)

@@ -1,4 +1,4 @@
-"""The gRPC face of the coordinator: every call goes to the same table."""
+"""The gRPC servicers of the coordinator: one handler for all unary calls, one for sessions."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,7 +14,7 @@ one record of the log (8 MiB)."""
 SESSION_LIMITS = {"Session": 8 << 20}
 """Largest message of a session in bytes; its calls have the limits of the unary ones besides."""
 LARGEST_REQUEST_BYTES = max(*METHOD_LIMITS.values(), *SESSION_LIMITS.values())
-"""No limit is above it."""
+"""The highest of these limits."""
 
 
 class GroupCoordinatorServicer(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):

@@ -32,7 +32,7 @@ class Consequence(enum.Enum):
     """What becomes of a shard whose core raised."""
 
     RELOAD = "reloaded"  # it is loaded again from its log
-    QUARANTINE = "group quarantined"  # the same, but for one group
+    QUARANTINE = "group quarantined"  # it is loaded again without one group
     FAIL = "failed"  # it is not served any more
     GIVEN_UP = "given up"  # it was not to be served here any more in any case
 

@@ -30,7 +30,7 @@ _BEYOND = Position((1 << 53) - 1, (1 << 53) - 1)
 
 
 class _NotKnown(Exception):
-    """An instance of metadata does not say; another one may, or the same one later."""
+    """An instance of metadata does not know; another one may, or this one later."""
 
 
 class Loader:
@@ -85,7 +85,7 @@ class Loader:
     async def preload(self, image: LogImage) -> None:
         """Reads up to the acknowledged position, before the shard is claimed.
 
-        What is acknowledged stands in every later log, so nothing of it is read again after the claim.
+        What is acknowledged is in every later log, so nothing of it is read again after the claim.
 
         Raises:
             LoadFailed: see `LogImage.take`.
@@ -97,7 +97,7 @@ class Loader:
         """Reads on up to the reader's own Claim.
 
         Raises:
-            LoadFailed: see `LogImage.take`; or the log ends before the Claim, or another Claim stands there.
+            LoadFailed: see `LogImage.take`; or another Claim, or no entry, is in the place of the Claim.
             LogStopped: somebody else claimed the shard meanwhile, or there is no such log.
         """
         await self._read(image, epoch, claim_nonce, end)

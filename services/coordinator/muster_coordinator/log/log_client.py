@@ -64,9 +64,9 @@ class LogPace:
 
     Attributes:
         stall_ms: an open append or check is not answered for so long: go on with the next instance.
-        claim_stall_ms: the same for a claim, which takes several rounds.
-        fruitless_ms: an instance answers, but for so long knows the outcome of nothing: the same. It may be
-            cut off from nodes that the next one reaches.
+        claim_stall_ms: as `stall_ms`, for a claim, which takes several rounds.
+        fruitless_ms: an instance answers, but has known no outcome for so long: go on with the next one,
+            which may reach nodes that it does not.
         fruitless_max_ms: the longest such time. It doubles while no instance knows the outcome of anything:
             a log that no majority has is stuck at all of them, and each change interrupts other logs' steps.
         repeat_first_ms: pause before a step of unknown outcome is sent again.
@@ -111,7 +111,7 @@ class LogClient:
     """Sends the steps of all shards in one stream, and knows the outcome of each in the end.
 
     What is submitted in one turn of the loop travels in one message. A step whose outcome is unknown, refused
-    for now, or lost with its stream, is sent again unchanged, through the same or the next metadata instance,
+    for now, or lost with its stream, is sent again unchanged, through this or the next metadata instance,
     until it is known or its future is cancelled. There is no other end: a step that was sent may have been
     carried out (docs/safety.md, "The log").
 
@@ -168,7 +168,7 @@ class LogClient:
 
         Returns:
             Its outcome: OK, FENCED, NO_LOG, TRUNCATED or INVALID. Cancel it to stop the repetitions; the step
-            may have been carried out all the same.
+            may have been carried out nevertheless.
         """
         entry = _OpenStep(shard, step, asyncio.get_running_loop().create_future(), step.ByteSize())
         self._enqueue(entry)

@@ -69,9 +69,9 @@ class ShardLog:
         end: end of the log; at first the Claim record.
         log: the log client.
         nonces: source of nonces.
-        on_done: told of each append, in order, with the place of its first record.
-        on_stopped: told once when nothing can be written any more.
-        watch: told of the steps that carry appends; nobody is if absent.
+        on_done: called for each append, in order, with the position of its first record.
+        on_stopped: called once, when nothing can be written any more.
+        watch: notified of the steps that carry appends; absent: nobody is.
 
     Attributes:
         end: the last entry that is acknowledged.
@@ -121,9 +121,9 @@ class ShardLog:
         They wait for the end of the loop turn, so that what one turn brings travels together.
 
         Args:
-            append_id: what `on_done` is told.
+            append_id: passed to `on_done`.
             records: their bytes.
-            ends_step: nothing travels after them in the same step, so that `end` is their end in `on_done`.
+            ends_step: nothing is sent after them in their step, so that `end` is their end in `on_done`.
             ends_log: nothing is written after them: what is given later is dropped.
 
         Raises:
@@ -144,7 +144,7 @@ class ShardLog:
         self._schedule()
 
     def barrier(self) -> "asyncio.Future[None]":
-        """Done when a majority has confirmed, after now, that the claim still stands.
+        """Done when a majority has confirmed, after now, that the claim is still the last one.
 
         It fails with `LogStopped` when it does not; it is cancelled when the log is closed.
         """

@@ -1,4 +1,4 @@
-"""Who is told what a shard stores: for metrics and traces. Watching never changes anything."""
+"""Observers of what a shard stores, for metrics and traces. Watching never changes anything."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ log = structlog.get_logger()
 
 
 class Watch(Protocol):
-    """Told what one shard stores."""
+    """Is notified of what one shard stores."""
 
     def storing(self, append: Append) -> None:
         """The core wants records stored; they are not applied yet."""

@@ -18,11 +18,11 @@ class ClusterFollower:
 
     Args:
         view: the cluster, pushed by metadata.
-        lease: held or not; told which changes of the catalog were carried out.
+        lease: held or not; carries to metadata which changes of the catalog were carried out.
         loader: knows the end of the catalog's log.
 
     Attributes:
-        catalog: the topics as the shards were told of them; None: not heard of yet.
+        catalog: the topics as the shards know them; None: not known yet.
     """
 
     def __init__(self, view: ClusterView, lease: LeaseKeeper, loader: Loader) -> None:
@@ -70,7 +70,7 @@ class ClusterFollower:
         self._caught_up = True
 
     def note(self, notify: Callable[[Event], None]) -> None:
-        """Tells the shards what is new in the view; cheap when nothing is.
+        """Notifies the shards of what is new in the view; cheap when nothing is.
 
         Args:
             notify: hands an event to all shards of this process.
@@ -109,10 +109,10 @@ class ClusterFollower:
 
 
 def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
-    """Whether a topic came, went, came again, or got another number of partitions."""
+    """Whether a topic was created, deleted, created again, or got another number of partitions."""
     if before is None or now is None:
         return before is not now
     if before.partitions != now.partitions:
         return True
-    # An instance of metadata of an older version does not tell incarnations.
+    # An instance of metadata of an older version does not send incarnations.
     return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)

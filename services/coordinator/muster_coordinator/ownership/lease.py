@@ -63,12 +63,12 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LeaseCallbacks:
-    """What the loop is told, on the loop, in order.
+    """What is called on the event loop, in order.
 
     Attributes:
         suspended: the deadline passed.
         resumed: the lease is held, for the first time or again.
-        superseded: another run of the same name took it; this process must stop.
+        superseded: another process of this name took it; this process must stop.
     """
 
     suspended: Callable[[], None]
@@ -88,7 +88,7 @@ class LeaseKeeper:
         line: what it runs on and sends through, apart from the loop.
         holder: who renews.
         pace: its times.
-        callbacks: what the loop is told.
+        callbacks: called on the event loop.
         boot_ms: the boot clock.
 
     Attributes:
@@ -139,7 +139,7 @@ class LeaseKeeper:
         """Begins to renew.
 
         Args:
-            loop: whose life the lease stands for, and where the callbacks run.
+            loop: without which the lease is not renewed, and where the callbacks run.
         """
         self._loop = loop
         self._line.start(self._renewals())
@@ -155,7 +155,7 @@ class LeaseKeeper:
     def set_lease_ms(self, lease_ms: int) -> None:
         """Takes over the lease time that metadata says its observers use; 0: it has not said it yet.
 
-        One that ends before the next renewal is taken over as well, and told: a process that believes in a
+        One that ends before the next renewal is taken over as well, and logged: a process that believes in a
         longer one would answer when it is dead for the others.
         """
         pace = self._pace

@@ -12,7 +12,7 @@ import grpc
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 
 LEAVE_S = 2.0
-"""An instance that was told and has not ended the stream by then is not there: it is broken off."""
+"""An instance that has not ended the stream so long after the last message is gone: it is cancelled."""
 
 Heard = Callable[[metadata_pb2.LeaseResponse | None], None]
 """Takes what a stream hears; None: it broke."""
@@ -36,7 +36,7 @@ class LeaseStream(Protocol):
 
     Attributes:
         target: its address.
-        problem: why it broke; empty while it stands.
+        problem: why it broke; empty while it is open.
     """
 
     target: str
@@ -66,7 +66,7 @@ class LeaseLine(Protocol):
         """Waits until the steps have come to their end."""
 
     def open(self, target: str, heard: Heard) -> LeaseStream:
-        """A stream, of a connection of its own; `heard` is told of each answer and of its end."""
+        """A stream, of a connection of its own; `heard` is called with each answer and at its end."""
 
 
 class LeaseThread:

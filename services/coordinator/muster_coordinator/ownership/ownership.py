@@ -40,7 +40,7 @@ class OwnershipPace:
         settle_ms: the live set must be unchanged for so long before a shard moves for balance.
         moves_max: claims and pulls in flight at a time.
         stuck_ms: one that takes longer does not count for that: its log may be out of reach for hours, and
-            others wait behind it.
+            others wait for it.
         handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
             time, each quick, are better than many that wait for each other.
         retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
@@ -48,7 +48,7 @@ class OwnershipPace:
         stale_owner_ms: how long entries of the owner table that name this process are not believed after it
             gave a shard up.
         drain_limit_ms: how long a draining process waits for its shards to be pulled.
-        quiet_ms: a shard whose log confirmed nothing for so long asks whether its claim still stands.
+        quiet_ms: a shard whose log confirmed nothing for so long asks if its claim is still the last one.
     """
 
     tick_ms: int = 250
@@ -70,7 +70,7 @@ class Ownership(ShardListener):
     Args:
         me: this coordinator, as clients reach it.
         view: the cluster, pushed by metadata.
-        lease: held or not; told what is served.
+        lease: held or not; carries to metadata what is served.
         follower: the topics and the features.
         shared: what all shards share.
         loader: reads logs.
@@ -123,7 +123,7 @@ class Ownership(ShardListener):
     # --- life
 
     def listen(self, listener: ShardListener) -> None:
-        """Somebody else is told of the shards from now on, before this is."""
+        """Adds a listener that is notified of the shards before this one is."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -154,7 +154,7 @@ class Ownership(ShardListener):
         await asyncio.gather(*(shard.hand_over(None) for shard in tuple(self.shards.values())))
 
     async def stop(self) -> None:
-        """Stops everything where it stands; what is still served here is dropped."""
+        """Stops everything at once; what is still served here is dropped."""
         self._stopped = True
         self._unsubscribe()
         if self._joining is not None:
@@ -407,7 +407,7 @@ class Ownership(ShardListener):
             task.cancel()
 
     def _check_foreign_owners(self, picture: Picture) -> None:
-        """A newer owner by the view is a hint: ask the log whether the claim here still stands."""
+        """A newer owner by the view is a hint: ask the log whether the claim here is still the last one."""
         for number, shard in tuple(self.shards.items()):
             owner = picture.owners.get(number)
             if owner is None or owner.epoch <= shard.epoch or owner.node_id == picture.me:
@@ -480,7 +480,7 @@ class Ownership(ShardListener):
             await asyncio.sleep(self._pace.tick_ms / 1000)
 
     async def _ask_quiet_logs(self) -> None:
-        """Finds out about claims that stand no more where nobody writes or reads.
+        """Finds out about lost claims where nobody writes or reads.
 
         Nodes that promised to a claimant that died keep a node that lost its data from being filled, until
         the next claim; without this one nobody would make it.

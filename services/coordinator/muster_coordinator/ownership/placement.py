@@ -1,4 +1,4 @@
-"""Which coordinator should own which shard. Pure: everybody who sees the same nodes computes the same."""
+"""Which coordinator should own which shard. Pure: the same nodes give the same answer everywhere."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Tells the death of clients from trouble of the network, when streams break."""
+"""Whether a stream broke because its client died or because of the network."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -25,7 +25,7 @@ class Stream(Protocol):
         ...
 
     def broken(self, *, suspect: bool) -> None:
-        """Tells the shards of its members that it broke."""
+        """Notifies the shards of its members that it broke."""
         ...
 
 

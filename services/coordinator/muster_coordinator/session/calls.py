@@ -71,7 +71,7 @@ class StreamCalls:
         host: address of the client.
         max_open: calls open at a time.
         frame: gives a frame of about so many bytes to write an answer into.
-        idle: told when the last open call was answered.
+        idle: called when the last open call was answered.
         watch: counts and traces them.
     """
 
@@ -160,7 +160,7 @@ class StreamCalls:
 
     def _answered(self, call_id: int, kind: str, response: GroupResponse) -> None:
         if call_id not in self._open:
-            return  # the client went away
+            return  # the client has closed the stream
         self._watch.answered(call_id, response)
         reply = self._frame(response.ByteSize()).reply
         reply.call_id = call_id

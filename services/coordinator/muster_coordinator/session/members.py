@@ -97,7 +97,7 @@ class StreamMembers:
         return iter([key for members in self._shards.values() for key in members])
 
     def broken(self, *, suspect: bool) -> None:
-        """Tells every shard that the stream is over."""
+        """Notifies every shard with a member on it that the stream is over."""
         shards, self._shards = self._shards, {}
         self._count = 0
         event = StreamBroken(self._stream_id, suspect)

@@ -39,7 +39,7 @@ class Sessions(ShardListener):
         boot_ms: the boot clock.
         watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
-        refused: told of what is refused for a limit, by the name of its setting.
+        refused: called for each refusal because of a limit, with the name of its setting.
     """
 
     def __init__(

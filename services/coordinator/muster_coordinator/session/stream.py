@@ -58,15 +58,15 @@ class StreamDependencies:
         settings: limits and times.
         calls: answers the calls of the group protocol, finds shards.
         places: which stream each attached member is on.
-        broke: told of a stream that its client or the network ended, once nothing of it is open but members.
+        broke: called with a stream that its client or the network ended, once only its members are open.
         may_answer: whether the lease is held at a boot time.
         boot_ms: the boot clock.
         watch: gives what watches the calls of a stream.
         says_unsure: whether the cluster has the feature `unsure-beats`.
         queued: counts what waits on all streams.
-        crowded: told when that is too much.
+        crowded: called when that is too much.
         cuts: ends the connections of clients that do not read.
-        refused: told of what is refused for a limit, by the name of its setting.
+        refused: called for each refusal because of a limit, with the name of its setting.
     """
 
     settings: SessionSettings
@@ -251,7 +251,7 @@ class SessionStream:
             self._report_break()
 
     def broken(self, *, suspect: bool) -> None:
-        """Tells the shards of its members that the stream is over."""
+        """Notifies the shards of its members that the stream is over."""
         for key in self.members:
             if self._around.places.get(key) is self:
                 del self._around.places[key]

@@ -17,7 +17,7 @@ from muster_coordinator.log.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who claims, as it stands in the log.
+    """Who claims, as the log names it.
 
     Attributes:
         node_id: name of the process.
@@ -46,7 +46,7 @@ class Dependencies:
         load_wait_ms: how long a call waits for a load to end before it is answered
             COORDINATOR_LOAD_IN_PROGRESS.
         barrier_wait_ms: how long an OffsetFetch waits for its barrier.
-        watch: gives what is told of the records that a loaded shard stores; None: nobody is.
+        watch: makes what is notified of the records that a loaded shard stores; None: nobody is.
         room: what the limits ask of the process.
         faults: what failed in this process.
         handoff_wait_ms: how long a hand-over waits for open appends before it goes on without them.

@@ -44,7 +44,7 @@ _NO_BARRIER = "the log does not answer, so it is not certain what was committed 
 
 
 class ShardListener:
-    """Who is told of the shards of a process: of what it says something about, the rest is nothing to it."""
+    """Is notified of what happens to the shards of a process; each method does nothing unless overridden."""
 
     def changed(self, shard: "OwnedShard") -> None:
         """It began or ceased to be served."""
@@ -59,7 +59,7 @@ class OwnedShard:
     Args:
         number: the shard.
         shared: what all shards share.
-        listener: told of it.
+        listener: notified of it.
         phase: ELSEWHERE while another owner still serves it, CLAIMING if there is none.
         known_epoch: highest epoch that was heard of.
 
@@ -243,7 +243,7 @@ class OwnedShard:
         Args:
             message: the call, within the limits of the public API.
             host: address of the caller.
-            answered: takes the answer, now or later, before the news of the same turn.
+            answered: called with the answer, now or later, before the news of that turn.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -256,7 +256,7 @@ class OwnedShard:
         return served.start(message, host, answered)
 
     def abandon(self, call_id: int) -> None:
-        """The caller of an open call went away: it is not answered any more."""
+        """The caller of an open call is gone: the call is not answered any more."""
         if self._served is not None:
             self._served.abandon(call_id)
 
@@ -277,7 +277,7 @@ class OwnedShard:
         return self.refuse(message, *self.phase.refusal_of(message, successor_known=known))
 
     async def _confirmed(self) -> bool:
-        """Whether a majority confirmed that the claim still stands."""
+        """Whether a majority confirmed that the claim is still the last one."""
         return self._served is not None and await self._served.confirmed(self._shared.barrier_wait_ms)
 
     async def _ask(self, message: GroupRequest, host: str) -> GroupResponse:
@@ -344,12 +344,12 @@ class OwnedShard:
             self._served.suspend()
 
     def resume(self) -> None:
-        """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
+        """The lease is held again: goes on if a majority confirms that the claim is still the last one."""
         if self._served is not None:
             self._served.resume()
 
     async def verify(self) -> bool:
-        """Asks a majority whether the claim still stands; if it does not, the shard is unloaded."""
+        """Asks a majority whether the claim is still the last one; if it is not, the shard is unloaded."""
         return await self._confirmed()
 
     def was_quiet(self) -> bool:
@@ -435,7 +435,7 @@ class OwnedShard:
         return fields
 
     def _reload(self) -> None:
-        """Drops the state without a word to the core; the shard is claimed and loaded again, here."""
+        """Drops the state without an event for the core; the shard is claimed and loaded again, here."""
         if self.phase is Phase.GONE:
             return
         # One that is being handed over is loaded by its successor.
@@ -462,7 +462,7 @@ class OwnedShard:
         self._listener.changed(self)
 
     def _drop(self, last_event: Event | None) -> None:
-        """Ends what is loaded; the core is told an event, or nothing where it must not be asked any more."""
+        """Ends what is loaded; the core gets a last event, or none where it must not be asked any more."""
         served, self._served = self._served, None
         if served is None:
             return

@@ -1,4 +1,4 @@
-"""Where a shard stands in this process, and what is answered where its core must not be asked."""
+"""The phase of a shard in this process, and the answers of a shard whose core must not be asked."""
 
 import enum
 
@@ -14,7 +14,7 @@ _MOVED = "another coordinator owns the group now"
 
 
 class Phase(enum.Enum):
-    """Where a shard stands."""
+    """What this process does with a shard."""
 
     ELSEWHERE = "elsewhere"  # somebody else owns it; this process reads its log to take it over
     CLAIMING = "claiming"

@@ -14,7 +14,7 @@ class ProcessRoom:
     Args:
         cores: those that are loaded.
         boot_ms: the boot clock.
-        refused: told of each call that is refused for a limit.
+        refused: called for each call that is refused because of a limit.
     """
 
     def __init__(

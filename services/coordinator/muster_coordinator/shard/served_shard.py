@@ -52,8 +52,8 @@ class Outlets:
     Attributes:
         push: takes news for session streams.
         refuse: makes answers that say no.
-        failed: told once that the core raised, after which nothing is asked of it any more.
-        log_stopped: told once that nothing can be stored any more.
+        failed: called once, when the core raised; it gets no event after that.
+        log_stopped: called once, when nothing can be stored any more.
     """
 
     push: Callable[[Push], None]
@@ -209,7 +209,7 @@ class ServedShard:
         Args:
             message: the call, within the limits of the public API.
             host: address of the caller.
-            answered: takes the answer, now or later, before the news of the same turn.
+            answered: called with the answer, now or later, before the news of that turn.
 
         Returns:
             What `abandon` takes; None: it was answered.
@@ -222,7 +222,7 @@ class ServedShard:
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:
-        """The caller of an open call went away: it is not answered any more."""
+        """The caller of an open call is gone: the call is not answered any more."""
         if self._calls.pop(call_id, None) is not None:
             self.handle(Cancelled(call_id))
 
@@ -246,7 +246,7 @@ class ServedShard:
     # --- log
 
     async def confirmed(self, limit_ms: int) -> bool:
-        """Whether a majority confirmed, after now and in time, that the claim still stands."""
+        """Whether a majority confirmed, after now and in time, that the claim is still the last one."""
         try:
             await asyncio.wait_for(self._log.barrier(), limit_ms / 1000)
         except (TimeoutError, LogStopped):
@@ -299,7 +299,7 @@ class ServedShard:
     # --- lease
 
     def sure(self, now_ms: int) -> bool:
-        """Whether the lease is held; if its deadline passed and nobody told us yet, suspends."""
+        """Whether the lease is held; suspends if its deadline passed unnoticed."""
         if not self.suspended and not self._may_answer(now_ms):
             self.suspend()
         return not self.suspended and not self._over
@@ -316,7 +316,7 @@ class ServedShard:
             self._turn(Suspend(), self._now())
 
     def resume(self) -> None:
-        """The lease is held again: asks a majority whether the claim still stands, and goes on if so."""
+        """The lease is held again: goes on if a majority confirms that the claim is still the last one."""
         if not self.suspended or self._timeless:
             return
         if self._resuming is None or self._resuming.done():

@@ -65,7 +65,7 @@ class SnapshotTaker:
         self._runner = asyncio.get_running_loop().create_task(self._run(), name="snapshot-taker")
 
     async def stop(self) -> None:
-        """Ends where it stands: a snapshot without its marker is none."""
+        """Ends at once: a snapshot without its marker is none."""
         tasks = [task for task in (self._runner, *self._visits.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -189,7 +189,7 @@ class SnapshotTaker:
         return hashes
 
     async def _trim(self, shard: OwnedShard, kept: KeptSnapshots) -> None:
-        """Tells the nodes which snapshot counts, and removes what is old enough."""
+        """Writes the snapshot's marker to the nodes, and removes what is old enough."""
         if kept.marker is None:
             return
         step = metadata_pb2.TrimStep(

@@ -41,7 +41,7 @@ class _Rebalance:
 
 
 class GroupWatch:
-    """Told of the records of one shard's groups, when they are sent and when they are stored.
+    """Is notified of the records of one shard's groups, when they are sent and when they are stored.
 
     A rebalance is what ends with `GenerationStarted` and is complete with `AssignmentCommitted`: what was not
     stored did not happen.

@@ -1,4 +1,4 @@
-"""Every metric that a coordinator tells."""
+"""Every metric of a coordinator."""
 
 from muster_core.protocol.room import Limit
 from muster_protos.muster.internal.v1 import metadata_pb2

@@ -33,7 +33,7 @@ class Measures:
         """What is to be watched, and looked at when the numbers are read."""
 
     def watch(self, core: Shard) -> Watch | None:
-        """What is told of the records of a shard's groups; None: nobody is."""
+        """What is notified of the records of a shard's groups; None: nothing is."""
         return None
 
     def of_stream(self) -> CallWatch:

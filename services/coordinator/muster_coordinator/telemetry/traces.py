@@ -74,7 +74,7 @@ class CoordinatorTraces:
             self._joins.setdefault(group_id, {})[context.span_id] = context
 
     def ended(self, request: GroupRequest, span: Span) -> None:
-        """It was answered, or its caller went away."""
+        """It was answered, or its caller is gone."""
         if isinstance(request, coordinator_pb2.JoinGroupRequest):
             open_joins = self._joins.get(request.group_id, {})
             open_joins.pop(span.get_span_context().span_id, None)
@@ -137,7 +137,7 @@ class StreamTraces:
 
 
 class TraceWatch:
-    """Told of the records of one shard's groups and of the steps that carry them; makes their spans.
+    """Makes the spans of the records of one shard's groups and of the steps that carry them.
 
     Args:
         core: the shard, to be read only.

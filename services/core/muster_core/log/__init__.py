@@ -2,6 +2,6 @@
 
 The decision to write a record is made in `muster_core.protocol`; reading a log from nodes is I/O and no
 part of the core. Read `application` first: it is the only way in which an acknowledged record changes
-state. `record_run`, `page` and `commits` do the same for many records at once; `replay` and `chain` check a
+state. `record_run`, `page` and `commits` do that for many records at once; `replay` and `chain` check a
 log before it is believed.
 """

@@ -1,4 +1,4 @@
-"""What an acknowledged record does to the groups of a shard: the same, live and in a replay."""
+"""What an acknowledged record does to the groups of a shard, live and in a replay alike."""
 
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
@@ -32,7 +32,7 @@ class Application:
     Args:
         groups: the groups by id; changed in place.
         config: limits of the history.
-        on_gone: told of each member just before a record removes it, so that what it waits for ends.
+        on_gone: called with each member just before a record removes it, so that what it waits for ends.
 
     Attributes:
         skipped: number of records of an unknown kind that were passed over.

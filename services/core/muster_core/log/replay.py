@@ -26,7 +26,7 @@ class LogDamaged(Exception):
 
 
 class Entry(NamedTuple):
-    """An entry as it stands in the log."""
+    """An entry of a log."""
 
     position: Position
     record: bytes
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """A Snapshot record as it stands in the log."""
+    """A Snapshot record of a log."""
 
     position: Position
     hash: bytes
@@ -84,7 +84,7 @@ class ChainReader:
         return record
 
     def read_run(self, run: RecordRun, nonces: bytes, hashes: bytes) -> None:
-        """Checks the next entries, all of one epoch: the same as `read` of each, in a fraction of the time.
+        """Checks the next entries, all of one epoch, as `read` does one by one, in a fraction of the time.
 
         Args:
             run: their records.
@@ -109,7 +109,7 @@ class ChainReader:
         noted = [index for index in run.others if run.kinds[index] in _NOTED]
         for index in noted:
             if index and run.kinds[index] != "snapshot":
-                raise LogDamaged(first.after(index), f"a {run.kinds[index]} stands inside an epoch")
+                raise LogDamaged(first.after(index), f"there is a {run.kinds[index]} inside an epoch")
         for index in noted:
             self._note(first.after(index), nonce_of[index], stored[index], run.others[index])
         self.end, self.end_hash = first.after(len(datas) - 1), stored[-1]
@@ -129,7 +129,7 @@ class ChainReader:
             raise LogDamaged(position, f"its epoch is below {self.end.epoch}, that of the entry before it")
         elif position.epoch == self.end.epoch:
             if kind in ("claim", "genesis"):
-                raise LogDamaged(position, f"a {kind} stands inside an epoch")
+                raise LogDamaged(position, f"there is a {kind} inside an epoch")
         elif kind != "claim" or record is None:
             raise LogDamaged(position, "an epoch begins without a Claim")
         elif Position.from_proto(record.claim.previous) != self.end:

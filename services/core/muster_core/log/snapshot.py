@@ -108,7 +108,7 @@ def parts(
 ) -> Iterator[bytes]:
     """The parts of a snapshot, one at a time, so that a large shard can be written in small steps.
 
-    The same state always gives the same bytes. The groups must not change before the last part was taken.
+    Equal states give equal bytes. The groups must not change before the last part was taken.
 
     Args:
         groups: of a state that was replayed and never served.
@@ -242,7 +242,7 @@ class SnapshotReader:
         shard: the shard that it must be of.
         groups: the state's groups; empty.
         history_length: generations that a group remembers.
-        begun: told what the snapshot is of.
+        begun: called with what the snapshot is of.
         catalog: takes the pieces of the catalog's state; None: the snapshot is of a shard and has none.
 
     Attributes:

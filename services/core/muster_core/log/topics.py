@@ -61,7 +61,7 @@ class Change:
 
     @property
     def answer(self) -> metadata_pb2.ChangeTopicResponse:
-        """What its caller is told, each time that it asks."""
+        """The answer to its caller, each time that it asks."""
         stored = None if self.topic is None else _topic(self.name, self.topic)
         return metadata_pb2.ChangeTopicResponse(topic=stored, version=self.position.to_proto())
 
@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record that is neither of a topic nor of the log itself, as it stands in the log."""
+    """A record that is neither of a topic nor of the log itself, as the log has it."""
 
     position: Position
     record: bytes
@@ -93,7 +93,7 @@ class Topics:
         features: names of what is enabled.
         version: place of the last record.
         end_hash: chain hash of it.
-        snapshot_upto: place up to which the newest snapshot reaches whose marker stands in the log.
+        snapshot_upto: place up to which the newest snapshot reaches whose marker is in the log.
     """
 
     def __init__(self, *, strict: bool = True) -> None:

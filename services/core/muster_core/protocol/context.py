@@ -39,7 +39,7 @@ _TEXTS: dict[ErrorCode, str] = {
     error_code.FENCED_INSTANCE_ID: "another process has the place of the group_instance_id",
     error_code.REBALANCE_IN_PROGRESS: "the group rebalances; join again",
 }
-"""What people are told where a refusal says nothing of its own."""
+"""Messages for people, of refusals without one of their own."""
 _CLOCK_STEP_MS = 50
 """By which a wall clock moves that was set, or that another clock took the place of."""
 
@@ -69,7 +69,7 @@ class ShardContext:
         features: what the cluster has enabled: nothing of another one may be written. Only grows; empty
             before the load has ended.
         now: time of the turn.
-        clock_moved: whether the wall clock went another way than the boot clock since the load: the stamps of
+        clock_moved: whether the wall clock jumped since the load: the stamps of
             this owner's records do not say how long anything took then.
         effects: effects of the turn.
         calls: open calls by id.
@@ -125,7 +125,7 @@ class ShardContext:
     # --- calls
 
     def reply(self, call_id: int, message: GroupResponse) -> None:
-        """Answers a call, unless it was answered already or its caller went away."""
+        """Answers a call, unless it was answered already or its caller is gone."""
         if self.calls.pop(call_id, None) is not None:
             self.effects.replies.append(Reply(call_id, message))
 
@@ -364,7 +364,7 @@ class ShardContext:
     def fence(
         self, group: Group, member: Member, code: ErrorCode, cause: common_pb2.RebalanceCause | None = None
     ) -> None:
-        """Tells a member on a stream that its membership is gone, and takes it off."""
+        """Pushes to a member on a stream that its membership is gone, and takes it off the stream."""
         if member.stream_id is not None:
             news = session_pb2.Fenced(
                 group_id=group.group_id, member_id=member.member_id, error_code=code, shard_epoch=self.epoch

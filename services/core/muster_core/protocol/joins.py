@@ -183,7 +183,7 @@ class Joins:
     # --- new members
 
     def _give_id(self, group: Group, join: _Join) -> None:
-        """Tells a new dynamic member its id; it joins with the next call (KIP-394)."""
+        """Answers a new dynamic member with its id; it joins with the next call (KIP-394)."""
         call, request = join.call, join.request
         new_id = _made_id(request.client_id or "client", group, join)
         member_id = group.id_made_for(join_of(new_id)) or new_id
@@ -291,7 +291,7 @@ class Joins:
         self._prepare(group, kind, member, request)
 
     def _answer_present(self, group: Group, member: Member, call: Request) -> None:
-        """Tells a member the present generation; as in Kafka 4.1, only heartbeats prolong its session."""
+        """Answers with the present generation; as in Kafka 4.1, only heartbeats prolong a session."""
         member.confirmed = True
         skip = group.state is GroupState.STABLE
         self._context.reply(call.call_id, self._rebalancer.join_answer(group, member, skip_assignment=skip))

@@ -400,7 +400,7 @@ class Offsets:
 
 
 def _in_parts(record: records_pb2.Record) -> list[records_pb2.Record]:
-    """A commit as the records that hold it; its number stands in the last one, so that it is there once."""
+    """A commit as the records that hold it; its number is in the last one, so that it is there once."""
     if len(record.offset_committed.offsets) <= _SURELY_SMALL or record.ByteSize() <= RECORD_MAX_BYTES:
         return [record]
     empty, parts = records_pb2.Record(), list[records_pb2.Record]()

@@ -96,7 +96,7 @@ class Rebalancer:
         self.watch_join(operation)
 
     def _announce(self, group: Group, member: Member, cause: Cause) -> None:
-        """Tells a member on a stream at once what the others learn from their next heartbeat."""
+        """Pushes to a member on a stream what the others learn from their next heartbeat."""
         if member.stream_id is not None and member.join_call is None:
             news = session_pb2.RebalanceStarted(
                 group_id=group.group_id,
@@ -312,7 +312,7 @@ class Rebalancer:
 
         def gone() -> None:
             for member in members:
-                if not member.recorded:  # the others went with their records
+                if not member.recorded:  # the others were removed with their records
                     self._context.release(group, member)
                     group.remove(member.member_id)
             then()

@@ -27,7 +27,7 @@ class Room:
     Attributes:
         groups: groups of all its shards.
         held_bytes: what they hold, give or take what came in the last moments.
-        refused: told of each call that is refused for a limit.
+        refused: called for each call that is refused because of a limit.
     """
 
     groups: Callable[[], int] = lambda: 0

@@ -125,7 +125,7 @@ class Syncs:
             )
 
     def _sync_while_stable(self, group: Group, member: Member, call: Request, _: SyncGroupRequest) -> None:
-        """Tells a member its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
+        """Answers a member with its assignment; as in Kafka 4.1 this does not prolong its session (SG-18)."""
         self._rebalancer.synced(group, member)
         member.confirmed = True
         self._context.reply(call.call_id, _answer_to(member, self._answer_to_all(group, member.token)))

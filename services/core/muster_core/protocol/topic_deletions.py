@@ -17,7 +17,7 @@ from muster_core.state.published import TopicPartition, partitions_in
 class TopicDeletions:
     """Carries deletions of topics out in the groups of a shard, each once (docs/safety.md, "Topics").
 
-    A deletion takes what stands in the log before it, commits that are on their way included, and nothing
+    A deletion removes what is in the log before it, commits that are on their way included, and nothing
     that comes after. A record in the log says up to where in the catalog's log that was done, so that the
     next owner neither does it again nor leaves one out.
 
@@ -84,7 +84,7 @@ class TopicDeletions:
         )
 
     def note_before(self, topics: Iterable[str]) -> None:
-        """Says in the log what must stand there before offsets or an assignment in these topics.
+        """Appends what the log must say before offsets or an assignment in these topics.
 
         That is how far deletions were carried out, and which topics of these names are meant: so a later
         owner finds out that one was deleted also when the catalog has forgotten the deletion.
@@ -94,7 +94,7 @@ class TopicDeletions:
         self._recorded = max(self._recorded, self._context.application.catalog_offset)
         catalog, named = self._context.catalog, self._incarnations
         if not self._recorded:
-            topics = {*topics, *self._topics()}  # what stands in the log without it
+            topics = {*topics, *self._topics()}  # what is in the log without it
         known = catalog.incarnations if catalog.offset >= self._carried_out else {}
         new = {name: known[name] for name in topics if name in known and known[name] != named.get(name)}
         if new or not self._recorded or self._recorded < catalog.last_deletion:

@@ -66,7 +66,7 @@ class Group:
 
     Attributes:
         group_id: its id.
-        state: where it stands.
+        state: its state, as in Kafka.
         state_since_ms: since when, wall clock.
         generation: its present generation; 0: none yet.
         assigned_generation: the generation of its last stored assignment.

@@ -6,7 +6,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 
 class GroupState(Enum):
-    """Where a group stands. The value is Kafka's name of the state."""
+    """The state of a group. The value is Kafka's name of it."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

@@ -14,7 +14,7 @@ PENDING_MEMBER_BYTES = 350
 """A member id that was given out and not used yet."""
 
 COPIES = 3
-"""Ids, protocols and assignments are kept as they are used and as they stand in records."""
+"""How often ids, protocols and assignments are kept: as they are used, and in records."""
 
 OWNED_PARTITION_BYTES = 200
 """A partition that a member owns."""
@@ -29,7 +29,7 @@ GENERATION_BYTES = 3_300
 """A generation of the history."""
 
 PARTICIPANT_BYTES = 150
-"""Who was in it, where the generation before does not have the same."""
+"""Its members, where those of the generation before were others."""
 
 MOVE_BYTES = 600
 """A partition that changed hands in it, without the names."""

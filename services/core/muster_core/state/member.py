@@ -23,7 +23,7 @@ class Member:
         host: its address.
         terms: what it asked for with its last join.
         join_seq: `member_seq` of its last join.
-        recorded_join_seq: the same, of the join that the log knows.
+        recorded_join_seq: number of the join that the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
         accepted_commit_seq: the highest `member_seq` of its commits that were sent to the log since the load.
         assignment: what it was given; empty: nothing.

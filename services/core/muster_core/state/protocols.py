@@ -30,7 +30,7 @@ class Protocols(Pairs):
     size_bytes: int
 
     def __new__(cls, protocols: Iterable[tuple[str, bytes]] = ()) -> Self:
-        """Takes them over, with what is made of them once."""
+        """Makes the names and the size, once."""
         made = super().__new__(cls, protocols)
         made.names = _alike_names(tuple([name for name, _ in made]))
         made.size_bytes = sum([_OVERHEAD_BYTES + utf8_bytes(name) + len(metadata) for name, metadata in made])
@@ -38,13 +38,13 @@ class Protocols(Pairs):
 
 
 def pairs_of(messages: Sequence[coordinator_pb2.GroupProtocol]) -> Pairs:
-    """Those of a call or a record."""
+    """Name and metadata of each protocol of a call or a record."""
     return tuple([(protocol.name, protocol.metadata) for protocol in messages[:]])
 
 
 @lru_cache(maxsize=KINDS)
 def protocols_of(pairs: Pairs) -> Protocols:
-    """With what is made of them once; members that support the same share one."""
+    """The protocols of a member; members with equal ones share one object."""
     return Protocols(pairs)
 
 
@@ -83,7 +83,7 @@ class Supporters:
             self._note_by_all()
 
     def remove(self, protocols: Protocols) -> None:
-        """A member with these went."""
+        """A member with these is removed."""
         names = protocols.names
         self._kinds[names] -= 1
         if not self._kinds[names]:

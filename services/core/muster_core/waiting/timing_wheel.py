@@ -85,7 +85,7 @@ class TimingWheel:
     def advance(self, now_ms: int) -> None:
         """Fires what is due at `now_ms`, in the order of deadlines, also what firing adds to it.
 
-        Time that runs backwards is taken to stand still.
+        Time never runs backwards: an earlier `now` counts as the last one.
         """
         target_ms = now_ms if now_ms > self._now_ms else self._now_ms
         while self._slots and self._slots[0][0] <= target_ms:

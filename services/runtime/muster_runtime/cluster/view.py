@@ -1,4 +1,4 @@
-"""What a process knows of the cluster: pushed by metadata, held, and told to those who ask."""
+"""What a process knows of the cluster: pushed by metadata, and kept here."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ FIRST_VIEW_TIMEOUT_MS = 3_000
 """Time in ms that an instance gets for its first message before the next one is asked."""
 
 WALL_CLOCK_LIMIT_MS = 60_000
-"""A wall clock that differs by more from those of the log's nodes is told."""
+"""A wall clock that differs by more from those of the log's nodes is logged."""
 
 BACKOFF_MIN_MS = 50
 BACKOFF_MAX_MS = 1_000
@@ -36,7 +36,7 @@ class OlderMetadataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Who watches, as metadata is told.
+    """Who watches, as metadata sees it.
 
     Attributes:
         role: `coordinator` or `discovery`.
@@ -136,7 +136,7 @@ class ClusterView:
         return self._changes
 
     def age_ms(self) -> int | None:
-        """How long ago a majority of the log's nodes stood behind the view for the last time, ms.
+        """How long ago a majority of the log's nodes last confirmed the view, ms.
 
         None before the first message. The standing stream of an instance that does not say it means now.
         """
@@ -249,7 +249,7 @@ class ClusterView:
             raise OlderMetadataError("it does not know which features the cluster has enabled")
 
     def _apply(self, message: metadata_pb2.WatchResponse) -> bool:
-        """Takes a message over; False: no majority of the log's nodes stands behind it, or it is empty."""
+        """Takes a message over; False: no majority of the log's nodes confirmed it, or it is empty."""
         outdated = message.lease_ms > 0 and message.majority_age_ms >= message.lease_ms
         if outdated and self._cluster is not None:
             return False

@@ -38,7 +38,7 @@ class AwaitedRequests:
             return await context.read()
         except asyncio.CancelledError:
             if task not in self._displaced or task.uncancel():
-                raise  # its caller went away, or its time is over
+                raise  # its caller is gone, or its time is over
         finally:
             self._waiting.pop(task, None)
             self._displaced.discard(task)

@@ -45,7 +45,7 @@ class Deadlines:
             return await work(context)
         except asyncio.CancelledError:
             if task not in self._overdue or task.uncancel():
-                raise  # its caller went away
+                raise  # its caller is gone
         finally:
             self._due_s.pop(task, None)
             self._overdue.discard(task)

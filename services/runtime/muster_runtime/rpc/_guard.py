@@ -1,4 +1,4 @@
-"""What stands between gRPC and a servicer: decoding, deadlines, refusals and unforeseen errors."""
+"""What is between gRPC and a servicer: decoding, deadlines, refusals and unforeseen errors."""
 
 import asyncio
 import inspect
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 def _not_of_callers_who_left(record: logging.LogRecord) -> bool:
-    """Whether a line of gRPC is kept: it tells of callers who left with an answer unread as of errors."""
+    """Whether a line of gRPC is kept: it reports callers who left with an answer unread as errors."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
@@ -82,7 +82,7 @@ class OpenCalls:
 
 
 class Recorder:
-    """Stands in for a server while generated code registers a servicer, to get at its handlers."""
+    """Takes the place of a server while generated code registers a servicer, to get at its handlers."""
 
     def __init__(self) -> None:
         self.services: dict[str, Mapping[str, Any]] = {}
@@ -328,7 +328,7 @@ async def _answer(method: str, error: Exception, context: Any) -> Any:
     if isinstance(error, NotImplementedError):  # a newer peer's call: the generated base class raises this
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this version does not have the call")
     left = context.done() and not isinstance(error, MemoryError)
-    if left:  # the client went away, and the servicer met the closed call; nobody can be answered
+    if left:  # the client is gone, and the servicer met the closed call; nobody can be answered
         log.debug("rpc_abandoned", method=method, problem=repr(error))
         return None
     request_id = secrets.token_hex(8)

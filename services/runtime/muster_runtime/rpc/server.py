@@ -41,7 +41,7 @@ _HOOK_S = 30.0
 
 
 async def _within(limit_s: float, part: str, work: Awaitable[None]) -> None:
-    """Waits for a part of the end, but not longer than that: it is left behind then, and told."""
+    """Waits for a part of the end, but not longer than that: then it is given up, and logged."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=limit_s)

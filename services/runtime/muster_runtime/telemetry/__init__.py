@@ -1,4 +1,4 @@
-"""What a process tells about itself: metrics, traces, and where they go. Without settings none of it runs.
+"""What a process reports: metrics, traces, and where they go. Without settings none of it runs.
 
 To read first: `metric.py`, what a metric is; `telemetry.py`, what the parts of a process know of all this.
 The rest (`process_telemetry.py` and what it uses) is loaded only when telemetry is on.

@@ -1,4 +1,4 @@
-"""What a metric is: its name, its labels with all their values, and what people are told about it."""
+"""What a metric is: its name, its labels with all their values, and what people read about it."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -32,8 +32,8 @@ class Metric:
     """One metric.
 
     The number of its series is bounded by construction: each label has a list of values, and whatever is not
-    on it is told as `other`. Ids of groups and members are never values: whoever may join could make as many
-    series as they like.
+    on it is counted as `other`. Ids of groups and members are never values: whoever joins could make any
+    number of series.
 
     Attributes:
         base: its name without unit and `_total`.

@@ -46,7 +46,7 @@ _NOT_KEPT: Any = None
 NOT_TAKEN, NO_ROOM = "not_taken", "no_room"
 
 Lost = Callable[[str, str, int], None]
-"""Told of what was dropped: `metrics` or `spans`, why, and how many. From any thread."""
+"""Called with what was dropped: `metrics` or `spans`, why, and how many. From any thread."""
 
 
 class Delivery:
@@ -55,7 +55,7 @@ class Delivery:
     Args:
         endpoint: the collector.
         signal: `metrics` or `spans`.
-        lost: told of what was dropped.
+        lost: called with what was dropped.
     """
 
     def __init__(self, endpoint: str, signal: str, lost: Lost) -> None:
@@ -82,7 +82,7 @@ def exporter_options(settings: TelemetrySettings) -> dict[str, Any]:
     Raises:
         StartupError: the file of the certificates cannot be read.
     """
-    # The library writes a line for every attempt; what matters is told by `Delivery`.
+    # The library writes a line for every attempt; what matters is logged by `Delivery`.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     secure = urlsplit(settings.otlp_endpoint).scheme == "https"
     credentials = None
@@ -109,7 +109,7 @@ class SpanSender(SpanExporter):
 
     Args:
         settings: where to.
-        lost: told of what was dropped.
+        lost: called with what was dropped.
 
     Attributes:
         handled: spans that were sent or dropped.
@@ -142,7 +142,7 @@ class MetricSender:
         settings: where to, and how often.
         resource: which process this is.
         registry: what is sent; collected in the sender's thread.
-        lost: told of what was dropped.
+        lost: called with what was dropped.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every process tells: its event loop, its build, and what telemetry itself dropped."""
+"""Metrics of every process: its event loop, its build, and what telemetry itself dropped."""
 
 import asyncio
 import time

@@ -100,7 +100,7 @@ class _Server(ThreadingWSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's business."""
+        """A client that closed the connection is no error."""
 
 
 class _ServerV6(_Server):

@@ -14,10 +14,10 @@ Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Source:
-    """Something that has numbers to tell.
+    """Something that has numbers to report.
 
     Attributes:
-        metrics: every metric that it tells.
+        metrics: every metric that it has.
         instruments: what counts some of them; `read` gives the others.
     """
 
@@ -30,7 +30,7 @@ class Source:
 
 
 class Telemetry:
-    """Where the parts of a process tell their numbers. This one is off: nothing is counted or traced.
+    """Where the parts of a process report their numbers. This one is off: nothing is counted or traced.
 
     Attributes:
         on: whether anything is counted.
@@ -41,7 +41,7 @@ class Telemetry:
     tracing: "Tracing | None" = None
 
     def add(self, make: Callable[[], Source]) -> None:
-        """Adds what a part of the process has to tell.
+        """Adds what a part of the process reports.
 
         Args:
             make: makes the source; only called where somebody listens.

@@ -41,7 +41,7 @@ class Tracing:
     Args:
         settings: where spans go, and the ratio.
         resource: which process this is.
-        lost: told of what was dropped.
+        lost: called with what was dropped.
     """
 
     def __init__(self, settings: TelemetrySettings, resource: Resource, lost: Lost) -> None:
