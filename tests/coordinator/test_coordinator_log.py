@@ -10,14 +10,17 @@ import grpc
 import pytest
 from kit.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
+from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.log import shard_log
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
 from muster_coordinator.log.shard_log import LogStopped, ShardLog, TooLarge
+from muster_coordinator.settings import CoordinatorSettings
 from muster_core.config import GroupConfig
 from muster_core.position import Position
 from muster_core.record_bounds import APPEND_MAX_BYTES, APPEND_MAX_RECORDS, RECORD_MAX_BYTES
 from muster_protos.muster.internal.v1 import metadata_pb2
+from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
 
@@ -236,6 +239,33 @@ async def test_a_log_that_is_stuck_everywhere_does_not_change_streams_all_the_ti
         instance.cut_off = False
     await until_equal(lambda: len(bench.done), 1)
     assert bench.client._fruitless_ms == 20
+
+
+async def test_a_step_may_take_as_long_as_the_settings_say(bench: Bench) -> None:
+    """Metadata may be given up to 30 s for one, and an instance that is given up never ends it."""
+    bench.client._pace = LogPace.of(60_000)
+    await bench.client.stop()
+    bench.client.start()
+    log = await bench.claim(0)
+    used = bench.used
+    used.silent = True
+    log.append(0, [b"x"])
+    await asyncio.sleep(2 * PACE.stall_ms / 1000)
+    assert (bench.used, bench.client.streams_lost, bench.done) == (used, 0, [])
+    settings = CoordinatorSettings(
+        listen=Address("127.0.0.1", 0),
+        node_id="a",
+        metadata=parse_addresses(used.target),
+        log_limit_ms=7_000,
+    )
+    coordinator = Coordinator(settings)
+    await coordinator.start()
+    try:
+        assert coordinator._parts is not None
+        pace = coordinator._parts.log_client._pace
+        assert (pace.stall_ms, pace.claim_stall_ms) == (7_000, 21_000)
+    finally:
+        await coordinator.abort()
 
 
 async def test_how_far_a_log_is_acknowledged_is_asked_until_it_is_known(bench: Bench, tmp_path: Path) -> None:

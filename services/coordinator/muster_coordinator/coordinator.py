@@ -34,7 +34,7 @@ from muster_coordinator.api.servicer import (
 )
 from muster_coordinator.failstop.faults import Faults
 from muster_coordinator.log.loader import Loader
-from muster_coordinator.log.log_client import LogClient, Nonces
+from muster_coordinator.log.log_client import LogClient, LogPace, Nonces
 from muster_coordinator.ownership.cluster_follower import ClusterFollower
 from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.ownership.lease_line import LeaseLine, LeaseThread
@@ -156,9 +156,13 @@ class Coordinator:
         view = ClusterView(channels, Watcher("coordinator", settings.node_id, FEATURE_NAMES))
         now = _clocks(view)
         targets = [str(address) for address in settings.metadata]
-        log_client = LogClient(targets, lambda target: open_channel(target, self._tls, self._wire))
+        log_client = LogClient(
+            targets,
+            lambda target: open_channel(target, self._tls, self._wire),
+            LogPace.of(settings.log_limit_ms),
+        )
         measures = _measured(self._telemetry, log_client, now) if self._telemetry.on else Measures(log_client)
-        loader = Loader(channels.channel, len(channels), self._config)
+        loader = Loader(channels.channel, len(channels), self._config, settings.log_limit_ms)
         peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
         lease = LeaseKeeper(
             targets,

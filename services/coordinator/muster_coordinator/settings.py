@@ -74,6 +74,16 @@ class CoordinatorSettings(Settings):
             "A renewal that is not answered within this time has failed and is tried at another instance."
         ),
     )
+    log_limit_ms: int = Field(
+        default=2_000,
+        ge=100,
+        le=60_000,
+        description=(
+            "A step or read of a log that is not answered within this time is tried at another metadata "
+            "instance; a claim has three times as long. Above MUSTER_METADATA_STEP_TIMEOUT_MS, which it "
+            "cuts short else."
+        ),
+    )
     join_delay_ms: int = Field(
         default=300,
         ge=0,

@@ -21,7 +21,7 @@ from muster_coordinator.log.shard_log import LogStopped
 log = structlog.get_logger()
 
 PAGE_RECORDS = 1_000
-PAGE_TIMEOUT_S = 2.0
+PAGE_LIMIT_MS = 2_000
 SHORT_READS_MAX = 20
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
@@ -40,11 +40,17 @@ class Loader:
         channels: channels to the metadata instances, by number; the number wraps around.
         instances: how many there are.
         config: for the cores that are made.
+        limit_ms: an instance that gives no page for so long is given up for the next one.
     """
 
     def __init__(
-        self, channels: Callable[[int], grpc.aio.Channel], instances: int, config: GroupConfig
+        self,
+        channels: Callable[[int], grpc.aio.Channel],
+        instances: int,
+        config: GroupConfig,
+        limit_ms: int = PAGE_LIMIT_MS,
     ) -> None:
+        self._limit_ms = limit_ms
         self._channels = channels
         self._instances = instances
         self._config = config
@@ -73,7 +79,7 @@ class Loader:
     async def _acknowledged(self, request: metadata_pb2.ReadLogRequest) -> Position:
         call = metadata_pb2_grpc.MetadataServiceStub(self._channels(self._current)).ReadLog(request)
         try:
-            page = await read_within(call, PAGE_TIMEOUT_S)
+            page = await read_within(call, self._limit_ms / 1000)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             raise _NotKnown(repr(error)) from error
         finally:
@@ -158,7 +164,7 @@ class Loader:
         try:
             with COLLECTOR.left_alone():
                 while True:
-                    page = await read_within(call, PAGE_TIMEOUT_S)
+                    page = await read_within(call, self._limit_ms / 1000)
                     if not isinstance(page, metadata_pb2.ReadLogResponse):
                         return ""
                     problem = _take(image, page)
@@ -168,7 +174,7 @@ class Loader:
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         except TimeoutError:
-            return f"no page for {PAGE_TIMEOUT_S} s"
+            return f"no page for {self._limit_ms} ms"
         finally:
             call.cancel()
 

@@ -84,6 +84,11 @@ class LogPace:
     connect_first_ms: int = 50
     connect_max_ms: int = 1_000
 
+    @classmethod
+    def of(cls, limit_ms: int) -> "LogPace":
+        """With a time for one step; a claim takes three, one after the other."""
+        return cls(stall_ms=limit_ms, claim_stall_ms=3 * limit_ms)
+
 
 @dataclass(slots=True, eq=False)
 class _OpenStep:
