@@ -18,6 +18,7 @@ from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
+from muster_server.verify import reader
 from muster_server.verify.command import verify as verify_command
 from muster_server.verify.reader import LogUnreadableError, StoredLogs, split_url
 from muster_server.verify.verifier import verify
@@ -82,6 +83,25 @@ async def test_what_is_not_acknowledged_is_not_looked_at(nodes: RedisNodes) -> N
     built.generation(7, "z")
     store(nodes[0], built.entries, good)
     assert verify(nodes.url).clean
+
+
+async def test_pages_of_large_entries_have_few_of_them(
+    nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of entries of some megabytes would take the memory of who reads them, and of a node."""
+    monkeypatch.setattr(reader, "_PAGE_BYTES", 10_000)
+    built = empty()
+    built.genesis()
+    built.claim()
+    for seq in range(300):
+        built.commit(1, "z", seq, metadata="m" * (1_000 if seq < 200 else 1))
+    store(nodes[0], built.entries, built.end)
+    with StoredLogs(nodes.url) as logs:
+        pages = list(logs.pages(1, logs.nodes[0], built.end))
+    assert [entry for page in pages for entry in page.entries()] == built.entries
+    large = [page for page in pages if sum(map(len, page.records)) > 2_000]
+    assert max(map(len, large)) <= 16
+    assert max(map(len, pages)) > 20
 
 
 async def test_an_entry_that_differs_on_one_node(nodes: RedisNodes) -> None:

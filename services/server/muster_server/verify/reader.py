@@ -22,6 +22,10 @@ PAGE_ENTRIES = 400
 """Entries in one request: few enough to stay in a core's cache. More would also make the server slow for
 others."""
 
+_FIRST_ENTRIES = 8
+_PAGE_BYTES = 4 << 20
+"""A page has fewer entries where they are large: one has up to 8 MiB. The first page is small."""
+
 _NAMES = (b"r", b"n", b"h")
 _FIELDS = 2 * len(_NAMES)
 _PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
@@ -195,7 +199,7 @@ class NodeReader:
             shard_count: of the cluster.
             upto: last position wanted.
             after: position before the first one wanted.
-            count: entries in a page.
+            count: entries in a page at most; fewer at first, and where they are large.
 
         Raises:
             LogTrimmedError: the log was trimmed during the read: start again.
@@ -203,17 +207,21 @@ class NodeReader:
         key = log_keys(shard, shard_count).log
         connection = self._redis.connection_pool.get_connection()
         try:
-            connection.send_command("XRANGE", key, f"({after.stream_id}", upto.stream_id, "COUNT", count)
+            asked = min(_FIRST_ENTRIES, count)
+            connection.send_command("XRANGE", key, f"({after.stream_id}", upto.stream_id, "COUNT", asked)
             last = after
             while rows := self._read(key, connection.read_response):
-                if len(rows) == count:
+                more = len(rows) == asked
+                if more:
+                    size_bytes = sum(len(words[1]) for _, words in rows)
+                    asked = max(1, min(2 * asked, asked * _PAGE_BYTES // max(size_bytes, 1), count))
                     start = f"({rows[-1][0].decode()}"
-                    connection.send_command("XRANGE", key, start, upto.stream_id, "COUNT", count)
+                    connection.send_command("XRANGE", key, start, upto.stream_id, "COUNT", asked)
                 page = _page(rows)
                 if last != NOWHERE and page.first.offset != last.offset + 1:
                     self._check_not_trimmed(key, last)
                 yield page
-                if len(rows) < count:
+                if not more:
                     return
                 last = page.last
         except GeneratorExit:
