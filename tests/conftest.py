@@ -11,6 +11,9 @@ import pytest
 
 CORES = os.cpu_count() or 2
 
+WAITING = 6
+"""Processes beside those that compute: a test with a cluster waits most of its time."""
+
 PORTS = range(15_000, 32_768)
 """Servers of tests listen on these ports; each process of the tests has a part of them."""
 
@@ -21,7 +24,11 @@ NOT_QUICK = ("cluster", "containers", "long", "spark")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One process for each core that computes, and others for tests that wait: one where all are quick."""
-    return CORES + (1 if config.option.markexpr == "quick" else CORES + 1)
+    return CORES + (1 if _only_quick(config) else WAITING)
+
+
+def _only_quick(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr == "quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,30 +49,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.getoption("reruns", None) and not item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.flaky(reruns=0))
     if hasattr(config, "workerinput"):
-        _share(items)
+        _share(items, only_quick=_only_quick(config))
 
 
-def _share(items: list[pytest.Item]) -> None:
+def _share(items: list[pytest.Item], *, only_quick: bool) -> None:
     """Groups tests, and puts first what takes longest.
 
-    Tests that compute are in as many groups as there are cores, so that those that wait beside them find time
-    when what they wait for comes. A group is run by one process, in order; a file is in one group.
+    A group is run by one process, in order. Tests that compute are in as many groups as there are cores, so
+    that those that wait beside them find time when what they wait for comes: those with Spark in the first,
+    whole files in each of the others. Where only quick tests run, each file is a group.
     """
     groups = [f"computing-{number}" for number in range(1, CORES + 1)]
-    with_spark = any(item.get_closest_marker("spark") for item in items)
-    others = cycle(groups[1:] or groups if with_spark else groups)
+    others = cycle(groups[1:] or groups)
     group_of: dict[Path, str] = {}
     for item in items:
         if item.get_closest_marker("brief_lease"):
-            item.add_marker(pytest.mark.xdist_group("brief-lease"))
+            group = "brief-lease"
         elif item.get_closest_marker("cluster"):
             continue
         elif item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group(groups[0]))
+            group = groups[0]
         else:
             if item.path not in group_of:
-                group_of[item.path] = next(others)
-            item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
+                group_of[item.path] = str(item.path) if only_quick else next(others)
+            group = group_of[item.path]
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_place)
 
 
