@@ -163,7 +163,7 @@ class MemberClosed(MusterError):
 def code_name(code: int) -> str:
     """Name of an error code without its prefix, e.g. `FENCED_INSTANCE_ID`."""
     try:
-        name: str = common_pb2.ErrorCode.Name(code)  # type: ignore[arg-type]
+        name = common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code))
     except ValueError:
         return f"ERROR_{code}"
     return name.removeprefix("ERROR_CODE_")

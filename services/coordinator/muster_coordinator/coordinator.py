@@ -1,4 +1,4 @@
-"""The coordinator as something to start and stop."""
+"""A coordinator: its parts put together, started and stopped."""
 
 import asyncio
 import uuid
@@ -124,7 +124,7 @@ class Coordinator:
 
     @property
     def node_id(self) -> str:
-        """Its name."""
+        """The coordinator's name in the cluster."""
         return self._settings.node_id
 
     @property

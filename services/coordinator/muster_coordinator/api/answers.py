@@ -69,7 +69,7 @@ class Answers:
     async def fetch(
         self, request: coordinator_pb2.OffsetFetchRequest, shard_count: int, host: str
     ) -> coordinator_pb2.OffsetFetchResponse:
-        """Progress of groups.
+        """The committed offsets of groups.
 
         Raises:
             InvalidArgument: the answer would be too large.
@@ -80,26 +80,26 @@ class Answers:
             return answer  # type: ignore[no-any-return]
         asks = await self._reach(numbers, barrier=True)
         async with self._one_at_a_time:
-            return await _Fetch(request, shard_count, self._room("groups")).run(asks, host)
+            return await _Fetch(request, shard_count, self._budget("groups")).run(asks, host)
 
     async def describe(
         self, request: coordinator_pb2.DescribeGroupsRequest, shard_count: int, host: str
     ) -> coordinator_pb2.DescribeGroupsResponse:
-        """States of groups, one after the other: each may have megabytes of metadata and assignments.
+        """Describes groups, one after the other: each may have megabytes of metadata and assignments.
 
         Raises:
             InvalidArgument: the answer would be too large.
         """
         numbers = [shard_of(group_id, shard_count) for group_id in request.group_ids]
         asks = await self._reach(set(numbers), barrier=False)
-        room = self._room("group_ids")
+        budget = self._budget("group_ids")
         answer = coordinator_pb2.DescribeGroupsResponse()
         async with self._one_at_a_time:
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 part = asks[number](coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), host)
                 if len(numbers) > 1:  # one alone cannot be asked for in parts
-                    room.take(part)
+                    budget.take(part)
                 answer.groups.extend(part.groups)
                 await share.rest()
         return answer
@@ -141,7 +141,7 @@ class Answers:
         host: str,
     ) -> coordinator_pb2.ListGroupsResponse:
         """Groups in the order of their shards."""
-        room = self._room("limit")
+        budget = self._budget("limit")
         answer = coordinator_pb2.ListGroupsResponse()
         step = coordinator_pb2.ListGroupsRequest(states=request.states, types=request.types)
         share = LoopShare()
@@ -155,7 +155,7 @@ class Answers:
                 step.limit = min(left, STEP_GROUPS)
                 part = asks[number](step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
-                room.take(part)
+                budget.take(part)
                 answer.groups.extend(part.groups)
                 await share.rest()
                 if not part.next_page_token:
@@ -167,7 +167,7 @@ class Answers:
         self, request: coordinator_pb2.ListGroupsRequest, asks: Mapping[int, Ask], host: str
     ) -> coordinator_pb2.ListGroupsResponse:
         """All groups in the order of their ids."""
-        room = self._room("limit")
+        budget = self._budget("limit")
         answer = coordinator_pb2.ListGroupsResponse()
         step = coordinator_pb2.ListGroupsRequest(
             states=request.states, types=request.types, limit=STEP_GROUPS
@@ -180,7 +180,7 @@ class Answers:
             while True:
                 part = ask(step, host)
                 answer.error_code = max(answer.error_code, _missing(part))
-                room.take(part)
+                budget.take(part)
                 groups += part.groups
                 await share.rest()
                 if not part.next_page_token:
@@ -198,22 +198,22 @@ class Answers:
         asks = await asyncio.gather(*(self._shards.reach(number, barrier=barrier) for number in wanted))
         return dict(zip(wanted, asks, strict=True))
 
-    def _room(self, field: str) -> "_Room":
-        return _Room(self._max_bytes, field)
+    def _budget(self, field: str) -> "_Budget":
+        return _Budget(self._max_bytes, field)
 
 
-class _Room:
-    """What is left for an answer."""
+class _Budget:
+    """How many bytes an answer may still take."""
 
     def __init__(self, max_bytes: int, field: str) -> None:
         self._max_bytes = self._left_bytes = max_bytes
         self._field = field
 
     def take(self, part: Any) -> None:
-        """Makes place for a part.
+        """Counts a part of the answer.
 
         Raises:
-            InvalidArgument: there is none.
+            InvalidArgument: the answer is too large with it.
         """
         self._left_bytes -= part.ByteSize()
         if self._left_bytes < 0:
@@ -222,7 +222,7 @@ class _Room:
 
 
 def _missing(part: coordinator_pb2.ListGroupsResponse) -> ErrorCode:
-    """Why the groups of a shard that should be here are missing in a list; 0: they are not."""
+    """Why the groups of a shard that should be here are missing in a list; NONE: they are not."""
     return error_code.NONE if part.error_code == error_code.NOT_COORDINATOR else part.error_code
 
 
@@ -280,7 +280,7 @@ class _Fetch:
 
     request: coordinator_pb2.OffsetFetchRequest
     shard_count: int
-    room: _Room
+    budget: _Budget
     _progress: list[_Progress] = field(default_factory=list)
     _lines: dict[int, deque[_Piece]] = field(default_factory=lambda: defaultdict(deque))
 
@@ -295,7 +295,7 @@ class _Fetch:
             while step := self._step(line):
                 asked = coordinator_pb2.OffsetFetchRequest(groups=[piece.asked for piece in step])
                 part = asks[number](asked, host)
-                self.room.take(part)
+                self.budget.take(part)
                 for piece, answer in zip(step, part.groups, strict=True):
                     self._take(line, piece, answer)
                 await share.rest()

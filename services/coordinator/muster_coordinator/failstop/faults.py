@@ -176,7 +176,7 @@ class Faults:
         return True
 
     def forget(self, shard: int) -> None:
-        """Another process owns the shard from here on."""
+        """Forgets the failures of a shard: another process owns it from now on."""
         self._quarantine.pop(shard, None)
         self._unreadable.pop(shard, None)
         self._reloads.pop(shard, None)

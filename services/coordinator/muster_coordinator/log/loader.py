@@ -34,7 +34,7 @@ class _NotKnown(Exception):
 
 
 class Loader:
-    """Reads logs through metadata; goes on with the next instance, from where it stood, when one fails.
+    """Reads logs through metadata; goes on with the next instance, where the last one failed.
 
     Args:
         channels: channels to the metadata instances, by number; the number wraps around.

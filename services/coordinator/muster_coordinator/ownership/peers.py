@@ -46,7 +46,7 @@ class Peers:
         return await stub.RequestHandoff(request, timeout=ASK_TIMEOUT_S)
 
     async def keep(self, addresses: Set[Address]) -> None:
-        """Closes the channels to all other addresses: nobody is there any more."""
+        """Closes the channels to all other addresses."""
         for address in self._channels.keys() - addresses:
             await self._channels.pop(address).close()
 

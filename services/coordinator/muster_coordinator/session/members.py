@@ -31,7 +31,7 @@ class Unheard(NamedTuple):
 
 
 class StreamMembers:
-    """Who is on a stream, by the shard that has them.
+    """The members on a stream, by their shards.
 
     A shard that is unloaded and loaded again is another object and knows nothing of the stream: the members
     stay with the old one, and are unheard, until they are attached again.
@@ -86,14 +86,14 @@ class StreamMembers:
         return unheard
 
     def suspend(self) -> list[Unheard]:
-        """The lease ran out: no shard goes on, and nobody was heard."""
+        """Returns all members as unheard: the lease has expired, and no shard goes on."""
         code = error_code.COORDINATOR_NOT_AVAILABLE
         for shard in tuple(self._shards):
             shard.suspend()
         return [Unheard(key, code, shard) for shard, members in self._shards.items() for key in members]
 
     def __iter__(self) -> Iterator[MemberKey]:
-        """Everybody, as of now."""
+        """The members, as of now."""
         return iter([key for members in self._shards.values() for key in members])
 
     def broken(self, *, suspect: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the server has to say on a session stream and the client has not taken yet."""
+"""The frames of a session stream that the client has not taken yet."""
 
 import asyncio
 from collections import deque
@@ -69,7 +69,7 @@ class Outbox:
         return self._messages.popleft()
 
     def written(self) -> None:
-        """The message that was taken is with the client, or nobody's any more."""
+        """The message that was taken has been sent, or dropped."""
         self._count(-self._taken_bytes)
         self._taken_bytes = 0
 
@@ -84,7 +84,7 @@ class Outbox:
         self._queued.bytes += size_bytes
 
     def wake(self) -> None:
-        """Lets the writer look again."""
+        """Wakes the writer."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

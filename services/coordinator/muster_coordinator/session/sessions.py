@@ -141,7 +141,7 @@ class Sessions(ShardListener):
             await asyncio.wait(tuple(self._tasks), timeout=_STOP_WAIT_S)
 
     def abandon(self) -> None:
-        """Opens no more streams, and draws no conclusions any more from how they end."""
+        """Opens no more streams; members on streams that break from now on are not suspect."""
         self._stopping = True
         self._breaks.stop()
         if self._checker is not None:

@@ -1,4 +1,4 @@
-"""One session stream: reads frames, writes what is to be said, and ends."""
+"""One session stream: reads frames, writes answers and news, and ends."""
 
 import asyncio
 import secrets
@@ -240,7 +240,7 @@ class SessionStream:
             self.end(session_pb2.GOODBYE_REASON_REFUSED, message)
 
     def _leave(self) -> None:
-        """Nothing of the stream goes on."""
+        """Ends all that belongs to the stream."""
         if self._left:
             return
         self._left = True
@@ -441,7 +441,7 @@ class SessionStream:
 
     def _frame(self, size_bytes: int) -> session_pb2.ServerFrame:
         if self._outbox.full and not self._overflowed:
-            # Not now: this may be in the midst of a turn of a shard, which ending the stream speaks to.
+            # Not now: this may be inside a turn of a shard, and the end of the stream is an event for it.
             self._overflowed = True
             asyncio.get_running_loop().call_soon(self._overflow)
         if self._ended or self._overflowed:

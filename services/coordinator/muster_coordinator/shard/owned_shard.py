@@ -324,7 +324,7 @@ class OwnedShard:
         return error_code.NOT_COORDINATOR if moved else error_code.COORDINATOR_NOT_AVAILABLE
 
     def notify(self, event: Event) -> None:
-        """Hands an event from outside to the core; a shard that is not loaded has none."""
+        """Hands an event from outside to the core, if the shard is loaded."""
         if self._served is not None:
             self._served.handle(event)
 
@@ -339,7 +339,7 @@ class OwnedShard:
     # --- lease
 
     def suspend(self) -> None:
-        """Ends the parked calls and answers nobody; the state stays."""
+        """Ends the parked calls and answers no others; the state is kept."""
         if self._served is not None:
             self._served.suspend()
 

@@ -33,7 +33,7 @@ class ProcessRoom:
         return sum([len(core.groups) for core in self._cores()])
 
     def _held(self) -> int:
-        """Each commit asks for it, so it may be some milliseconds old."""
+        """Bytes held by all shards; some milliseconds old, since each commit asks for it."""
         now_ms = self._boot_ms()
         if now_ms - self._added_up_ms >= _OLD_MS:
             self._added_up_ms = now_ms

@@ -47,7 +47,7 @@ Refuse = Callable[[GroupRequest, ErrorCode, str], GroupResponse]
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """What a loaded shard leaves to whoever loaded it.
+    """What a loaded shard leaves to its owner.
 
     Attributes:
         push: takes news for session streams.
@@ -305,7 +305,7 @@ class ServedShard:
         return not self.suspended and not self._over
 
     def suspend(self) -> None:
-        """Ends the parked calls and answers nobody; the state stays."""
+        """Ends the parked calls and answers no others; the state is kept."""
         if self._resuming is not None:
             # What it hears may have been true before this lapse only.
             self._resuming.cancel()
@@ -398,7 +398,7 @@ class ServedShard:
     # --- time
 
     def stop_time(self) -> None:
-        """No deadline of the core comes any more: the shard is being given up."""
+        """Plays no deadline of the core any more: the shard is being given up."""
         self._timeless = True
         self._disarm()
 

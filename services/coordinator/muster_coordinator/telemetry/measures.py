@@ -90,7 +90,7 @@ class CallTally:
             self.durations.observe(time.perf_counter() - began, (metrics.CALL_NAMES[kind],))
 
     def timed(self, answer: UnaryHandler) -> UnaryHandler:
-        """What answers unary calls, with its answers counted."""
+        """Wraps a handler of unary calls so that its answers are counted."""
 
         async def answer_timed(request: GroupRequest, host: str) -> GroupResponse:
             began = time.perf_counter()

@@ -53,12 +53,12 @@ SUSPENDED = "suspended"
 
 def code_name(code: int) -> str:
     """An error code as a label."""
-    return common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")  # type: ignore[arg-type]
+    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")
 
 
 def cause_name(kind: int) -> str:
     """A kind of cause as a label."""
-    name = common_pb2.RebalanceCauseKind.Name(kind)  # type: ignore[arg-type]
+    name = common_pb2.RebalanceCauseKind.Name(common_pb2.RebalanceCauseKind.ValueType(kind))
     return name.removeprefix("REBALANCE_CAUSE_KIND_").lower()
 
 

@@ -41,7 +41,7 @@ class Measures:
         return UNWATCHED
 
     def answering(self, answer: UnaryHandler) -> UnaryHandler:
-        """What answers unary calls, watched."""
+        """Wraps a handler of unary calls so that the calls are watched."""
         return answer
 
     def refused(self, limit: str) -> None:

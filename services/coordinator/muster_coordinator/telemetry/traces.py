@@ -49,7 +49,7 @@ class CoordinatorTraces:
     def noting(
         self, answer: Callable[[GroupRequest, str], Awaitable[GroupResponse]]
     ) -> Callable[[GroupRequest, str], Awaitable[GroupResponse]]:
-        """What answers unary calls, with the joins among them known to the rebalance that they wait for."""
+        """Wraps a handler of unary calls so that a rebalance knows the joins that wait for it."""
 
         def answer_noted(request: GroupRequest, host: str) -> Awaitable[GroupResponse]:
             span = CURRENT.get()

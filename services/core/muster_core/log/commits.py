@@ -57,7 +57,7 @@ class Commits:
         return len(self.group_ids)
 
     def rows(self) -> Iterator[CommitRow]:
-        """The commits."""
+        """The commits one by one."""
         return zip(
             self.group_ids,
             self.member_ids,
@@ -68,7 +68,7 @@ class Commits:
         )
 
     def rows_by_partition(self) -> Iterator[CommittedRow]:
-        """What they say, partition by partition."""
+        """The offsets of the commits, partition by partition."""
         committed = zip(
             self.offsets,
             self.leader_epochs,
@@ -111,7 +111,7 @@ class Commits:
 
     @classmethod
     def of_messages(cls, records: Sequence[records_pb2.Record]) -> "Commits":
-        """Of decoded records, each of which is a commit."""
+        """The columns of decoded records, each of which is a commit."""
         commits = [record.offset_committed for record in records]
         entries = [entry for commit in commits for entry in commit.offsets]
         return cls(
@@ -131,7 +131,7 @@ class Commits:
 
     @classmethod
     def of_bytes(cls, datas: Sequence[bytes]) -> "Commits | None":
-        """Of serialised records; None: it cannot be told, since one is no commit, or leaves a field out.
+        """The columns of serialised records; None: one is no commit, or lacks a field.
 
         A serialised message holds a field that is not repeated once at most, so where there are as many
         values of a field as messages, each message has its own.

@@ -54,7 +54,7 @@ class RecordRun:
 
     @property
     def commits(self) -> Commits:
-        """Those that are commits. No part of the other records is shared with them."""
+        """The commits among the records. They share no part with the other records."""
         if not self._in_lists:  # who checks nothing but the log never looks at them
             self._commits, self._in_lists = self._commits.in_lists(), True
         return self._commits

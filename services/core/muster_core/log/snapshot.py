@@ -222,8 +222,8 @@ def _offset_items(
 # --- reading
 
 
-def _unheard(_: Covered) -> None:
-    """Nobody needs to know."""
+def _nothing(_: Covered) -> None:
+    """Nobody is called when a snapshot begins."""
 
 
 @dataclass(slots=True)
@@ -254,7 +254,7 @@ class SnapshotReader:
     shard: int
     groups: dict[str, Group]
     history_length: int
-    begun: Callable[[Covered], None] = _unheard
+    begun: Callable[[Covered], None] = _nothing
     catalog: Callable[[snapshot_pb2.CatalogState], None] | None = None
     covered: Covered | None = None
     part_hashes: list[bytes] = field(default_factory=list)

@@ -64,9 +64,10 @@ class Joins:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
-        # Rows "join, known id" of the table event × state (conformance, section 3.2), with the same metadata
-        # and with new: Empty has no members, so 25 comes before | park; update and park | the generation;
-        # update and Preparing | the generation to a follower, Preparing for the leader; update and Preparing.
+        # Rows "join, known id" of the table event × state (conformance, section 3.2), each with unchanged and
+        # with new metadata. A group in Empty has no members, so its callers were answered UNKNOWN_MEMBER_ID
+        # before. The others: park; update and park | the generation; update and Preparing | the generation to
+        # a follower, Preparing for the leader; update and Preparing.
         self._known: dict[GroupState, Callable[[Group, Member, _Join], None]] = {
             GroupState.PREPARING_REBALANCE: self._rejoin,
             GroupState.COMPLETING_REBALANCE: self._known_while_completing,

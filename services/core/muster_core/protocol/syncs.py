@@ -47,8 +47,9 @@ class Syncs:
         self._rebalancer = rebalancer
         self._deletions = deletions
         self._all_well = HeartbeatResponse()  # to every heartbeat of an epoch that has no news
-        # Rows "sync" of the table event × state (conformance, section 3.2): Empty has no members, so 25 comes
-        # before | 27 | park, the leader's is written and then answers all | the assignment.
+        # Rows "sync" of the table event × state (conformance, section 3.2). A group in Empty has no members,
+        # so its callers were answered UNKNOWN_MEMBER_ID before. The others: REBALANCE_IN_PROGRESS | park, and
+        # the leader's assignment is stored and then answers all | the assignment.
         self._by_state: dict[GroupState, Callable[[Group, Member, Request, SyncGroupRequest], None]] = {
             GroupState.PREPARING_REBALANCE: self._sync_while_preparing,
             GroupState.COMPLETING_REBALANCE: self._sync_while_completing,
@@ -182,7 +183,8 @@ class Syncs:
     def heartbeat(self, call: Request, request: HeartbeatRequest) -> None:
         """Answers from what is acknowledged, also while a group record is in flight.
 
-        Row "heartbeat" of the table: 25 | 27 | 0 | 0, and the session starts again.
+        Row "heartbeat" of the table, Empty first: UNKNOWN_MEMBER_ID | REBALANCE_IN_PROGRESS | NONE | NONE.
+        All but the first start the session again.
         """
         group = self._context.groups.get(request.group_id)
         if group is None:

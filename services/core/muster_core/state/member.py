@@ -127,7 +127,7 @@ class Member:
         self.sure_beat = 0
 
     def confirm(self, beat: int, acknowledged: int) -> None:
-        """A beat of it counts. If it names an acknowledgement that was sent since, it lives for its grace."""
+        """Notes a beat. The extension ends when the client has acknowledged one without `unsure`."""
         if not self.sure_beat:
             self.sure_beat = beat
         elif acknowledged >= self.sure_beat:

@@ -46,7 +46,7 @@ class Plan:
         return OWNED_PARTITION_BYTES * self.partitions + COPIES * sum(map(len, self.assignments.values()))
 
     def given(self, member_id: str) -> Iterator[TopicPartition]:
-        """What a member is given; nothing where its bytes are foreign."""
+        """The partitions that a member is given; none where its bytes are foreign."""
         return partitions_in(self.assignments.get(member_id, b""))
 
     def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:

@@ -74,7 +74,7 @@ class Supporters:
         self._kinds_with: Counter[str] = Counter()
 
     def add(self, protocols: Protocols) -> None:
-        """A member with these came."""
+        """A member with these protocols is added."""
         names = protocols.names
         members = self._kinds.get(names, 0)
         self._kinds[names] = members + 1
@@ -83,7 +83,7 @@ class Supporters:
             self._note_by_all()
 
     def remove(self, protocols: Protocols) -> None:
-        """A member with these is removed."""
+        """A member with these protocols is removed."""
         names = protocols.names
         self._kinds[names] -= 1
         if not self._kinds[names]:

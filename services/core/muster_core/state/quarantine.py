@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Groups that a program error stands between (docs/safety.md, "Fail-stop").
+    """Groups that made the core raise (docs/safety.md, "Fail-stop").
 
     Attributes:
         groups: their ids. Their calls are refused, but for reads of their offsets.

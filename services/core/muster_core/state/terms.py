@@ -31,7 +31,7 @@ class Terms(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About what is of no fixed size in them takes in a record: the rest are numbers."""
+        """About how many bytes the ids and protocols take in a record; the rest are numbers."""
         return self.protocols.size_bytes
 
 
@@ -39,7 +39,7 @@ _plain = attrgetter(*(name for name in Terms._fields if name != "protocols"))
 
 
 def terms_of_join(request: coordinator_pb2.JoinGroupRequest) -> Terms:
-    """Those of a call."""
+    """The terms in a call."""
     terms = _alike(pairs_of(request.protocols), *_plain(request))
     if not terms.rebalance_timeout_ms:
         terms = _alike(*terms._replace(rebalance_timeout_ms=terms.session_timeout_ms))
@@ -47,7 +47,7 @@ def terms_of_join(request: coordinator_pb2.JoinGroupRequest) -> Terms:
 
 
 def terms_of_record(record: records_pb2.Member) -> Terms:
-    """Those of a record; nothing of the record is kept."""
+    """The terms in a record; nothing of the record is kept."""
     return _alike(pairs_of(record.protocols), *_plain(record))
 
 

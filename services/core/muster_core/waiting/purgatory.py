@@ -29,7 +29,7 @@ class DelayedOperation(Timer):
         self.on_expiration()
 
     def finish(self) -> None:
-        """It is completed, and nothing keeps it under its keys any more."""
+        """Marks it as completed and takes it out of its watch lists."""
         self.completed = True
         self.unwatch(self)
 

@@ -249,7 +249,7 @@ class ClusterView:
             raise OlderMetadataError("it does not know which features the cluster has enabled")
 
     def _apply(self, message: metadata_pb2.WatchResponse) -> bool:
-        """Takes a message over; False: no majority of the log's nodes confirmed it, or it is empty."""
+        """Takes in a message; False: no majority of the log's nodes confirmed it, or it is empty."""
         outdated = message.lease_ms > 0 and message.majority_age_ms >= message.lease_ms
         if outdated and self._cluster is not None:
             return False

@@ -17,7 +17,7 @@ from muster_runtime.telemetry.metric import Labels, Metric
 
 
 class Counter(Collector):
-    """Counts.
+    """A counter: it only grows.
 
     Args:
         metric: what.
@@ -32,7 +32,7 @@ class Counter(Collector):
             self._counts[()] = 0
 
     def add(self, what: Hashable = (), amount: float = 1) -> None:
-        """Counts on.
+        """Adds to a series.
 
         Args:
             what: values of the metric's labels, in order, or what `labels_of` makes them of; one of few.
@@ -41,7 +41,7 @@ class Counter(Collector):
         self._counts[what] += amount
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """What was counted so far."""
+        """All series, as the registry of prometheus_client reads them."""
         metric = self.metric
         family = CounterMetricFamily(metric.base, metric.text, labels=list(metric.labels), unit=metric.unit)
         counts = [(self._labels_of(what), count) for what, count in list(self._counts.items())]
@@ -50,7 +50,7 @@ class Counter(Collector):
         yield family
 
 
-class _Row:
+class _Series:
     """What a histogram has seen under one combination of labels: how much in each range, and the sum."""
 
     __slots__ = ("counts", "total")
@@ -60,21 +60,21 @@ class _Row:
         self.total = 0.0
 
 
-class _Rows(dict[Labels, _Row]):
-    """Rows by labels; what the metric does not allow goes to the row of `other`."""
+class _SeriesByLabels(dict[Labels, _Series]):
+    """The series of a histogram by labels; labels that the metric does not allow count as `other`."""
 
     def __init__(self, metric: Metric) -> None:
         super().__init__()
         self._metric = metric
         if not metric.labels:
-            self[()] = _Row(len(metric.bounds) + 1)
+            self[()] = _Series(len(metric.bounds) + 1)
 
-    def __missing__(self, labels: Labels) -> _Row:
-        return self.setdefault(self._metric.allowed(labels), _Row(len(self._metric.bounds) + 1))
+    def __missing__(self, labels: Labels) -> _Series:
+        return self.setdefault(self._metric.allowed(labels), _Series(len(self._metric.bounds) + 1))
 
 
 class Histogram(Collector):
-    """Sorts values into ranges.
+    """A histogram: how many values are in each range, and their sum.
 
     Args:
         metric: what.
@@ -84,29 +84,29 @@ class Histogram(Collector):
         self.metric = metric
         self._bounds = metric.bounds
         self._names = [*map(str, metric.bounds), "+Inf"]
-        self._rows = _Rows(metric)
+        self._series = _SeriesByLabels(metric)
 
     def observe(self, value: float, labels: Labels = ()) -> None:
-        """Takes a value.
+        """Counts a value in its range.
 
         Args:
             value: in the metric's unit; below 0, as after a step of the wall clock, it counts as 0.
             labels: values of the metric's labels, in order.
         """
-        row = self._rows[labels]
+        series = self._series[labels]
         if value > 0:
-            row.counts[bisect_left(self._bounds, value)] += 1
-            row.total += value
+            series.counts[bisect_left(self._bounds, value)] += 1
+            series.total += value
         else:
-            row.counts[0] += 1
+            series.counts[0] += 1
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What was seen so far."""
+        """All series, as the registry of prometheus_client reads them."""
         metric = self.metric
         family = HistogramMetricFamily(metric.base, metric.text, labels=list(metric.labels), unit=metric.unit)
-        for labels, row in list(self._rows.items()):
-            below = accumulate(list(row.counts))
-            family.add_metric(labels, list(zip(self._names, below, strict=True)), row.total)
+        for labels, series in list(self._series.items()):
+            below = accumulate(list(series.counts))
+            family.add_metric(labels, list(zip(self._names, below, strict=True)), series.total)
         yield family
 
 

@@ -163,7 +163,7 @@ class MetricSender:
         self._thread = threading.Thread(target=self._run, name="otlp-metrics", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread that sends."""
         self._thread.start()
 
     def stop(self) -> None:
