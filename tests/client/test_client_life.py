@@ -258,7 +258,10 @@ async def test_a_beat_names_the_newest_acknowledgement_that_was_read_on_its_stre
     assert a.streams[1].frames("beat")[0].acknowledged == 0
 
 
-async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(world: World) -> None:
+@pytest.mark.parametrize("commits_again", [False, True])
+async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(
+    world: World, commits_again: bool
+) -> None:
     a, stored = world.a, asyncio.Event()
     member = await world.join()
 
@@ -286,11 +289,18 @@ async def test_a_commit_of_an_ownership_that_ended_while_it_waited_is_not_sent(w
     await a.streams[0].say(fenced=news)
     await world.told_so("assigned", "lost", "assigned")
     assert member.token(ALL[1]) == LATER_TOKEN
+    if commits_again:
+        third = asyncio.create_task(member.commit({ALL[1]: 2}))
+        with pytest.raises(muster.CommitFailed, match="ended before it was sent"):
+            await second
     stored.set()
     await first
     with pytest.raises(muster.CommitFailed):
         await second
-    assert len(a.requests("OffsetCommit")) == 1
+    if commits_again:
+        await third
+        assert a.offsets[ALL[1]] == 2
+    assert len(a.requests("OffsetCommit")) == 1 + commits_again
 
 
 async def test_a_commit_is_not_repeated_once_its_member_has_another_seat(world: World) -> None:

@@ -68,7 +68,10 @@ class Committer:
         waits = []
         for partition, position in offsets.items():
             entry = self._waiting.get(partition)
-            if entry is None or entry.token != tokens[partition]:
+            if entry is not None and entry.token != tokens[partition]:
+                _fail({partition: entry}, CommitFailed([partition], "the ownership ended before it was sent"))
+                entry = None
+            if entry is None:
                 entry = self._waiting[partition] = _PendingCommit(
                     position, tokens[partition], loop.create_future()
                 )
