@@ -14,6 +14,7 @@ from muster_core.record_bounds import (
     in_appends,
     utf8_bytes,
 )
+from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
@@ -272,3 +273,21 @@ def test_moves_that_a_history_lists_are_bounded_in_bytes() -> None:
     assert entry.moves_truncated
     assert 1_000 < len(entry.moves) < 9_000
     assert sum(move.ByteSize() for move in entry.moves) < APPEND_MAX_BYTES / 2
+
+
+def test_topics_of_subscriptions_are_read_up_to_a_number_and_alike_lists_count_once() -> None:
+    def metadata(first: int, owned: int) -> bytes:
+        subscription = common_pb2.Subscription(version=1, topics=[f"{first}-{n}" for n in range(1_000)])
+        subscription.owned_partitions.add(topic="t", partitions=[owned])
+        return subscription.SerializeToString()
+
+    assert topics_in([]) == frozenset()
+    assert topics_in([b"\x08\x01", b"\xff"]) is None
+    alike = topics_in([metadata(0, owned) for owned in range(200)])
+    assert alike is not None
+    assert len(alike) == 1_000
+    lists = [metadata(number, 0) for number in range(101)]
+    found = topics_in(lists[:-1])
+    assert found is not None
+    assert len(found) == 100_000
+    assert topics_in(lists) is None

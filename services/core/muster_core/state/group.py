@@ -444,22 +444,10 @@ class Group:
 
     def recompute_subscribed_topics(self) -> None:
         """Reads the topics from the members' metadata; unknown if any is foreign (LD-17 to LD-19)."""
-        if self.protocol_type != CONSUMER:
-            self.subscribed_topics = None
-            return
-        found: list[frozenset[str]] = []
-        read: set[bytes] = set()
-        for member in self.members.values():
-            metadata = member.metadata_for(self.protocol_name)
-            if metadata in read:
-                continue  # members of a group are mostly alike
-            read.add(metadata)
-            wanted = topics_in(metadata)
-            if wanted is None:
-                self.subscribed_topics = None
-                return
-            found.append(wanted)
-        self.subscribed_topics = found[0] if len(found) == 1 else frozenset().union(*found)
+        self.subscribed_topics = None
+        if self.protocol_type == CONSUMER:
+            name = self.protocol_name
+            self.subscribed_topics = topics_in([one.metadata_for(name) for one in self.members.values()])
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""

@@ -1,7 +1,6 @@
 """Reading the published subscription and assignment messages out of bytes that may be foreign."""
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import chain, repeat
 
 from google.protobuf.message import DecodeError
@@ -21,21 +20,24 @@ def read_subscription(metadata: bytes) -> common_pb2.Subscription | None:
     return message if message.version == _VERSION else None
 
 
-_REMEMBERED_BYTES = 16_384
-"""What is made of larger metadata is not remembered: it may take twenty times as much."""
+TOPICS_MAX = 100_000
+"""Topics that lists of a group's members are read of, those alike counted once; more take too long."""
 
 
-def topics_in(metadata: bytes) -> frozenset[str] | None:
-    """The topics of a published subscription; None: foreign. Members of a group are mostly alike."""
-    return _remembered(metadata) if len(metadata) <= _REMEMBERED_BYTES else _topics_in(metadata)
-
-
-def _topics_in(metadata: bytes) -> frozenset[str] | None:
-    subscription = read_subscription(metadata)
-    return None if subscription is None else frozenset(subscription.topics)
-
-
-_remembered = lru_cache(maxsize=64)(_topics_in)
+def topics_in(metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics that members subscribe to; None: some of the bytes are foreign, or they list too many."""
+    lists: dict[bytes, common_pb2.Subscription] = {}
+    for each in frozenset(metadata):
+        subscription = read_subscription(each)
+        if subscription is None:
+            return None
+        subscription.ClearField("owned_partitions")  # what is each member's own; mostly all want the same
+        subscription.ClearField("rack_id")
+        subscription.ClearField("user_data")
+        lists[subscription.SerializeToString()] = subscription
+    if sum(len(subscription.topics) for subscription in lists.values()) > TOPICS_MAX:
+        return None
+    return frozenset().union(*(subscription.topics for subscription in lists.values()))
 
 
 def read_assignment(assignment: bytes) -> common_pb2.Assignment | None:
