@@ -1,6 +1,7 @@
 """Replacing a node for good: while appends run, with the command killed at every step, stopped."""
 
 import asyncio
+import functools
 import os
 import secrets
 import sys
@@ -30,6 +31,7 @@ from redis.asyncio import Redis
 pytestmark = pytest.mark.cluster
 
 STEP_TIMEOUT_MS, REBUILD_DELAY_MS = 500, 1_000
+PATIENT = FAST | {"step_timeout_ms": 20_000, "claim_timeout_ms": 40_000, "rebuild_delay_ms": 40_000}
 EVERY_STEP = range(1, 20)
 """With `EVERY_STEP=1`: after each write that a node confirms, until there are no more."""
 SOME_STEPS = (2, 5, 8, 9, 10, 11, 12, 13, 14, 15)
@@ -60,10 +62,16 @@ class Replaceable:
         self._more.append(node)
         return node
 
-    def replacement(self, old: RedisNode, new: RedisNode, timeout_s: float = 20.0) -> Replacement:
+    def replacement(
+        self,
+        old: RedisNode,
+        new: RedisNode,
+        timeout_s: float = 20.0,
+        step_timeout_ms: int = STEP_TIMEOUT_MS,
+    ) -> Replacement:
         return Replacement(
             self.url, place(old), place(new), timeout_s=timeout_s,
-            step_timeout_ms=STEP_TIMEOUT_MS, rebuild_delay_ms=REBUILD_DELAY_MS,
+            step_timeout_ms=step_timeout_ms, rebuild_delay_ms=REBUILD_DELAY_MS,
         )  # fmt: skip
 
     async def replace(self, index: int, new: RedisNode) -> None:
@@ -188,6 +196,21 @@ async def test_node_is_replaced_while_appends_run(tmp_path: Path, count: int) ->
         await check_nothing_lost(running, appending, running.cluster[0])
 
 
+async def test_a_node_is_not_incomplete_because_a_connection_to_it_is_not_open_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It introduces itself on one of its connections, and shows its logs on another."""
+    async with replaceable(tmp_path, instances=1) as running:
+        new = await running.empty_node()
+        work = running.replacement(running.nodes[0], new, step_timeout_ms=20_000)
+        for node in work._staying:
+            begin = node.steps.start
+            start = functools.partial(asyncio.get_running_loop().call_later, 0.5, begin)
+            monkeypatch.setattr(node.steps, "start", start)
+        async with work:
+            assert (await work.plan()).new == place(new)
+
+
 @pytest.mark.parametrize("writes", EVERY_STEP if os.environ.get("EVERY_STEP") else SOME_STEPS)
 async def test_command_that_is_killed_at_any_step_loses_nothing_and_goes_on(
     tmp_path: Path, writes: int
@@ -216,7 +239,9 @@ async def test_command_that_is_killed_at_any_step_loses_nothing_and_goes_on(
         await check_nothing_lost(running, appending, running.cluster[0])
 
 
-async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(tmp_path: Path) -> None:
+async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with replaceable(tmp_path, instances=1) as running:
         writer = Writer(0)
         await writer.claim(running.cluster[0])
@@ -228,10 +253,12 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(tmp_path: Path
         await running.replace(0, new)
         # The old server comes back and still believes to be node 1: an instance that counts it is refused.
         await old.start()
-        stale = MetadataServer(
-            load(MetadataSettings, redis_url=f"redis://{place(old)},{place(running.nodes[1])},{place(running.nodes[2])}",
-                 listen="127.0.0.1:0", **FAST)
-        )  # fmt: skip
+        url = f"redis://{place(old)},{place(running.nodes[1])},{place(running.nodes[2])}"
+        stale = MetadataServer(load(MetadataSettings, redis_url=url, listen="127.0.0.1:0", **PATIENT))
+        # It is reached after the others, which are a majority.
+        connection = stale.metadata.quorum.nodes[0].tables
+        begin = connection.start
+        monkeypatch.setattr(connection, "start", lambda: asyncio.get_running_loop().call_later(0.2, begin))
         await stale.start()
         await until(lambda: "was replaced by" in stale.metadata.problem, "it says what is wrong")
         assert place(new) in stale.metadata.problem

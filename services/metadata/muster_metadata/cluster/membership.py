@@ -1,6 +1,7 @@
 """Finds out which servers are the nodes of the log, and follows the replacement of one."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -15,9 +16,12 @@ from muster_metadata.nodes.configuration import (
 )
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.problem import NOT_REACHED_YET
 from muster_metadata.nodes.quorum import Quorum
 
 log = structlog.get_logger()
+
+_PAUSE_S = 0.01
 
 
 class Membership:
@@ -41,6 +45,7 @@ class Membership:
 
     async def discover(self) -> Configuration | Unusable:
         """Asks the nodes which log they are, adopts the configuration that they agree on, and returns it."""
+        await self._tried()
         found = agreed_configuration(
             [node.place for node in self._quorum.nodes],
             await introductions(self._quorum.nodes, self._timeout_ms),
@@ -48,6 +53,17 @@ class Membership:
         if isinstance(found, Configuration):
             self.adopt(found)
         return found
+
+    async def _tried(self) -> None:
+        """Waits until each node was reached or could not be.
+
+        Two that connect first are a majority, and the third may be a server that was replaced.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                for node in self._quorum.nodes:
+                    while node.tables.problem is NOT_REACHED_YET:  # noqa: ASYNC110 (a plain field)
+                        await asyncio.sleep(_PAUSE_S)
 
     def adopt(self, configuration: Configuration) -> None:
         """Makes every script name this configuration from now on."""

@@ -29,7 +29,7 @@ from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 STEP_TIMEOUT_MS = 2_000
 REBUILD_DELAY_MS = 4_000
@@ -238,7 +238,7 @@ class Replacement:
         complete = 0
         reasons = []
         for node in self._staying:
-            replies = await asyncio.gather(*(node.inspect(shard) for shard in _logs(target)))
+            replies = await asyncio.gather(*(self._inspected(node, shard) for shard in _logs(target)))
             missing = sum(reply.status is not Status.OK for reply in replies)
             complete += not missing
             if missing:
@@ -248,6 +248,15 @@ class Replacement:
         return (
             f"{'; '.join(reasons)}: wait until they are rebuilt, or finish the replacement that is under way"
         )
+
+    async def _inspected(self, node: Node, shard: int) -> NodeReply:
+        """What a node says of a log; one that introduced itself may still open its other connections."""
+        deadline_s = time.monotonic() + self._step_timeout_ms / 1000
+        while True:
+            reply = await node.inspect(shard)
+            if not reply.silent or time.monotonic() > deadline_s:
+                return reply
+            await asyncio.sleep(_PAUSE_S)
 
     # -- deciding -----------------------------------------------------------------------------------------
 
