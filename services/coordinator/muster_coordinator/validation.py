@@ -19,7 +19,7 @@ from muster_protos.limits import (
     is_name,
 )
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
-from muster_runtime.ids import HAS_UNFIT, UNFIT, id_problem
+from muster_runtime.ids import HAS_UNFIT, has_unfit, id_problem
 from muster_runtime.rpc.refusals import Violation
 
 REQUEST_ID_MAX_BYTES = 64
@@ -71,7 +71,7 @@ def _instance_id(report: Report, field: str, value: str) -> None:
 def _reason(report: Report, field: str, value: str) -> None:
     if len(value) > REASON_MAX_CHARACTERS:
         report(field, f"must be at most {REASON_MAX_CHARACTERS} characters long")
-    elif UNFIT.search(value):
+    elif has_unfit(value):
         report(field, HAS_UNFIT)
 
 
@@ -141,7 +141,7 @@ def _leave(request: coordinator_pb2.LeaveGroupRequest, report: Report) -> None:
 
 
 def _topic(report: Report, field: str, name: str) -> None:
-    if not name or len(name) > NAME_MAX_CHARACTERS or UNFIT.search(name):
+    if not name or len(name) > NAME_MAX_CHARACTERS or has_unfit(name):
         report(field, f"must be 1 to {NAME_MAX_CHARACTERS} characters without control characters")
 
 

@@ -14,6 +14,11 @@ one of them an id can look like another on a terminal and in a log, or change wh
 HAS_UNFIT = "must not contain control characters, or characters without width"
 
 
+def has_unfit(text: str) -> bool:
+    """Whether a text has what no id may have; for printable ASCII, which ids mostly are, without a search."""
+    return not (text.isascii() and text.isprintable()) and UNFIT.search(text) is not None
+
+
 def id_problem(value: str, limit: int = ID_MAX_BYTES) -> str:
     """What is wrong with an id, for people; empty: nothing.
 
@@ -21,6 +26,6 @@ def id_problem(value: str, limit: int = ID_MAX_BYTES) -> str:
         value: the id.
         limit: bytes that it may have.
     """
-    if len(value) > limit or len(value.encode("utf-8", "surrogatepass")) > limit:
+    if len(value) > limit or (not value.isascii() and len(value.encode("utf-8", "surrogatepass")) > limit):
         return f"must be at most {limit} bytes long"
-    return HAS_UNFIT if UNFIT.search(value) else ""
+    return HAS_UNFIT if has_unfit(value) else ""

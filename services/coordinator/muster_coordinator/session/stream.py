@@ -287,7 +287,10 @@ class SessionStream:
 
     async def _handle(self, message: session_pb2.SessionRequest) -> None:
         try:
-            await self._play(message)
+            if len(message.frames) == 1:
+                self._play_frame(message.frames[0])
+            else:
+                await self._play(message)
         except ProtocolBroken:
             raise
         except Exception:
@@ -298,9 +301,6 @@ class SessionStream:
         """Plays the frames of a message; if they take long, in several turns of the loop."""
         if len(message.frames) > self._settings.max_frames:
             raise ProtocolBroken(f"frames: a message must have at most {self._settings.max_frames:,}")
-        if len(message.frames) == 1:
-            self._play_frame(message.frames[0])
-            return
         share = LoopShare()
         played = self._play_from(message, 0, share)
         if played < len(message.frames):

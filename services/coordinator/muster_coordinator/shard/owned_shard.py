@@ -195,16 +195,18 @@ class OwnedShard:
 
     async def call(self, message: GroupRequest, host: str) -> GroupResponse:
         """Answers a call, now or when the group protocol says so. Cancel it when its caller goes away."""
-        await self._settled()
-        refused = self._refused(message)
-        if refused is not None:
-            return refused
+        if self.phase is not Phase.SERVING:
+            await self._settled()
         if isinstance(message, coordinator_pb2.ReleaseGroupRequest):
-            return self._release(message.group_id)
-        if isinstance(message, coordinator_pb2.OffsetFetchRequest) and not await self._confirmed():
-            return self._refused(message) or self.refuse(
-                message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
-            )
+            return self._refused(message) or self._release(message.group_id)
+        if isinstance(message, coordinator_pb2.OffsetFetchRequest):
+            refused = self._refused(message)
+            if refused is None and not await self._confirmed():
+                refused = self._refused(message) or self.refuse(
+                    message, error_code.COORDINATOR_NOT_AVAILABLE, _NO_BARRIER
+                )
+            if refused is not None:
+                return refused
         return await self._ask(message, host)
 
     async def reach(self, *, barrier: bool) -> Callable[[GroupRequest, str], GroupResponse]:
@@ -248,12 +250,12 @@ class OwnedShard:
         Returns:
             What `abandon` takes; None: it was answered.
         """
-        served = self._served
-        if served is None or self.phase is not Phase.SERVING or not served.sure(self._shared.now().boot_ms):
+        served, now = self._served, self._shared.now()
+        if served is None or self.phase is not Phase.SERVING or not served.sure(now.boot_ms):
             refused = self._refused(message)
             answered(refused or self.refuse(message, error_code.COORDINATOR_NOT_AVAILABLE, NOT_SURE))
             return None
-        return served.start(message, host, answered)
+        return served.start(message, host, now, answered)
 
     def abandon(self, call_id: int) -> None:
         """The caller of an open call is gone: the call is not answered any more."""

@@ -203,12 +203,13 @@ class ServedShard:
 
     # --- events
 
-    def start(self, message: GroupRequest, host: str, answered: Sink) -> int | None:
+    def start(self, message: GroupRequest, host: str, now: Now, answered: Sink) -> int | None:
         """Starts a call. The lease must be held.
 
         Args:
             message: the call, within the limits of the public API.
             host: address of the caller.
+            now: the time.
             answered: called with the answer, now or later, before the news of that turn.
 
         Returns:
@@ -218,7 +219,7 @@ class ServedShard:
         call_id = self._call_ids
         self._calls[call_id] = (answered, message)
         draw = str(uuid.uuid4()) if isinstance(message, coordinator_pb2.JoinGroupRequest) else ""
-        self._turn(Request(call_id, message, host, draw), self._now())
+        self._turn(Request(call_id, message, host, draw), now)
         return call_id if call_id in self._calls else None
 
     def abandon(self, call_id: int) -> None:
