@@ -34,7 +34,7 @@ ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="muster" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Spark asks who it runs as, by name.
+# Spark asks for the name of the user it runs as.
 RUN echo muster:x:65532:65532::/tmp:/usr/sbin/nologin >>/etc/passwd
 ENV PATH=/opt/muster/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
@@ -48,7 +48,7 @@ CMD ["--help"]
 
 FROM base AS server
 COPY --from=build /opt/muster /opt/muster
-# Containers listen on every address; what others are told is MUSTER_…_ADVERTISE.
+# Containers listen on every address; others get MUSTER_…_ADVERTISE.
 ENV MUSTER_METADATA_LISTEN=0.0.0.0:7420 \
     MUSTER_DISCOVERY_LISTEN=0.0.0.0:7400 \
     MUSTER_COORDINATOR_LISTEN=0.0.0.0:7410 \

@@ -68,7 +68,7 @@ mine = common_pb2.Assignment.FromString(synced.assignment)
 owned = [f"{t.topic}-{number}" for t in mine.partitions for number in t.partitions]
 print(f"owns {', '.join(owned) or 'nothing'} with token {synced.token}", flush=True)
 
-# 4. Stay alive. A real member joins again when it is told that the group rebalances (code 27).
+# 4. Stay alive. A real member joins again when it is answered REBALANCE_IN_PROGRESS.
 beat = HeartbeatRequest(group_id=args.group, generation=joined.generation, member_id=joined.member_id)
 for _ in range(args.beats):
     time.sleep(args.interval)

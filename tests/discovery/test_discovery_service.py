@@ -265,7 +265,7 @@ async def test_stop_ends_watchers_before_the_grace_is_over(setup: Setup) -> None
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await watch.read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert "stops" in str(caught.value.details())
+    assert "is stopping" in str(caught.value.details())
 
 
 def created(request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:

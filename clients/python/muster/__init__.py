@@ -11,6 +11,9 @@
 
 `run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
 callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors.
+
+Modules and packages that begin with `_` are private. Read `_member` first, then `_cluster` and `_session`;
+the modules beside these three packages are small, and each is used by more than one of them.
 """
 
 import importlib

@@ -107,10 +107,6 @@ class Quorum:
         finally:
             timer.cancel()
 
-    def count(self, replies: Replies, test: Callable[[NodeReply], bool]) -> int:
-        """How many answers pass a test."""
-        return sum(reply is not None and test(reply) for reply in replies)
-
 
 def _expire(
     decided: "asyncio.Future[T | None]", decide: Callable[[Replies, bool], T | None], replies: Replies
