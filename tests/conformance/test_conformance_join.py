@@ -175,12 +175,12 @@ def test_a_dynamic_member_is_told_its_id_first() -> None:
     cluster = acts.shard()
     acts.stable(cluster, "a")
     who = acts.member(cluster, "b")
-    told = acts.ask_join(who)
+    given = acts.ask_join(who)
     group = cluster.shard.groups["g"]
-    assert told.error_code == MEMBER_ID_REQUIRED
-    assert list(group.pending_members) == [told.member_id]
+    assert given.error_code == MEMBER_ID_REQUIRED
+    assert list(group.pending_members) == [given.member_id]
     assert (cluster.state(), group.generation, len(group.members)) == ("Stable", 1, 1)
-    call = cluster.send(acts.join_of(who, member_id=told.member_id))
+    call = cluster.send(acts.join_of(who, member_id=given.member_id))
     assert cluster.is_parked(call)
     assert (len(group.pending_members), len(group.members)) == (0, 2)
 
@@ -189,9 +189,9 @@ def test_a_dynamic_member_is_told_its_id_first() -> None:
 @pytest.mark.row("SM-12")
 def test_ids_begin_with_the_name_and_never_repeat() -> None:
     cluster = acts.shard()
-    told = {acts.ask_join(acts.member(cluster, "a")).member_id for _ in range(20)}
-    assert len(told) == 20
-    assert all(member_id.startswith("a-") and len(member_id) == len("a-") + 36 for member_id in told)
+    given = {acts.ask_join(acts.member(cluster, "a")).member_id for _ in range(20)}
+    assert len(given) == 20
+    assert all(member_id.startswith("a-") and len(member_id) == len("a-") + 36 for member_id in given)
     acts.stable(cluster, "s=i")
     taken = {acts.ask_join(acts.member(cluster, "s=i")).member_id for _ in range(20)}
     assert len(taken) == 20
@@ -202,10 +202,10 @@ def test_ids_begin_with_the_name_and_never_repeat() -> None:
 def test_the_id_of_a_member_does_not_become_pending() -> None:
     cluster = acts.shard()
     who = acts.member(cluster, "a")
-    told = acts.ask_join(who, request_id="r")
-    cluster.send(acts.join_of(who, member_id=told.member_id, request_id="r"))
+    given = acts.ask_join(who, request_id="r")
+    cluster.send(acts.join_of(who, member_id=given.member_id, request_id="r"))
     again = acts.ask_join(who, request_id="r")
-    assert (again.error_code, again.member_id) == (MEMBER_ID_REQUIRED, told.member_id)
+    assert (again.error_code, again.member_id) == (MEMBER_ID_REQUIRED, given.member_id)
     assert cluster.shard.groups["g"].pending_members == {}
 
 

@@ -148,7 +148,7 @@ def test_subscribed_topics_follow_from_the_record(
 
 @pytest.mark.row("LD-17")
 def test_subscribed_topics_follow_a_member_that_joins_again() -> None:
-    """The same member and the same protocol: only what it wants is new."""
+    """A rejoin of one member with one protocol: only its subscription is new."""
     cluster = acts.shard()
     (member,) = acts.joined(cluster, "a")
     for topics in (["t"], ["u"], ["t", "u"]):

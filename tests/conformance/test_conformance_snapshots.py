@@ -8,7 +8,7 @@ from kit.snapshots import check_every_cut
 
 
 class SnapshotLife(GroupLife):
-    """The same lives; their logs are cut everywhere."""
+    """Random lives whose logs are cut everywhere."""
 
     def check_replays(self) -> None:
         """Each cut of the log gives the same state by way of a snapshot."""

@@ -101,7 +101,7 @@ def sample(scripts: Sequence[Script], count: int) -> tuple[list[Chosen], Counter
 
 
 def _spread(scripts: list[Script]) -> list[Script]:
-    """The same scripts in an order of which any beginning is spread over the whole."""
+    """The scripts in an order of which any beginning is spread over the whole."""
     if len(scripts) < 3:
         return scripts
     return [*_spread(scripts[::2]), *_spread(scripts[1::2])]

@@ -541,9 +541,9 @@ async def test_an_operator_releases_a_group(cluster: MemoryCluster, poison: Pois
     listed = await scene.caller.stub.ListGroups(coordinator_pb2.ListGroupsRequest(states=["Quarantined"]))
     assert [(group.group_id, group.quarantined) for group in listed.groups] == [(BAD, True)]
     peer: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(scene.caller.channel)
-    (told,) = (await peer.DescribeFaults(peer_pb2.DescribeFaultsRequest())).faults
-    assert (told.group_id, told.quarantined) == (BAD, True)
-    assert told.file.startswith(str(tmp_path / "faults"))
+    (described,) = (await peer.DescribeFaults(peer_pb2.DescribeFaultsRequest())).faults
+    assert (described.group_id, described.quarantined) == (BAD, True)
+    assert described.file.startswith(str(tmp_path / "faults"))
     assert (await scene.described(BAD)).error_code == error_code.GROUP_QUARANTINED
     assert (await scene.caller.stub.ReleaseGroup(release)).error_code == error_code.NONE
     assert await scene.again(scene.heartbeat) == error_code.NONE

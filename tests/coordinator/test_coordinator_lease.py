@@ -27,7 +27,7 @@ class Bench:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.instances: list[MemoryMetadata] = []
-        self.told: list[str] = []
+        self.called: list[str] = []
 
     async def start(self) -> None:
         for _ in range(2):
@@ -39,9 +39,9 @@ class Bench:
             Holder("a", "session", "127.0.0.1", 1, "0"),
             PACE,
             LeaseCallbacks(
-                lambda: self.told.append("suspended"),
-                lambda: self.told.append("resumed"),
-                lambda: self.told.append("superseded"),
+                lambda: self.called.append("suspended"),
+                lambda: self.called.append("resumed"),
+                lambda: self.called.append("superseded"),
             ),
             boot_ms,
         )
@@ -67,7 +67,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_may_answer_only_once_a_renewal_went_well(bench: Bench) -> None:
     assert not bench.keeper.may_answer(boot_ms())
-    await until_equal(lambda: bench.told, ["resumed"])
+    await until_equal(lambda: bench.called, ["resumed"])
     assert bench.held
     assert not bench.keeper.may_answer(boot_ms() + PACE.lease_ms)
 
@@ -79,33 +79,33 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent_less_the_margi
     sent_before_ms = boot_ms()
     await until(lambda: not bench.held)
     assert boot_ms() - sent_before_ms <= PACE.lease_ms - PACE.margin_ms
-    await until_equal(lambda: bench.told, ["resumed", "suspended"])
+    await until_equal(lambda: bench.called, ["resumed", "suspended"])
     bench.store.stopped = False
-    await until_equal(lambda: bench.told, ["resumed", "suspended", "resumed"])
+    await until_equal(lambda: bench.called, ["resumed", "suspended", "resumed"])
     assert bench.held
 
 
 async def test_a_lease_below_its_margin_is_no_lease_and_an_alarm(bench: Bench) -> None:
     await until(lambda: bench.held)
-    with capture_logs() as told:
+    with capture_logs() as called:
         bench.keeper.set_lease_ms(PACE.margin_ms)
         bench.keeper.set_lease_ms(PACE.margin_ms)
-    (line,) = told
+    (line,) = called
     assert (line["event"], line["alarm"]) == ("lease_too_short", True)
     assert "MUSTER_METADATA_LEASE_MS" in line["remedy"]
-    await until_equal(lambda: bench.told, ["resumed", "suspended"])
+    await until_equal(lambda: bench.called, ["resumed", "suspended"])
     bench.keeper.set_lease_ms(0)  # an instance that does not know it says nothing
     await asyncio.sleep(3 * PACE.interval_ms / 1000)
     assert not bench.held
     bench.keeper.set_lease_ms(PACE.lease_ms)
-    await until_equal(lambda: bench.told, ["resumed", "suspended", "resumed"])
+    await until_equal(lambda: bench.called, ["resumed", "suspended", "resumed"])
 
 
 async def test_goes_on_with_the_next_instance(bench: Bench) -> None:
     await until(lambda: bench.held)
     await bench.instances[0].stop()
     await asyncio.sleep(PACE.lease_ms / 1000)
-    assert bench.told == ["resumed"]
+    assert bench.called == ["resumed"]
     assert bench.held
 
 
@@ -113,7 +113,7 @@ async def test_goes_on_with_the_next_instance_when_one_does_not_answer(bench: Be
     await until(lambda: bench.held)
     bench.instances[0].silent = True
     await asyncio.sleep(PACE.lease_ms / 1000)
-    assert bench.told == ["resumed"]
+    assert bench.called == ["resumed"]
     assert bench.held
 
 
@@ -155,23 +155,25 @@ async def test_a_loop_that_hangs_loses_its_lease_and_one_that_is_busy_does_not()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Lease": lease}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    told: list[str] = []
+    called: list[str] = []
     callbacks = LeaseCallbacks(
-        lambda: told.append("suspended"), lambda: told.append("resumed"), lambda: told.append("superseded")
+        lambda: called.append("suspended"),
+        lambda: called.append("resumed"),
+        lambda: called.append("superseded"),
     )
     holder = Holder("a", "session", "127.0.0.1", 1, "0")
     line = LeaseThread(grpc.insecure_channel)
     keeper = LeaseKeeper([f"127.0.0.1:{port}"], line, holder, PACE, callbacks, boot_ms)
     keeper.start(asyncio.get_running_loop())
     try:
-        await until_equal(lambda: told, ["resumed"])
+        await until_equal(lambda: called, ["resumed"])
         stand_still(0.3)
         assert keeper.may_answer(boot_ms())
         await asyncio.sleep(0.2)
-        assert told == ["resumed"]
+        assert called == ["resumed"]
         stand_still(1.2)
         assert not keeper.may_answer(boot_ms())
-        await until_equal(lambda: told, ["resumed", "suspended", "resumed"])
+        await until_equal(lambda: called, ["resumed", "suspended", "resumed"])
     finally:
         await keeper.stop(release=False)
         server.stop(None).wait()
@@ -195,7 +197,7 @@ async def test_a_released_lease_is_given_up(bench: Bench) -> None:
 async def test_stops_when_another_run_took_the_name(bench: Bench) -> None:
     await until(lambda: bench.held)
     bench.store.sessions["a"] = "another"
-    await until_equal(lambda: bench.told, ["resumed", "suspended", "superseded"])
+    await until_equal(lambda: bench.called, ["resumed", "suspended", "superseded"])
     assert not bench.held
 
 
@@ -211,5 +213,5 @@ async def test_a_keeper_that_fails_ends_its_process_instead_of_keeping_quiet(
 
     bench.line._connect = broken
     bench.keeper._drop_stream()
-    await until(lambda: "superseded" in bench.told)
+    await until(lambda: "superseded" in bench.called)
     assert not bench.held

@@ -74,7 +74,7 @@ class Bench:
         )
 
     def entries(self, shard: int) -> list[bytes]:
-        """What stands behind Genesis and Claim."""
+        """What follows Genesis and Claim."""
         return [entry.record for entry in self.store.logs[shard][2:]]
 
 

@@ -28,11 +28,11 @@ SERIES_MAX = 1_000
 
 
 class Counted:
-    """A coordinator that tells its numbers.
+    """A coordinator that serves its metrics.
 
     Args:
         coordinator: it.
-        port: where it tells them.
+        port: where it serves them.
     """
 
     def __init__(self, coordinator: Coordinator, port: int) -> None:
@@ -40,15 +40,15 @@ class Counted:
         self.caller = Caller(coordinator)
         self.port = port
 
-    async def told(self) -> Scrape:
+    async def read(self) -> Scrape:
         return await scrape(self.port)
 
-    async def tells(self, holds: Callable[[Scrape], bool]) -> Scrape:
+    async def read_until(self, holds: Callable[[Scrape], bool]) -> Scrape:
         """Waits until something can be read."""
 
         async def read() -> Scrape | None:
-            told = await self.told()
-            return told if holds(told) else None
+            numbers = await self.read()
+            return numbers if holds(numbers) else None
 
         return await until(read, "the numbers")
 
@@ -86,26 +86,30 @@ async def test_rebalances_are_counted_by_cause_with_their_duration(cluster: Memo
         first = await caller.join(group_id)
         assert (await caller.sync(group_id, first)).error_code == error_code.NONE
         joining = asyncio.create_task(caller.join(group_id))
-        told = await one.tells(lambda told: told.value("muster_groups", state="PreparingRebalance") == 1)
-        assert told.value("muster_calls_parked", call="JoinGroup") == 1
-        assert told.value("muster_rebalance_oldest_seconds") > 0
+        numbers = await one.read_until(
+            lambda numbers: numbers.value("muster_groups", state="PreparingRebalance") == 1
+        )
+        assert numbers.value("muster_calls_parked", call="JoinGroup") == 1
+        assert numbers.value("muster_rebalance_oldest_seconds") > 0
         again, second = await asyncio.gather(caller.join(group_id, first.member_id), joining)
         syncing = asyncio.create_task(caller.sync(group_id, second if not second.members else again))
-        told = await one.tells(lambda told: told.value("muster_calls_parked", call="SyncGroup") == 1)
-        assert told.value("muster_groups", state="CompletingRebalance") == 1
+        numbers = await one.read_until(
+            lambda numbers: numbers.value("muster_calls_parked", call="SyncGroup") == 1
+        )
+        assert numbers.value("muster_groups", state="CompletingRebalance") == 1
         await caller.sync(group_id, again if again.members else second)
         await syncing
-        told = await one.told()
-        assert told.value("muster_rebalances_total", cause="member_joined") == 2
-        assert told.value("muster_rebalances_total") == 2
+        numbers = await one.read()
+        assert numbers.value("muster_rebalances_total", cause="member_joined") == 2
+        assert numbers.value("muster_rebalances_total") == 2
         for phase in ("join", "sync", "whole"):
-            assert told.value("muster_rebalance_duration_seconds_count", phase=phase) == 2
-        assert told.value("muster_rebalance_failures_total") == 0
-        assert told.value("muster_rebalance_oldest_seconds") == 0
-        assert told.value("muster_groups", state="Stable") == 1
-        assert told.value("muster_members", kind="dynamic") == 2
-        assert told.value("muster_members_joined_total") == 2
-        assert told.value("muster_calls_parked") == 0
+            assert numbers.value("muster_rebalance_duration_seconds_count", phase=phase) == 2
+        assert numbers.value("muster_rebalance_failures_total") == 0
+        assert numbers.value("muster_rebalance_oldest_seconds") == 0
+        assert numbers.value("muster_groups", state="Stable") == 1
+        assert numbers.value("muster_members", kind="dynamic") == 2
+        assert numbers.value("muster_members_joined_total") == 2
+        assert numbers.value("muster_calls_parked") == 0
 
 
 async def test_expiries_and_leaves_are_counted_by_cause(cluster: MemoryCluster) -> None:
@@ -113,18 +117,18 @@ async def test_expiries_and_leaves_are_counted_by_cause(cluster: MemoryCluster) 
     async with counted(cluster) as one:
         joined = await one.caller.join(group_id, session_timeout_ms=500)
         await one.caller.sync(group_id, joined)
-        told = await one.tells(lambda told: told.value("muster_members_left_total") == 1)
-        assert told.value("muster_members_left_total", cause="session_expired") == 1
-        told = await one.tells(lambda told: told.value("muster_groups", state="Empty") == 1)
-        assert told.value("muster_members") == 0
+        numbers = await one.read_until(lambda numbers: numbers.value("muster_members_left_total") == 1)
+        assert numbers.value("muster_members_left_total", cause="session_expired") == 1
+        numbers = await one.read_until(lambda numbers: numbers.value("muster_groups", state="Empty") == 1)
+        assert numbers.value("muster_members") == 0
         joined = await one.caller.join(group_id)
         await one.caller.sync(group_id, joined)
         leaving = coordinator_pb2.LeaveGroupRequest(
             group_id=group_id, members=[coordinator_pb2.LeaveGroupRequest.Member(member_id=joined.member_id)]
         )
         await one.caller.stub.LeaveGroup(leaving)
-        told = await one.tells(lambda told: told.value("muster_members_left_total") == 2)
-        assert told.value("muster_members_left_total", cause="member_left") == 1
+        numbers = await one.read_until(lambda numbers: numbers.value("muster_members_left_total") == 2)
+        assert numbers.value("muster_members_left_total", cause="member_left") == 1
 
 
 async def test_generation_without_an_assignment_is_a_failure(cluster: MemoryCluster) -> None:
@@ -141,11 +145,11 @@ async def test_generation_without_an_assignment_is_a_failure(cluster: MemoryClus
         )
         again = await one.caller.stub.JoinGroup(changed, timeout=60)
         assert again.generation == joined.generation + 1
-        told = await one.told()
-        assert told.value("muster_rebalance_failures_total", reason="no_assignment") == 1
+        numbers = await one.read()
+        assert numbers.value("muster_rebalance_failures_total", reason="no_assignment") == 1
         await one.coordinator.drain_and_stop()
-        told = await one.told()
-        assert told.value("muster_rebalance_failures_total", reason="interrupted") == 1
+        numbers = await one.read()
+        assert numbers.value("muster_rebalance_failures_total", reason="interrupted") == 1
 
 
 async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: MemoryCluster) -> None:
@@ -168,43 +172,51 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         call = session_pb2.Call(call_id=1, heartbeat=heartbeat)
         await session.send(session_pb2.ClientFrame(call=call))
         await session.until(lambda: session.said("reply"))
-        told = await one.told()
-        assert told.value("muster_calls_total", call="Heartbeat", code="NONE") == 2
-        assert told.value("muster_calls_total", call="Heartbeat", code="UNKNOWN_MEMBER_ID") == 1
-        assert told.value("muster_call_duration_seconds_count", call="OffsetCommit") == 2
-        assert told.value("muster_calls_total", call="JoinGroup", code="MEMBER_ID_REQUIRED") == 1
-        assert told.value("muster_calls_total", call="OffsetCommit", code="NONE") == 1
-        assert told.value("muster_calls_total", call="OffsetCommit", code="UNKNOWN_MEMBER_ID") == 1
-        assert told.value("muster_calls_total", call="OffsetFetch", code="NONE") == 1
-        assert told.value("muster_beats_total") == 1
-        assert told.value("muster_session_streams") == told.value("muster_session_members") == 1
-        assert told.value("muster_session_streams_largest_shard") == 1
-        assert told.value("muster_session_unread_bytes") == 0
-        assert told.value("muster_groups_largest_shard") >= 1
-        assert told.value("muster_offsets_committed_total") == told.value("muster_partitions_committed") == 1
-        assert told.value("muster_log_step_duration_seconds_count", step="append") > 0
-        assert told.value("muster_log_records_written_total") >= 3
-        assert told.value("muster_log_written_bytes_total") > 100
+        numbers = await one.read()
+        assert numbers.value("muster_calls_total", call="Heartbeat", code="NONE") == 2
+        assert numbers.value("muster_calls_total", call="Heartbeat", code="UNKNOWN_MEMBER_ID") == 1
+        assert numbers.value("muster_call_duration_seconds_count", call="OffsetCommit") == 2
+        assert numbers.value("muster_calls_total", call="JoinGroup", code="MEMBER_ID_REQUIRED") == 1
+        assert numbers.value("muster_calls_total", call="OffsetCommit", code="NONE") == 1
+        assert numbers.value("muster_calls_total", call="OffsetCommit", code="UNKNOWN_MEMBER_ID") == 1
+        assert numbers.value("muster_calls_total", call="OffsetFetch", code="NONE") == 1
+        assert numbers.value("muster_beats_total") == 1
+        assert numbers.value("muster_session_streams") == numbers.value("muster_session_members") == 1
+        assert numbers.value("muster_session_streams_largest_shard") == 1
+        assert numbers.value("muster_session_unread_bytes") == 0
+        assert numbers.value("muster_groups_largest_shard") >= 1
+        assert (
+            numbers.value("muster_offsets_committed_total")
+            == numbers.value("muster_partitions_committed")
+            == 1
+        )
+        assert numbers.value("muster_log_step_duration_seconds_count", step="append") > 0
+        assert numbers.value("muster_log_records_written_total") >= 3
+        assert numbers.value("muster_log_written_bytes_total") > 100
         session.call.cancel()
 
 
 @pytest.mark.brief_lease
 async def test_shards_loads_and_lease_are_told(cluster: MemoryCluster) -> None:
     async with counted(cluster) as one:
-        told = await one.told()
-        assert told.value("muster_shards", phase="serving") == SHARDS
-        assert told.value("muster_shard_load_duration_seconds_count") == SHARDS
-        assert told.value("muster_log_step_duration_seconds_count", step="claim") == SHARDS
-        assert 0 < told.value("muster_lease_margin_seconds") < 2
-        assert told.value("muster_coordinators", role="coordinator", state="live") == 1
-        assert told.value("muster_shards_unowned", role="coordinator") == 0
+        numbers = await one.read()
+        assert numbers.value("muster_shards", phase="serving") == SHARDS
+        assert numbers.value("muster_shard_load_duration_seconds_count") == SHARDS
+        assert numbers.value("muster_log_step_duration_seconds_count", step="claim") == SHARDS
+        assert 0 < numbers.value("muster_lease_margin_seconds") < 2
+        assert numbers.value("muster_coordinators", role="coordinator", state="live") == 1
+        assert numbers.value("muster_shards_unowned", role="coordinator") == 0
         await cluster.instances[0].stop()
-        told = await one.tells(lambda told: told.value("muster_shards", phase="suspended") == SHARDS)
-        assert told.value("muster_lease_margin_seconds") == 0
-        assert told.value("muster_lease_lapses_total") == 1
-        assert told.value("muster_lease_renewals_failed_total") > 0
-        assert told.value("muster_log_streams_lost_total") > 0
-        told = await one.tells(lambda told: told.value("muster_view_age_seconds", role="coordinator") > 0)
+        numbers = await one.read_until(
+            lambda numbers: numbers.value("muster_shards", phase="suspended") == SHARDS
+        )
+        assert numbers.value("muster_lease_margin_seconds") == 0
+        assert numbers.value("muster_lease_lapses_total") == 1
+        assert numbers.value("muster_lease_renewals_failed_total") > 0
+        assert numbers.value("muster_log_streams_lost_total") > 0
+        numbers = await one.read_until(
+            lambda numbers: numbers.value("muster_view_age_seconds", role="coordinator") > 0
+        )
 
 
 async def test_what_groups_hold_and_what_is_refused_for_a_limit_is_told(cluster: MemoryCluster) -> None:
@@ -214,11 +226,11 @@ async def test_what_groups_hold_and_what_is_refused_for_a_limit_is_told(cluster:
         caller = one.caller
         first, second = await caller.join(full), await caller.join(wide)
         assert await caller.commit(group_of(2), 1) == error_code.NONE
-        told = await one.told()
-        held_bytes = told.value("muster_groups_held_bytes")
+        numbers = await one.read()
+        held_bytes = numbers.value("muster_groups_held_bytes")
         assert 15_000 < held_bytes < 60_000
-        assert 5_000 < told.value("muster_groups_held_largest_shard_bytes") < held_bytes
-        assert told.value("muster_limit_refusals_total") == 0
+        assert 5_000 < numbers.value("muster_groups_held_largest_shard_bytes") < held_bytes
+        assert numbers.value("muster_limit_refusals_total") == 0
         assert await caller.commit("another", 1) == error_code.COORDINATOR_NOT_AVAILABLE
         topic = coordinator_pb2.OffsetCommitRequest.Topic(name="t")
         for number in range(4_000):
@@ -230,15 +242,15 @@ async def test_what_groups_hold_and_what_is_refused_for_a_limit_is_told(cluster:
         assert (await session.attach(full, first)).error_code == error_code.NONE
         assert (await session.attach(wide, second)).error_code == error_code.INVALID_REQUEST
         await Session(caller.channel).end()
-        told = await one.told()
+        numbers = await one.read()
         names = ("group_max_groups", "group_max_bytes", "session_max_members", "session_max_streams")
-        assert [told.value("muster_limit_refusals_total", limit=name) for name in names] == [1] * 4
+        assert [numbers.value("muster_limit_refusals_total", limit=name) for name in names] == [1] * 4
         await session.close()
 
 
 async def test_every_metric_is_told_by_an_idle_coordinator(cluster: MemoryCluster) -> None:
     async with counted(cluster) as one:
-        names = (await one.told()).names
+        names = (await one.read()).names
     ends = ("", "_bucket")
     assert [m.name for m in metrics.ALL if not {m.name + end for end in ends} & names] == []
 
@@ -255,7 +267,7 @@ def test_every_call_has_a_name() -> None:
 
 
 def test_watch_that_fails_has_no_effect_on_others() -> None:
-    told: list[object] = []
+    numbers: list[object] = []
 
     class Broken(GroupWatch):
         def storing(self, append: Append) -> None:
@@ -266,13 +278,13 @@ def test_watch_that_fails_has_no_effect_on_others() -> None:
 
     class Whole(GroupWatch):
         def storing(self, append: Append) -> None:
-            told.append(append.append_id)
+            numbers.append(append.append_id)
 
         def stored(self, append_id: int) -> None:
-            told.append(append_id)
+            numbers.append(append_id)
 
     shard, tally = Shard(0, GroupConfig()), GroupTally()
     watches = Watches([kind(shard, tally, lambda: 0) for kind in (Broken, Whole)])
     watches.storing(Append(7, ()))
     watches.stored(7)
-    assert told == [7, 7]
+    assert numbers == [7, 7]

@@ -65,9 +65,11 @@ class HandLine:
 
 
 async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
-    line, told = HandLine(), list[str]()
+    line, called = HandLine(), list[str]()
     callbacks = LeaseCallbacks(
-        lambda: told.append("suspended"), lambda: told.append("resumed"), lambda: told.append("superseded")
+        lambda: called.append("suspended"),
+        lambda: called.append("resumed"),
+        lambda: called.append("superseded"),
     )
     keeper = LeaseKeeper(
         ["m"], line, Holder("a", "s", "127.0.0.1", 1, "0"), PACE, callbacks, lambda: line.now_ms
@@ -78,7 +80,7 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
     line.now_ms += 250
     line.answer()
     next(line.steps)
-    await until_equal(lambda: told, ["resumed"])
+    await until_equal(lambda: called, ["resumed"])
     deadline_ms = sent_ms + PACE.lease_ms - PACE.margin_ms
     assert keeper.may_answer(deadline_ms - 1)
     assert not keeper.may_answer(deadline_ms)
@@ -86,9 +88,11 @@ async def test_the_deadline_counts_from_when_the_renewal_was_sent() -> None:
 
 async def test_a_renewal_that_is_answered_after_the_deadline_does_not_cover_the_lapse() -> None:
     """Others may have claimed meanwhile: the shards are suspended, and resume only after they have asked."""
-    line, told = HandLine(), list[str]()
+    line, called = HandLine(), list[str]()
     callbacks = LeaseCallbacks(
-        lambda: told.append("suspended"), lambda: told.append("resumed"), lambda: told.append("superseded")
+        lambda: called.append("suspended"),
+        lambda: called.append("resumed"),
+        lambda: called.append("superseded"),
     )
     keeper = LeaseKeeper(
         ["m"], line, Holder("a", "s", "127.0.0.1", 1, "0"), PACE, callbacks, lambda: line.now_ms
@@ -97,14 +101,14 @@ async def test_a_renewal_that_is_answered_after_the_deadline_does_not_cover_the_
     next(line.steps)
     line.answer()
     next(line.steps)
-    await until_equal(lambda: told, ["resumed"])
+    await until_equal(lambda: called, ["resumed"])
     line.now_ms += PACE.lease_ms - PACE.margin_ms - 1
     next(line.steps)
     assert len(line.sent) == 2, "the second renewal is on its way before the deadline"
     line.now_ms += 100
     line.answer()
     next(line.steps)
-    await until_equal(lambda: told, ["resumed", "suspended", "resumed"])
+    await until_equal(lambda: called, ["resumed", "suspended", "resumed"])
     assert keeper.lapses == 1
 
 

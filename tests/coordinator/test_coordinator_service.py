@@ -56,7 +56,7 @@ async def test_fetches_pass_a_barrier_and_a_deposed_owner_does_not_answer_with_o
 async def test_an_owner_whose_lease_is_good_answers_no_offset_behind_one_that_its_successor_has_stored(
     real: RealCluster,
 ) -> None:
-    """Its lease says nothing about the log: that was claimed by another one, who went on with the commits."""
+    """Its lease says nothing about the log: another coordinator has claimed it and stored further commits."""
     coordinator = await real.add("a")
     await owns(coordinator, SHARDS)
     caller = real.caller(coordinator)

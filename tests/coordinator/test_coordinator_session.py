@@ -441,7 +441,7 @@ async def test_an_old_stream_is_ended_and_nobody_is_suspect(cluster: RealCluster
 
 
 async def refused(session: Session) -> str:
-    """Waits for the end of a stream that broke a rule; returns what it was told."""
+    """Waits for the end of a stream that broke a rule; returns the reason that was given."""
     assert await session.end() == grpc.StatusCode.OK
     assert session.frames[-1].goodbye.reason == session_pb2.GOODBYE_REASON_REFUSED
     return str(session.frames[-1].goodbye.message)

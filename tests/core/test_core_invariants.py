@@ -20,7 +20,7 @@ def check(built: LogBuilder, anchor: tuple[Position, bytes] | None = None) -> Fi
 
 
 def check_in_pages(built: LogBuilder, size: int) -> Findings:
-    """The same, `size` entries at a time, as a reader of streams makes pages."""
+    """Checks a log in pages of `size` entries, as a reader of streams makes them."""
     checker = LogChecker(3, cluster=CLUSTER)
     for start in range(0, len(built.entries), size):
         part = built.entries[start : start + size]

@@ -17,7 +17,7 @@ METADATA_CHANGED = common_pb2.REBALANCE_CAUSE_KIND_METADATA_CHANGED
 STATIC_REPLACED = common_pb2.REBALANCE_CAUSE_KIND_STATIC_REPLACED
 
 
-def told(cluster: VirtualShard, name: str, **changes: Any) -> VirtualMember:
+def with_id(cluster: VirtualShard, name: str, **changes: Any) -> VirtualMember:
     """A dynamic member that has its id and has not used it."""
     who = acts.member(cluster, name)
     answer = acts.ask_join(who, **changes)
@@ -63,14 +63,14 @@ def test_a_first_join_without_protocols_makes_no_group(name: str, missing: dict[
 def test_a_new_group_is_as_old_as_its_first_join() -> None:
     cluster = acts.shard()
     cluster.advance(5)
-    told(cluster, "a")
+    with_id(cluster, "a")
     assert (cluster.state(), cluster.describe().state_since_ms) == ("Empty", cluster.now.wall_ms)
 
 
 @pytest.mark.row("JG-09")
 @pytest.mark.parametrize(("name", "start"), [("worker", "worker-"), ("", "client-")])
 def test_an_id_is_the_clients_name_and_a_uuid(name: str, start: str) -> None:
-    who = told(acts.shard(), name)
+    who = with_id(acts.shard(), name)
     assert who.member_id.startswith(start)
     assert UUID(who.member_id.removeprefix(start)).version == 4
 
@@ -81,7 +81,7 @@ def test_an_id_is_the_clients_name_and_a_uuid(name: str, start: str) -> None:
 @pytest.mark.row("PM-02")
 def test_a_join_that_is_repeated_has_a_whole_session_to_use_its_id() -> None:
     cluster = acts.shard()
-    who = told(cluster, "a", request_id="r")
+    who = with_id(cluster, "a", request_id="r")
     cluster.advance(SESSION_MS - 1)
     assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
     cluster.advance(SESSION_MS - 1)
@@ -92,7 +92,7 @@ def test_a_join_that_is_repeated_has_a_whole_session_to_use_its_id() -> None:
 
 def test_a_repeated_join_gets_its_id_from_a_group_that_has_no_more_to_give() -> None:
     cluster = acts.shard(max_pending_members=1)
-    who = told(cluster, "a", request_id="r")
+    who = with_id(cluster, "a", request_id="r")
     refused = acts.ask_join(acts.member(cluster, "b"))
     assert (refused.error_code, refused.member_id) == (error_code.COORDINATOR_NOT_AVAILABLE, "")
     assert acts.ask_join(who, member_id="", request_id="r").member_id == who.member_id
@@ -102,7 +102,7 @@ def test_a_repeated_join_gets_its_id_from_a_group_that_has_no_more_to_give() -> 
 @pytest.mark.row("PM-09")
 def test_the_time_of_an_id_that_became_a_member_is_over() -> None:
     cluster = acts.shard(initial_rebalance_delay_ms=2 * SESSION_MS)
-    who = told(cluster, "a")
+    who = with_id(cluster, "a")
     who.join()
     assert timers(cluster) == 3, "its session, the phase, the search for expired offsets"
 
@@ -419,7 +419,7 @@ def test_a_take_over_keeps_the_assignment_while_the_choice_of_all_stands(
 
 @pytest.mark.parametrize("names", [("a", "z"), ("z", "a")])
 def test_who_leads_is_no_matter_of_names(names: tuple[str, str]) -> None:
-    """A follower joins and syncs as one, whether its id stands before the leader's or after it."""
+    """A follower joins and syncs as one, whether its id is before the leader's or after it."""
     cluster = acts.shard()
     leader, follower = acts.joined(cluster, *names)
     follower.sync({follower.member_id: b"mine"})
@@ -525,11 +525,11 @@ def test_a_late_copy_of_a_static_join_brings_no_id_back_that_was_replaced() -> N
 def test_a_late_copy_of_an_answered_join_ends_no_join_phase() -> None:
     """GRP-36: the member works on until it is told, and the others must not get its partitions before."""
     cluster = acts.shard()
-    who = told(cluster, "a").join(member_seq=1)
+    who = with_id(cluster, "a").join(member_seq=1)
     cluster.advance(3 * DELAY_MS)
     who.joined()
     who.sync({who.member_id: b"all"}).synced()
-    other = told(cluster, "b").join(member_seq=1)
+    other = with_id(cluster, "b").join(member_seq=1)
     copy = acts.ask_join(who, member_seq=1)
     assert (copy.error_code, cluster.state()) == (error_code.REBALANCE_IN_PROGRESS, "PreparingRebalance")
     assert who.join(member_seq=2).joined().generation == other.joined().generation == 2
@@ -538,7 +538,7 @@ def test_a_late_copy_of_an_answered_join_ends_no_join_phase() -> None:
 def test_late_copies_of_a_dynamic_members_joins_do_not_bring_it_back() -> None:
     cluster = acts.shard()
     acts.stable(cluster, "a")
-    who = told(cluster, "b", request_id="r")
+    who = with_id(cluster, "b", request_id="r")
     first = who.member_id
     who.join(request_id="r")
     cluster.send(
@@ -555,7 +555,7 @@ def test_a_group_forgets_which_join_made_an_id_when_the_id_is_gone() -> None:
     acts.stable(cluster, "a")
     group = cluster.shard.groups["g"]
     for number in range(5):
-        told(cluster, "b", request_id=str(number))
+        with_id(cluster, "b", request_id=str(number))
     assert len(group._made_for) == 6
     cluster.advance(2 * SESSION_MS)
     assert group._made_for == {}

@@ -23,7 +23,7 @@ def leave(cluster: VirtualShard, *leavers: coordinator_pb2.LeaveGroupRequest.Mem
 
 
 def pending(cluster: VirtualShard, name: str, request_id: str = "") -> VirtualMember:
-    """A member that was told its id and has not used it."""
+    """A member that got its id and has not used it."""
     who = acts.member(cluster, name)
     who.member_id = acts.ask_join(who, request_id=request_id).member_id
     return who
@@ -129,7 +129,7 @@ def test_an_instance_id_does_not_give_an_unused_id_back() -> None:
 @pytest.mark.row("PM-02")
 @pytest.mark.parametrize("used", [False, True])
 def test_the_time_of_an_id_that_was_given_back_is_over_with_it(used: bool) -> None:
-    """The same join asks again and gets another id: it has a whole session to use that."""
+    """One join asks again and gets another id: it has a whole session to use that."""
     cluster = acts.shard()
     acts.stable(cluster, "a")
     who = pending(cluster, "b", "r")

@@ -1,4 +1,4 @@
-"""From one generation to the next: which timers run, who is told what, what comes too late."""
+"""From one generation to the next: which timers run, what each member is answered, what comes too late."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Entries read many at a time: the same as one by one, in what they give and in what they refuse."""
+"""Entries read many at a time give, and are refused, as those read one by one."""
 
 from collections.abc import Sequence
 from itertools import groupby

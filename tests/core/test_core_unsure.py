@@ -31,7 +31,7 @@ def alone(grace_ms: int = GRACE_MS) -> tuple[VirtualShard, VirtualMember]:
 
 
 def loaded(grace_ms: int = GRACE_MS, *, knows_unsure: bool = True) -> tuple[VirtualShard, VirtualMember]:
-    """The same at the next owner, which has just loaded it."""
+    """The extension at the next owner, which has just loaded the shard."""
     cluster, member = alone(grace_ms)
     member.cluster = after = cluster.reloaded()
     attach(member, knows_unsure=knows_unsure)
@@ -39,7 +39,7 @@ def loaded(grace_ms: int = GRACE_MS, *, knows_unsure: bool = True) -> tuple[Virt
 
 
 def resumed() -> tuple[VirtualShard, VirtualMember]:
-    """The same after a lapse of the lease of no length."""
+    """The extension after a lapse of the lease of no length."""
     cluster, member = alone()
     cluster.suspend()
     cluster.resume()

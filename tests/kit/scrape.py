@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class Scrape:
-    """What a process told at one time.
+    """What a process served at one time.
 
     Args:
         text: what it served.

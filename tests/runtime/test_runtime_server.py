@@ -338,6 +338,6 @@ async def test_thousands_of_parked_calls_fit() -> None:
 async def test_process_tells_its_version_and_its_clock(running: Running) -> None:
     stub: Any = process_pb2_grpc.ProcessServiceStub(running.channel)
     before_ms = time.time_ns() // 1_000_000
-    told = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=60)
-    assert told.version == importlib.metadata.version("muster-server")
-    assert before_ms <= told.wall_clock_ms <= time.time_ns() // 1_000_000
+    described = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=60)
+    assert described.version == importlib.metadata.version("muster-server")
+    assert before_ms <= described.wall_clock_ms <= time.time_ns() // 1_000_000

@@ -72,13 +72,13 @@ async def test_prometheus_reads_what_was_counted() -> None:
         numbers.calls.add(("join",), 2)
         for value in (0.05, 0.1, 0.5, 7.0, -3.0):
             numbers.times.observe(value)
-        told = await scrape(port)
-    assert told.value("test_calls_total", kind="join") == 3
-    assert told.value("test_room_bytes") == 42
-    assert [told.value("test_time_seconds_bucket", le=le) for le in ("0.1", "1.0", "+Inf")] == [3, 4, 5]
-    assert told.value("test_time_seconds_sum") == pytest.approx(7.65)
-    assert told.value("muster_build_info", version="9.9.9", roles="metadata") == 1
-    assert told.value("process_resident_memory_bytes") > 0
+        scraped = await scrape(port)
+    assert scraped.value("test_calls_total", kind="join") == 3
+    assert scraped.value("test_room_bytes") == 42
+    assert [scraped.value("test_time_seconds_bucket", le=le) for le in ("0.1", "1.0", "+Inf")] == [3, 4, 5]
+    assert scraped.value("test_time_seconds_sum") == pytest.approx(7.65)
+    assert scraped.value("muster_build_info", version="9.9.9", roles="metadata") == 1
+    assert scraped.value("process_resident_memory_bytes") > 0
 
 
 async def test_metrics_without_a_number_are_told_too() -> None:
@@ -109,21 +109,21 @@ async def test_loop_that_hangs_costs_a_scrape_its_timeout_and_no_more() -> None:
         scraping = asyncio.create_task(scrape(port))
         await asyncio.sleep(0)
         time.sleep(1.0)  # noqa: ASYNC251 - the loop hangs
-        told = await scraping
-        assert (told.value("test_room_bytes"), told.value("test_calls_total")) == (42, 2)
-        told = await scrape(port)
-        assert told.value("test_room_bytes") == 43
-        assert told.value("muster_telemetry_timeouts_total") == 1
-        assert told.value("muster_loop_lag_seconds_sum") > 0.5
+        scraped = await scraping
+        assert (scraped.value("test_room_bytes"), scraped.value("test_calls_total")) == (42, 2)
+        scraped = await scrape(port)
+        assert scraped.value("test_room_bytes") == 43
+        assert scraped.value("muster_telemetry_timeouts_total") == 1
+        assert scraped.value("muster_loop_lag_seconds_sum") > 0.5
 
 
 async def test_source_that_fails_hides_no_other() -> None:
     async with running(prometheus_listen="127.0.0.1:0") as (_, numbers, port):
         numbers.broken = True
-        told = await scrape(port)
-    assert told.value("muster_build_info") == 1
-    assert "test_calls_total" in told.names
-    assert told.value("test_room_bytes") == 0
+        scraped = await scrape(port)
+    assert scraped.value("muster_build_info") == 1
+    assert "test_calls_total" in scraped.names
+    assert scraped.value("test_room_bytes") == 0
 
 
 async def test_scrapes_that_say_nothing_leave_room_for_others() -> None:
@@ -133,8 +133,8 @@ async def test_scrapes_that_say_nothing_leave_room_for_others() -> None:
         assert refused
         for connection in silent:
             connection.close()
-        told = await until(lambda: _scraped(port), "a scrape once there is room")
-        assert told.value("muster_build_info") == 1
+        scraped = await until(lambda: _scraped(port), "a scrape once there is room")
+        assert scraped.value("muster_build_info") == 1
 
 
 def _closed_at_once(port: int) -> bool:
@@ -209,9 +209,9 @@ async def test_collector_that_is_down_costs_only_what_it_would_have_got() -> Non
             telemetry.tracing.span("something").end()
 
         async def dropped() -> Any:
-            told = await scrape(metrics_port)
+            scraped = await scrape(metrics_port)
             lost = [
-                told.value("muster_telemetry_dropped_total", signal=signal, reason="not_taken")
+                scraped.value("muster_telemetry_dropped_total", signal=signal, reason="not_taken")
                 for signal in ("metrics", "spans")
             ]
             return lost[0] > 0 and lost[1] == 10
@@ -233,8 +233,8 @@ async def test_collector_that_is_silent_fills_the_queue_and_holds_nobody_up() ->
             assert telemetry.tracing is not None
             for _ in range(1_500):
                 telemetry.tracing.span("something").end()
-            told = await scrape(port)
-            assert told.value("muster_telemetry_dropped_total", signal="spans", reason="no_room") == 988
+            scraped = await scrape(port)
+            assert scraped.value("muster_telemetry_dropped_total", signal="spans", reason="no_room") == 988
             began = time.monotonic()
         assert time.monotonic() - began < 15
 
@@ -332,12 +332,12 @@ async def test_unary_calls_are_counted_by_their_status() -> None:
             ):
                 with pytest.raises(grpc.aio.AioRpcError):
                     await call(request)
-        told = await scrape(metrics_port)
+        scraped = await scrape(metrics_port)
         await server.stop(0)
     service = "CoordinatorDiscoveryService/"
     counted = {
         (sample.labels["method"].removeprefix(service), sample.labels["status"]): sample.value
-        for sample in told.samples
+        for sample in scraped.samples
         if sample.name == "muster_rpcs_total"
     }
     assert counted == {
@@ -345,7 +345,7 @@ async def test_unary_calls_are_counted_by_their_status() -> None:
         ("ListTopics", "RESOURCE_EXHAUSTED"): 1,
         ("DescribeCluster", "INTERNAL"): 1,
     }
-    assert told.value("muster_rpc_duration_seconds_count", method=f"{service}FindCoordinator") == 3
+    assert scraped.value("muster_rpc_duration_seconds_count", method=f"{service}FindCoordinator") == 3
 
 
 def test_nothing_is_loaded_when_nothing_is_set() -> None:
@@ -363,9 +363,9 @@ async def test_alarms_are_counted() -> None:
         before = (await scrape(port)).value("muster_alarms_total", event="shard_failed")
         alarm("shard_failed", shard=3)
         alarm("something_new")
-        told = await scrape(port)
-    assert told.value("muster_alarms_total", event="shard_failed") == before + 1
-    assert told.value("muster_alarms_total", event="other") >= 1
+        scraped = await scrape(port)
+    assert scraped.value("muster_alarms_total", event="shard_failed") == before + 1
+    assert scraped.value("muster_alarms_total", event="other") >= 1
 
 
 def test_every_alarm_has_a_label_of_its_own() -> None:

@@ -53,8 +53,8 @@ async def test_holds_what_is_pushed_and_tells_of_changes(
     async with Watching(first) as view:
         assert view.cluster is None
         assert view.age_ms() is None
-        told: list[int] = []
-        end = view.subscribe(lambda: told.append(view.changes))
+        seen: list[int] = []
+        end = view.subscribe(lambda: seen.append(view.changes))
         first.push(cluster({0: (1, "a")}), catalog({"t": 3}, 2))
         async with asyncio.timeout(60):
             await view.wait_change(0)
@@ -72,11 +72,11 @@ async def test_holds_what_is_pushed_and_tells_of_changes(
         assert view.node("b") is not None
         assert view.node("a") is None
         assert view.catalog.topics[0].name == "t"
-        assert told == [1, 2]
+        assert seen == [1, 2]
         end()
         first.push(cluster({0: (3, "c")}))
         await until_equal(lambda: view.changes, 3)
-        assert told == [1, 2]
+        assert seen == [1, 2]
 
 
 async def test_equal_news_is_no_change(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
@@ -180,16 +180,16 @@ async def test_refuses_another_cluster(pair: tuple[MetadataStandIn, MetadataStan
 async def test_a_subscriber_that_fails_hurts_nobody(pair: tuple[MetadataStandIn, MetadataStandIn]) -> None:
     first, _ = pair
     async with Watching(first) as view:
-        told: list[int] = []
+        seen: list[int] = []
 
         def fail() -> None:
             raise ValueError("as the test wants it")
 
         view.subscribe(fail)
-        view.subscribe(lambda: told.append(1))
+        view.subscribe(lambda: seen.append(1))
         with capture_logs() as logs:
             first.push(cluster({0: (1, "a")}))
-            await until_equal(lambda: told, [1])
+            await until_equal(lambda: seen, [1])
         assert "view_subscriber_failed" in [entry["event"] for entry in logs]
 
 
@@ -306,9 +306,9 @@ async def test_the_only_instance_without_a_majority_is_left_once_and_asked_seldo
             assert not view.connected
             first.refuses = False
             await until(lambda: view.connected, "the same instance again")
-    told = [entry["event"] for entry in logs]
-    assert told.count("metadata_watch_began") == 2
-    assert told.count("metadata_watch_ended") == 1, "its end is told; that it refuses again and again is not"
+    seen = [entry["event"] for entry in logs]
+    assert seen.count("metadata_watch_began") == 2
+    assert seen.count("metadata_watch_ended") == 1, "its end is told; that it refuses again and again is not"
 
 
 @pytest.mark.parametrize("off_ms", [7 * 86_400_000, -7 * 86_400_000], ids=["ahead", "behind"])
@@ -327,8 +327,8 @@ async def test_a_wall_clock_far_from_the_logs_is_told_once(
                 news = cluster({0: (step + 1, "a")})
                 first.send(beat(lease_ms, cluster=news, log_time_ms=log_time_ms))
                 await until_equal(lambda: view.changes, step + 1)
-    told = [(entry["event"], entry["log_level"]) for entry in logs if "wall_clock" in entry["event"]]
-    assert told == [("wall_clock_wrong", "error"), ("wall_clock_right", "info")]
+    seen = [(entry["event"], entry["log_level"]) for entry in logs if "wall_clock" in entry["event"]]
+    assert seen == [("wall_clock_wrong", "error"), ("wall_clock_right", "info")]
 
 
 def test_merge_keeps_rows_that_the_news_lacks_and_takes_equal_epochs() -> None:

@@ -155,7 +155,7 @@ class Sessions(ShardListener):
 
     def _crowded(self) -> None:
         if not self._relieving:
-            # Not now: this may be in the midst of a turn of a shard.
+            # Not now: this may be inside a turn of a shard.
             self._relieving = True
             asyncio.get_running_loop().call_soon(self._relieve)
 

@@ -33,7 +33,7 @@ class Phase(enum.Enum):
         """Code and words for a call in a phase in which nothing is served."""
         match self:
             case Phase.CLAIMING | Phase.LOADING | Phase.ELSEWHERE:
-                # Clients do not expect 14 as an answer to SyncGroup (conformance GV-11).
+                # Clients do not expect COORDINATOR_LOAD_IN_PROGRESS from a SyncGroup (conformance GV-11).
                 sync = isinstance(message, coordinator_pb2.SyncGroupRequest)
                 code = error_code.REBALANCE_IN_PROGRESS if sync else error_code.COORDINATOR_LOAD_IN_PROGRESS
                 return code, _LOADING

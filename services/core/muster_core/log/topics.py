@@ -153,7 +153,7 @@ class Topics:
             if self._strict and lacking((name,), FEATURE_NAMES):
                 raise NotUnderstood(f"the cluster has enabled {name}, which this version does not know")
             if name in self.features:
-                return  # repeated beside each snapshot's marker
+                return  # repeated with each snapshot's marker
             self.features.add(name)
         self.kept.append(kept)
 

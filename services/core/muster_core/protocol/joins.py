@@ -158,7 +158,7 @@ class Joins:
             grows_bytes = COPIES * (join.terms.size_bytes - known.terms.size_bytes)
             return self._context.too_much(grows_bytes, at_work=known.recorded)
         if join.member_id and join.member_id not in group.pending_members:
-            return ""  # nobody, as it is told
+            return ""  # refused anyway: nobody has this id
         return self._context.too_much(MEMBER_BYTES + COPIES * join.size_bytes)
 
     def _refuse_full(self, group: Group, call: Request, member_id: str) -> None:
