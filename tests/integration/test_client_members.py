@@ -8,7 +8,7 @@ from typing import Any
 
 import muster
 import pytest
-from coordinator.coordinator_cluster import BRIEF_LEASE_MS, owns
+from coordinator.coordinator_cluster import owns
 from coordinator.real_cluster import SHARDS, RealCluster
 from kit.waiting import until
 from muster import MemberState, TopicPartition
@@ -82,7 +82,7 @@ class World:
 
 @asynccontextmanager
 async def world(folder: Path, *, session: bool) -> AsyncIterator[World]:
-    cluster = RealCluster(folder, BRIEF_LEASE_MS)
+    cluster = RealCluster(folder)
     await cluster.start()
     await cluster.change_topic(create=discovery_pb2.Topic(name="sites", partitions=12))
     metadata = tuple(map(parse_address, cluster.metadata))
@@ -123,7 +123,8 @@ async def test_members_share_everything_and_take_over_from_one_that_leaves(runni
 
 
 async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> None:
-    one, two = await running.add(), await running.add()
+    long = {"session_timeout_ms": 120_000, "rebalance_timeout_ms": 120_000, "disconnect_grace_ms": 0}
+    one, two = await running.add(**long), await running.add(**long)
     await until(running.shared(one, two))
     before = running.told.copy()
     generation, tokens = one.generation, {p: one.token(p) for p in one.partitions}
