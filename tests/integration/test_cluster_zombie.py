@@ -11,7 +11,7 @@ import pytest
 from kit.server_cluster import running
 from muster_server.child_process import ChildProcess
 from muster_server.demo.progress import Progress
-from muster_server.demo.workload import FULL, Store, collect, spread
+from muster_server.demo.workload import FULL, Store, collect, spread_lines
 from muster_server.dev.redis_nodes import RedisNode
 
 pytestmark = pytest.mark.cluster
@@ -37,7 +37,7 @@ async def workload_in(folder: Path) -> AsyncIterator[tuple[str, Store, Progress]
     node = RedisNode(folder)
     await node.start()
     store = Store(node.url)
-    progress = Progress(store, spread(node.url, LINES, PARTITIONS))
+    progress = Progress(store, spread_lines(node.url, LINES, PARTITIONS))
     following = asyncio.create_task(progress.follow())
     try:
         yield node.url, store, progress

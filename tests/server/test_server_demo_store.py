@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from muster_server.demo.text import InputError, count_words, read_lines
-from muster_server.demo.workload import FULL, StaleTokenError, Store, collect, spread
+from muster_server.demo.workload import FULL, StaleTokenError, Store, collect, spread_lines
 from muster_server.dev.redis_nodes import RedisNode
 
 pytestmark = pytest.mark.cluster
@@ -47,7 +47,7 @@ async def test_a_repeated_batch_counts_once(node: RedisNode, store: Store) -> No
 
 async def test_lines_are_spread_and_read_back(node: RedisNode, store: Store) -> None:
     lines = [f"line {number}" for number in range(10)]
-    assert spread(node.url, lines, 3) == [4, 3, 3]
+    assert spread_lines(node.url, lines, 3) == [4, 3, 3]
     assert await store.size(0) == 4
     assert await store.read(0, 1, 2) == ["line 3", "line 6"]
     assert await store.allowed(4) == 0

@@ -145,7 +145,7 @@ class GroupLink:
         before = self._left
         trouble = self._take(found.result)
         if trouble or before == (self.address, self.shard_epoch):
-            # Another discovery server may know more. Where nobody can, each is asked in turn.
+            # Another discovery server may know more; if none does, each is asked in turn.
             self._discovery.doubt(found.server)
         return trouble, False
 

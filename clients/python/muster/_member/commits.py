@@ -229,6 +229,6 @@ def _fail(entries: Mapping[TopicPartition, _PendingCommit], error: MusterError) 
 
 
 def _seen(outcome: "asyncio.Future[None]") -> None:
-    """The exception of a commit whose caller was cancelled is nobody's to fetch."""
+    """Retrieves the exception of a commit whose caller was cancelled, so that asyncio does not log it."""
     if not outcome.cancelled():
         outcome.exception()

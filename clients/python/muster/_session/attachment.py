@@ -145,11 +145,11 @@ class Attachment:
         finally:
             self._asking = None
 
-    # What the stream calls (`muster._session.stream_members.StreamMember`)
+    # What the stream calls (`muster._session.session_members.SessionMember`)
 
     @property
     def attach(self) -> session_pb2.Attach:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         vitals = self._vitals
         return session_pb2.Attach(
             group_id=vitals.group_id,
@@ -160,11 +160,11 @@ class Attachment:
 
     @property
     def beat_interval_ms(self) -> int:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         return self._vitals.beat_interval_ms
 
     def attached(self, result: session_pb2.AttachResult, sent_ms: int) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         if not self._route.accept(result.shard_epoch):
             self._leave_and_seek(forget=True)
             return
@@ -179,12 +179,12 @@ class Attachment:
             self._heed(int(result.error_code), sent_ms, result.coordinator)
 
     def alive(self, sent_ms: int) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         self._is_sure()
         self._deliver(Pulse(self._vitals.seat, common_pb2.ERROR_CODE_NONE, sent_ms, on_stream=True))
 
     def unsure(self, shard_epoch: int) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         if not self._route.accept(shard_epoch):
             self._leave_and_seek(forget=True)
             return
@@ -210,18 +210,18 @@ class Attachment:
         self._deliver(Pulse(self._vitals.seat, code, 0, on_stream=True, unsure=True))
 
     def unheard(self, code: int) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         self._heed(code, 0, None)
 
     def rebalance(self, news: session_pb2.RebalanceStarted) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         if self._route.accept(news.shard_epoch) and news.generation == self._vitals.seat.generation:
             cause = news.cause if news.HasField("cause") else None
             message = cause.sentence if cause is not None else ""
             self._say(common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS, cause=cause, message=message)
 
     def fenced(self, news: session_pb2.Fenced) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         if not self._route.accept(news.shard_epoch):
             self._seek(forget=True)
             return
@@ -231,11 +231,11 @@ class Attachment:
         self._say(code, cause=cause, message=message)
 
     def moved(self, coordinator: common_pb2.Coordinator) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         self._heed(int(common_pb2.ERROR_CODE_NOT_COORDINATOR), 0, coordinator)
 
     def stream_ended(self, end: StreamEnd) -> None:
-        """See `StreamMember`."""
+        """See `SessionMember`."""
         if end.how is How.DENIED:
             self._say(common_pb2.ERROR_CODE_UNKNOWN_SERVER_ERROR, message=str(end.error))
         elif end.how in (How.UNSUPPORTED, How.REFUSED):

@@ -16,7 +16,7 @@ class SessionEnded(Exception):
 class How(Enum):
     """How a stream ended."""
 
-    IDLE = "nobody needed it any more"
+    IDLE = "it was no longer needed"
     BROKEN = "it broke; another one may be opened at once"
     AGED = "the server asks for a new one"
     UNREACHED = "there is no way to the server"

@@ -17,7 +17,7 @@ from muster._session.calls import PendingCalls
 from muster._session.channels import ChannelPool
 from muster._session.end import How, SessionEnded, StreamEnd, by_goodbye, by_status, closed
 from muster._session.frames import messages
-from muster._session.stream_members import DEFAULT_BEAT_MS, Key, StreamMember, StreamMembers
+from muster._session.session_members import DEFAULT_BEAT_MS, Key, SessionMember, SessionMembers
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse
 
 log = logging.getLogger("muster")
@@ -62,7 +62,7 @@ class Session:
         self.open = True
         self._channels = channels
         self._ended = ended
-        self._members = StreamMembers(self._send, self._reconsider)
+        self._members = SessionMembers(self._send, self._reconsider)
         self._calls = PendingCalls(address, self._send, self._reconsider)
         # Beats: those without an answer.
         self._beats: deque[tuple[int, int]] = deque()
@@ -79,21 +79,21 @@ class Session:
 
     # For members
 
-    def attach(self, key: Key, member: StreamMember) -> None:
+    def attach(self, key: Key, member: SessionMember) -> None:
         """Puts a member on the stream, now and whenever it is reopened; its `attached` gets the answer."""
         self._members.attach(key, member)
         if self._beat_timer is not None and member.beat_interval_ms < self._beating_ms:
             self._beat()
 
-    def detach(self, key: Key, member: StreamMember) -> None:
+    def detach(self, key: Key, member: SessionMember) -> None:
         """Takes a member off, unless another membership took its place. It is not called any more."""
         self._members.detach(key, member)
 
-    def carries(self, key: Key, member: StreamMember) -> bool:
+    def carries(self, key: Key, member: SessionMember) -> bool:
         """Whether a member is on the stream, or on its way there."""
         return self._members.carries(key, member)
 
-    def is_attached(self, key: Key, member: StreamMember) -> bool:
+    def is_attached(self, key: Key, member: SessionMember) -> bool:
         """Whether beats count for a member."""
         return self._members.is_attached(key, member)
 

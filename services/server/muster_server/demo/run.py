@@ -15,7 +15,7 @@ from muster_server.demo.progress import Gate, Progress
 from muster_server.demo.show import Show
 from muster_server.demo.text import count_words, read_lines
 from muster_server.demo.worker import GRACE_MS
-from muster_server.demo.workload import Store, collect, spread
+from muster_server.demo.workload import Store, collect, spread_lines
 from muster_server.dev.cluster import DevCluster
 from muster_server.dev.redis_nodes import RedisNode
 from muster_server.verify.command import show as show_report
@@ -59,7 +59,7 @@ class Demo:
         folder: data and logs.
         plan: how long and how much.
         input_folder: text of your own.
-        show: where it tells what happens.
+        show: prints what happens.
         audit: whether the Spark audit of the log ends it.
     """
 
@@ -88,7 +88,7 @@ class Demo:
         try:
             await asyncio.gather(self._workload.start(), self._cluster.start())
             self._tell_cluster()
-            sizes = spread(self._workload.url, lines, PARTITIONS)
+            sizes = spread_lines(self._workload.url, lines, PARTITIONS)
             progress = Progress(store, sizes)
             async with muster.Cluster(self._cluster.servers) as connection:
                 await self._work(progress, connection)

@@ -32,7 +32,7 @@ def _counts_key(partition: int) -> str:
     return f"demo:counts:{partition}"
 
 
-def spread(url: str, lines: Sequence[str], partitions: int) -> list[int]:
+def spread_lines(url: str, lines: Sequence[str], partitions: int) -> list[int]:
     """Spreads lines over partitions, one stream each, entry ids `0-1`, `0-2` and so on.
 
     Returns:

@@ -32,7 +32,7 @@ _REMEDIES = {
     ProblemKind.DISK: "make room on its disk; it catches up by itself",
     ProblemKind.OUT_OF_MEMORY: "raise its maxmemory; it catches up by itself",
     ProblemKind.REPLICA: "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own",
-    ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service tells it",
+    ProblemKind.OLD_CONFIGURATION: "wait: a running metadata service brings it up to date",
     ProblemKind.OTHER_NODE: "name the nodes in the order in which they were made: `muster doctor --nodes`",
     ProblemKind.NOT_A_NODE: "`muster nodes replace OLD NEW` if it is to take that one's place",
     ProblemKind.UNSURE: "wait: a majority of the others repairs it; `log_waits_for_a_node` says who is away",

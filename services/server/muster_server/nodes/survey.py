@@ -41,12 +41,12 @@ _OUT_OF_MEMORY = Problem(
 )
 _OLD_CONFIGURATION = Problem(
     ProblemKind.OLD_CONFIGURATION,
-    "it does not know the newest configuration yet; a running metadata service tells it",
+    "it does not have the newest configuration yet; a running metadata service brings it up to date",
 )
 _UNREADABLE = Weakness(
     "configuration",
     "its configuration cannot be read",
-    "give the user the right `+config|get`: without it nobody can say what a crash takes",
+    "give the user the right `+config|get`: without it, it is unknown what a crash may lose",
     forgets=False,
 )
 

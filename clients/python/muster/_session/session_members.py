@@ -16,7 +16,7 @@ Key: TypeAlias = tuple[str, str]
 """A member as a stream knows it: group and member id."""
 
 
-class StreamMember(Protocol):
+class SessionMember(Protocol):
     """A membership on a session stream, as the stream calls it. None of these raises or waits."""
 
     @property
@@ -52,7 +52,7 @@ class StreamMember(Protocol):
         """Called when the stream has ended for good."""
 
 
-class StreamMembers:
+class SessionMembers:
     """The members of one stream: whose Attach or Detach is to be sent, who awaits an answer, who is attached.
 
     Args:
@@ -63,10 +63,10 @@ class StreamMembers:
     def __init__(self, due: Callable[[], None], fewer: Callable[[], None]) -> None:
         self._on_due = due
         self._on_fewer = fewer
-        self._members: dict[Key, StreamMember] = {}
+        self._members: dict[Key, SessionMember] = {}
         self._due: dict[Key, None] = {}
-        self._attaching: dict[Key, deque[tuple[StreamMember, int]]] = {}
-        self._attached: dict[Key, StreamMember] = {}
+        self._attaching: dict[Key, deque[tuple[SessionMember, int]]] = {}
+        self._attached: dict[Key, SessionMember] = {}
 
     def __len__(self) -> int:
         """Members on the stream or on their way onto it."""
@@ -77,14 +77,14 @@ class StreamMembers:
         """The shortest interval that a member asks for, ms."""
         return min((p.beat_interval_ms for p in self._members.values()), default=DEFAULT_BEAT_MS)
 
-    def attach(self, key: Key, member: StreamMember) -> None:
+    def attach(self, key: Key, member: SessionMember) -> None:
         """Puts a member on the stream, in place of any that has the key."""
         self._members[key] = member
         self._attached.pop(key, None)
         self._due[key] = None
         self._on_due()
 
-    def detach(self, key: Key, member: StreamMember) -> None:
+    def detach(self, key: Key, member: SessionMember) -> None:
         """Takes a member off, unless another membership took its place."""
         if self._members.get(key) is member:
             del self._members[key]
@@ -92,11 +92,11 @@ class StreamMembers:
             self._due[key] = None
             self._on_due()
 
-    def carries(self, key: Key, member: StreamMember) -> bool:
+    def carries(self, key: Key, member: SessionMember) -> bool:
         """Whether a member is on the stream, or on its way there."""
         return self._members.get(key) is member
 
-    def is_attached(self, key: Key, member: StreamMember) -> bool:
+    def is_attached(self, key: Key, member: SessionMember) -> bool:
         """Whether beats count for a member."""
         return self._attached.get(key) is member
 
@@ -174,7 +174,7 @@ class StreamMembers:
         if key in self._members:
             self._drop(key).moved(news.coordinator)
 
-    def _drop(self, key: Key) -> StreamMember:
+    def _drop(self, key: Key) -> SessionMember:
         """Forgets a member that the server has taken off the stream: no Detach is needed."""
         self._attached.pop(key, None)
         self._due.pop(key, None)
