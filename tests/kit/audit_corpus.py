@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
-from kit.damaged_logs import DAMAGES, fits_a_stream
+from kit.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
+from kit.damaged_logs import DAMAGES, fits_a_stream, rechain
 from kit.log_builder import LogBuilder, healthy
 from kit.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
@@ -24,7 +25,8 @@ from muster_core.log.page import Page
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import Position
 from muster_core.shard import Shard
-from muster_metadata.nodes.keys import log_keys
+from muster_metadata.cluster.owners import OwnerRow
+from muster_metadata.nodes.keys import OWNERS, LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.verify.verifier import verify
@@ -55,6 +57,7 @@ class Case:
         invariant: the promise that must be found broken; `–`: none.
         make: damages a healthy log.
         hurt: damages what the nodes hold of it, afterwards.
+        catalog: it is some records at the end of the catalog's log.
         acks: acknowledgements that were noted of it, a millisecond after each other.
         reads: what was read of it, at which of these milliseconds.
     """
@@ -63,6 +66,7 @@ class Case:
     invariant: str
     make: Callable[[LogBuilder], None] = lambda _: None
     hurt: Callable[[RedisNodes, int, int, LogBuilder], None] = lambda *_: None
+    catalog: bool = False
     acks: tuple[Position, ...] = ()
     reads: tuple[Read, ...] = ()
 
@@ -110,6 +114,7 @@ class Verdicts:
 
 
 Change = Callable[[Shard], None]
+Hurt = Callable[[RedisNodes, int, int, LogBuilder], None]
 _UPTO = 10  # index of the entry that snapshots of the corpus end with
 
 
@@ -137,8 +142,8 @@ def _a_member_less(state: Shard) -> None:
     next(iter(state.groups.values())).members.clear()
 
 
-def _marked(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
-    """Writes the marker of a snapshot."""
+def _marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder], None]:
+    """Writes the marker of a snapshot; `values`: what it says instead of what is right."""
 
     def make(built: LogBuilder) -> None:
         stored = _parts(built, change)
@@ -150,12 +155,13 @@ def _marked(change: Change = _as_it_is) -> Callable[[LogBuilder], None]:
             digest=digest_of(part_hash(part) for part in stored),
             groups=1,
         )
+        marker.MergeFrom(records_pb2.Snapshot(**values))
         built.add(records_pb2.Record(snapshot=marker))
 
     return make
 
 
-def _stored(change: Change = _as_it_is) -> Callable[[RedisNodes, int, int, LogBuilder], None]:
+def _stored(change: Change = _as_it_is) -> Hurt:
     """Stores a snapshot on all nodes."""
 
     def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
@@ -170,6 +176,117 @@ def _stored(change: Change = _as_it_is) -> Callable[[RedisNodes, int, int, LogBu
                 connection.hset(keys.snapshots, upto, built.end.stream_id)
 
     return hurt
+
+
+def _rewritten_before_the_snapshot(built: LogBuilder) -> None:
+    _marked()(built)
+    record = records_pb2.Record.FromString(built.entries[5].record)
+    record.offset_committed.offsets[0].offset = 99
+    built.change(5, record=record.SerializeToString())
+    rechain(built, 5)
+
+
+def _one_bit_of_the_hashes(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    _stored()(nodes, shard, shards, built)
+    key = log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id)
+    for node in nodes:
+        with redis.Redis(port=node.port) as connection:
+            hashes = bytearray(connection.hget(key, "hashes") or b"")
+            hashes[0] ^= 1
+            connection.hset(key, "hashes", bytes(hashes))
+
+
+def _without_beginning(*indexes: int) -> Hurt:
+    """Takes the first entries from some nodes."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        for index in indexes:
+            store(nodes[index], shard, shards, built.entries[5:], built.end)
+
+    return hurt
+
+
+def _acknowledged_earlier(*gone: int) -> Hurt:
+    """Lowers the acknowledged position by five entries on all nodes, and takes some entries after it."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        left = [entry for index, entry in enumerate(built.entries) if index - len(built.entries) not in gone]
+        for node in nodes:
+            store(node, shard, shards, left, built.entries[-6].position)
+
+    return hurt
+
+
+def _rotten_after_the_acknowledged(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    built.change(-2, record=built.entries[-2].record + b"\x08\x01")
+    _acknowledged_earlier()(nodes, shard, shards, built)
+
+
+def _rolled_back(witness: Callable[[LogKeys, LogBuilder, Any], None], left: int = -3) -> Hurt:
+    """Takes the last entries and all word of them from all nodes, but for one key on one node."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        for node in nodes:
+            store(node, shard, shards, built.entries[:left], built.entries[left - 1].position)
+        with redis.Redis(port=nodes[1].port) as connection:
+            witness(log_keys(shard, shards), built, connection)
+
+    return hurt
+
+
+def _an_export(keys: LogKeys, built: LogBuilder, connection: Any) -> None:
+    connection.set(keys.exported, built.end.stream_id)
+
+
+def _a_listed_snapshot(keys: LogKeys, built: LogBuilder, connection: Any) -> None:
+    connection.hset(keys.snapshots, built.entries[3].position.stream_id, built.end.stream_id)
+
+
+def _an_owner(keys: LogKeys, built: LogBuilder, connection: Any) -> None:
+    row = OwnerRow(built.epoch, "coordinator-2", "session")
+    connection.hset(OWNERS, str(built.shard), row.to_json())
+
+
+def _changed(field: Callable[[LogKeys], str], **values: str | bytes) -> Hurt:
+    """Changes fields of a key on one node."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, _: LogBuilder) -> None:
+        with redis.Redis(port=nodes[1].port) as connection:
+            connection.hset(field(log_keys(shard, shards)), mapping=dict(values))
+
+    return hurt
+
+
+def _promise(keys: LogKeys) -> str:
+    return keys.promise
+
+
+def _snapshots(keys: LogKeys) -> str:
+    return keys.snapshots
+
+
+def _stored_before(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    """Stores the snapshot that was taken before the log was rewritten."""
+    _stored()(nodes, shard, shards, _marked_log(shard, shards))
+
+
+def _marked_log(shard: int, shards: int) -> LogBuilder:
+    built = healthy(empty(shard, shards))
+    _marked()(built)
+    return built
+
+
+def _stored_of_another_hash(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+    """Stores a snapshot whose header names another hash, and a marker of it."""
+    other = _marked_log(shard, shards)
+    other.change(_UPTO, hash=bytes(32))
+    stored = _parts(other, _as_it_is)
+    digest = digest_of(part_hash(part) for part in stored)
+    del built.entries[-1]
+    _marked(digest=digest)(built)
+    for node in nodes:
+        store(node, shard, shards, built.entries, built.end)
+    _stored()(nodes, shard, shards, other)
 
 
 def _a_trimmed_log(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
@@ -239,6 +356,24 @@ def cases() -> list[Case]:
         Case("a snapshot with another offset", "O2", _marked(_another_offset), _stored(_another_offset)),
         Case("a snapshot without a member", "G12", _marked(_a_member_less), _stored(_a_member_less)),
         Case("a rotten copy of a snapshot", "L9", _marked(), _a_rotten_copy),
+        Case("the beginning is on a minority", "L5", hurt=_without_beginning(0, 1)),
+        Case("one node lacks the beginning", "L9", hurt=_without_beginning(2)),
+        Case("one bit of the hashes of a snapshot", "L9", _marked(), _one_bit_of_the_hashes),
+        Case("a marker with another hash", "L9", _marked(hash=bytes(32))),
+        Case("a marker with another number of groups", "L9", _marked(groups=2), _stored()),
+        Case("an offset rewritten before a snapshot", "L9", _rewritten_before_the_snapshot, _stored_before),
+        Case("an offset rewritten before a lost snapshot", "L9", _rewritten_before_the_snapshot),
+        Case("a snapshot of another hash", "L9", _marked(), _stored_of_another_hash),
+        Case("a listed snapshot without a marker", "L9", hurt=_changed(_snapshots, **{"1-5": "1-6"})),
+        Case("a listed snapshot of no place", "L6n", hurt=_changed(_snapshots, nonsense="1-6")),
+        Case("rotten after the acknowledged", "L6", hurt=_rotten_after_the_acknowledged),
+        Case("a hole after the acknowledged", "L1", hurt=_acknowledged_earlier(-3)),
+        Case("acknowledged later than a node knows", CLEAN, hurt=_acknowledged_earlier()),
+        Case("rolled back before its export", "L5", hurt=_rolled_back(_an_export)),
+        Case("rolled back before a snapshot", "L5", hurt=_rolled_back(_a_listed_snapshot)),
+        Case("rolled back before a claim", "L5", hurt=_rolled_back(_an_owner, 9)),
+        Case("a promise below the log", "L11", hurt=_changed(_promise, epoch="1")),
+        Case("a promise to another claim", "L11", hurt=_changed(_promise, nonce="another claim")),
         Case("an acknowledged entry that the log does not have", "L5", acks=(Position(1, 20),)),
         Case("an acknowledgement beyond the end", "E2", acks=(Position(2, 99),)),
         Case("a read that misses what was acknowledged", "O1", acks=_ACKS, reads=(Read(1, acknowledged=2),)),
@@ -250,6 +385,7 @@ def cases() -> list[Case]:
             acks=(Position(2, 23),),
             reads=(Read(-1, acknowledged=1, group_id="x"),),
         ),
+        *(Case(name, invariant, make, catalog=True) for name, (invariant, make) in CATALOG_DAMAGES.items()),
     ]
 
 
@@ -279,7 +415,14 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     for shard, case in enumerate(on_nodes):
         logs[shard] = healthy(empty(shard, shards))
         case.make(logs[shard])
+    catalog, of_catalog = _catalog(verdicts, shards)
+
+    def name(shard: int, position: Position) -> str:
+        return on_nodes[shard].name if shard < shards else of_catalog[position]
+
     async with nodes_with(folder / "nodes", logs, count=3) as nodes:
+        for node in nodes:
+            store(node, shards, shards, catalog.entries, catalog.end)
         for shard, case in enumerate(on_nodes):
             case.hurt(nodes, shard, shards, logs[shard])
         acks = folder / "acks.jsonl"
@@ -313,9 +456,11 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
         result = await asyncio.to_thread(check, spark, nodes.url, options, folder / "report" / "tables")
         report = verify(nodes.url)
     for violation in result.violations:
-        verdicts.audit[on_nodes[violation.shard].name].add(violation.invariant)
+        place = Position(violation.epoch, violation.offset)
+        verdicts.audit[name(violation.shard, place)].add(violation.invariant)
     for evidence in report.evidence:
-        verdicts.verify[on_nodes[int(evidence.log.split()[1])].name].add(evidence.violation.invariant)
+        shard = shards if evidence.log == "catalog" else int(evidence.log.split()[1])
+        verdicts.verify[name(shard, evidence.violation.position)].add(evidence.violation.invariant)
     export = folder / "export"
     mark(export, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=len(in_export)))
     for shard, case in enumerate(in_export):
@@ -328,12 +473,26 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     return verdicts, result
 
 
+def _catalog(verdicts: Verdicts, shards: int) -> tuple[LogBuilder, dict[Position, str]]:
+    """A catalog with all of its damages, one after the other, and the case that each entry is of."""
+    built = healthy_catalog(empty(shards, shards))
+    names: dict[Position, str] = {}
+    for case in verdicts.cases.values():
+        if case.catalog:
+            before = len(built.entries)
+            case.make(built)
+            names.update((entry.position, case.name) for entry in built.entries[before:])
+    return built, names
+
+
 def _split(verdicts: Verdicts) -> tuple[list[Case], list[Case]]:
     """Cases that nodes can hold, and those that stand in an export; notes what verify cannot know."""
     on_nodes: list[Case] = []
     in_export: list[Case] = []
     for case in verdicts.cases.values():
-        built = healthy(empty(0, 1))
+        if case.catalog:
+            continue
+        built = healthy(empty(0, 2))
         case.make(built)
         (on_nodes if fits_a_stream(built) else in_export).append(case)
         if (case.acks or case.reads) and case.invariant != CLEAN:

@@ -44,7 +44,7 @@ def _outside(built: LogBuilder) -> records_pb2.Record:
     )
 
 
-def _rechain(built: LogBuilder, first: int) -> None:
+def rechain(built: LogBuilder, first: int) -> None:
     """Makes the chain of hashes whole again from an entry on, as somebody would who knows how."""
     for index in range(first, len(built.entries)):
         entry = built.entries[index]
@@ -349,7 +349,7 @@ def _an_edited_record_with_a_new_chain(built: LogBuilder) -> None:
     record = records_pb2.Record.FromString(built.entries[4].record)
     record.assignment_committed.members.add(member_id="stranger")
     built.change(4, record=record.SerializeToString())
-    _rechain(built, 4)
+    rechain(built, 4)
 
 
 DAMAGES: tuple[Damage, ...] = tuple(
@@ -411,5 +411,8 @@ DAMAGES: tuple[Damage, ...] = tuple(
 )
 """Damages of one log, the same on all nodes."""
 
-OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "O2"})
-"""Promises that the entries of one log cannot break: see tests/audit/corpus.py."""
+OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "O2"})
+"""Promises that the entries of one log cannot break: see `kit.audit_corpus`."""
+
+OF_THE_CATALOG = frozenset({"C1", "C2", "C3"})
+"""Promises about the catalog's log: see `kit.damaged_catalogs`."""

@@ -1,7 +1,8 @@
 """Logs made by hand, healthy or damaged."""
 
 from dataclasses import dataclass, field
-from itertools import chain, count
+from functools import cached_property
+from itertools import count, product
 from typing import Any
 
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
@@ -13,6 +14,8 @@ from muster_core.state.member import Member
 from muster_core.state.terms import Terms
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
+
+_LETTERS = "".join(map(chr, range(64, 96)))  # a full round of 31, by which Java multiplies
 
 
 @dataclass
@@ -34,14 +37,15 @@ class LogBuilder:
     def end(self) -> Position:
         return self.entries[-1].position if self.entries else NOWHERE
 
-    @property
+    @cached_property
     def group(self) -> str:
         """The group that the records are of: `g`, or a longer name, so that it belongs to the shard."""
         return self.named("g")
 
     def named(self, name: str) -> str:
         """A group id of the shard that begins with a name."""
-        names = chain([name], (f"{name}{number}" for number in count()))
+        endings = ("".join(letters) for length in count() for letters in product(_LETTERS, repeat=length))
+        names = (name + ending for ending in endings)
         return next(one for one in names if shard_of(one, self.shard_count) == self.shard)
 
     def add(

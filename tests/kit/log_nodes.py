@@ -23,14 +23,17 @@ def empty(shard: int, shard_count: int) -> LogBuilder:
 def store(
     node: RedisNode, shard: int, shard_count: int, entries: Iterable[Entry], acknowledged: Position
 ) -> None:
-    """Writes a log as a node holds it, in the place of what was there."""
-    keys = log_keys(shard, shard_count)
+    """Writes a log and its promise as a node holds them, in the place of what was there."""
+    keys, entries = log_keys(shard, shard_count), list(entries)
+    epoch = max(entry.position.epoch for entry in entries)
+    nonce = next(entry.nonce for entry in entries if entry.position.epoch == epoch) if epoch else b""
     with redis.Redis(port=node.port) as connection, connection.pipeline(transaction=False) as pipeline:
         pipeline.delete(keys.log)
         for entry in entries:
             fields = {"r": entry.record, "n": entry.nonce, "h": entry.hash}
             pipeline.xadd(keys.log, fields, id=entry.position.stream_id)
         pipeline.set(keys.acknowledged, acknowledged.stream_id)
+        pipeline.hset(keys.promise, mapping={"epoch": epoch, "nonce": nonce})
         pipeline.execute()
 
 

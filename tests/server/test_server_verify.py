@@ -9,6 +9,7 @@ import redis
 from kit.damaged_logs import DAMAGES, fits_a_stream
 from kit.log_builder import LogBuilder
 from kit.log_builder import healthy as healthy_log
+from kit.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
@@ -42,12 +43,7 @@ def healthy() -> LogBuilder:
 
 def store(node: RedisNode, entries: list[Entry], acknowledged: Position) -> None:
     """Writes a log as the nodes hold it."""
-    with redis.Redis(port=node.port) as connection:
-        connection.delete(LOG)
-        for entry in entries:
-            fields = {"r": entry.record, "n": entry.nonce, "h": entry.hash}
-            connection.xadd(LOG, fields, id=entry.position.stream_id)
-        connection.set(ACKNOWLEDGED, acknowledged.stream_id)
+    store_log(node, 1, SHARDS, entries, acknowledged)
 
 
 @pytest.fixture
@@ -265,7 +261,7 @@ def trimmed(nodes: RedisNodes) -> Position:
     (part,) = parts(state.groups.values(), Covered(1, covered.position, covered.hash))
     hashes = part_hash(part)
     marker = records_pb2.Snapshot(
-        upto=covered.position.to_proto(), hash=covered.hash, parts=1, digest=digest_of([hashes])
+        upto=covered.position.to_proto(), hash=covered.hash, parts=1, digest=digest_of([hashes]), groups=1
     )
     built.add(records_pb2.Record(snapshot=marker))
     for node in nodes:
@@ -290,22 +286,23 @@ async def test_a_snapshot_that_one_node_has_otherwise_is_told(nodes: RedisNodes)
     with redis.Redis(port=nodes[1].port) as connection:
         connection.hset(f"{SNAPSHOT}:{covered.stream_id}", "0", b"other bytes")
     report = verify(nodes.url)
-    (evidence,) = [one for one in report.evidence if one.violation.invariant == "L9"]
-    assert "node 2 holds other bytes" in evidence.violation.detail
-    assert covered.stream_id in evidence.violation.detail
+    bytes_, beginning = [one.violation.detail for one in report.evidence if one.violation.invariant == "L9"]
+    assert "node 2 holds other bytes" in bytes_
+    assert covered.stream_id in bytes_
+    assert "on node 2, which has no right snapshot" in beginning
 
 
 async def test_a_snapshot_that_is_replaced_while_the_log_is_read_is_not_accused(nodes: RedisNodes) -> None:
     covered = trimmed(nodes)
     with StoredLogs(nodes.url) as reader:
         audit = LogAudit(1, cluster=reader.genesis, snapshots=reader.snapshots(1))
-        copies = reader.copies(1)
+        logs, copies = reader.node_logs(1), reader.copies(1)
         for node in nodes:
             with redis.Redis(port=node.port) as connection:
                 connection.delete(f"{SNAPSHOT}:{covered.stream_id}", f"{SNAPSHOT}s")
         for page in reader.pages(1, reader.best(1), reader.acknowledged(1)):
             audit.add_page(page)
-        audit.check_copies(copies)
+        audit.check_nodes(logs, copies)
         findings = audit.finish(reader.acknowledged(1))
     assert not findings.violations
 
@@ -316,7 +313,7 @@ async def test_a_listed_snapshot_that_lost_its_parts_is_told(nodes: RedisNodes) 
         with redis.Redis(port=node.port) as connection:
             connection.delete(f"{SNAPSHOT}:{covered.stream_id}")
     report = verify(nodes.url)
-    assert report.broken["L9"] == len(nodes.url.split(",")) + 1
+    assert report.broken["L9"] == 2 * len(nodes.url.split(","))  # the parts, and the beginning of the log
     assert report.broken["G12"] == 1
 
 
@@ -327,7 +324,75 @@ async def test_a_trimmed_log_without_its_snapshot_is_told(nodes: RedisNodes) -> 
             connection.delete(f"{SNAPSHOT}:{covered.stream_id}", f"{SNAPSHOT}s")
     report = verify(nodes.url)
     assert report.broken["L9"]
-    assert any("no node has a right snapshot" in one.violation.detail for one in report.evidence)
+    assert any("which has no right snapshot" in one.violation.detail for one in report.evidence)
+
+
+def change(node: RedisNode, *command: str | bytes) -> None:
+    with redis.Redis(port=node.port) as connection:
+        connection.execute_command(*command)
+
+
+async def test_a_wiped_node_is_named(nodes: RedisNodes) -> None:
+    change(nodes[1], "FLUSHALL")
+    report = verify(nodes.url)
+    assert report.clean
+    assert "shard 1: node 2 has no entries: it is to be rebuilt" in report.notes
+
+
+async def test_a_node_of_another_cluster_is_named_and_no_log_is_accused(nodes: RedisNodes) -> None:
+    change(nodes[0], "HSET", "muster:node", "identity", f"another/{SHARDS}/1 of 3/1")
+    report = verify(nodes.url)
+    (evidence,) = report.evidence
+    assert (evidence.log, evidence.violation.invariant) == ("catalog", "L8")
+    assert evidence.violation.detail.startswith("node 1: it says that it is 'another/2/1 of 3/1'")
+
+
+async def test_a_configuration_that_nobody_decided(nodes: RedisNodes) -> None:
+    change(nodes[2], "HSET", "muster:node", "identity", f"{CLUSTER}/{SHARDS}/3 of 3/7")
+    (evidence,) = verify(nodes.url).evidence
+    assert evidence.violation.invariant == "C3"
+    assert "node 3 is in configuration 7; 1 is the last" in evidence.violation.detail
+
+
+async def test_the_address_names_each_node_of_the_cluster_once(nodes: RedisNodes) -> None:
+    one, two, three = (node.url.removeprefix("redis://") for node in nodes)
+    for places, problem in (
+        ((one, one.replace("127.0.0.1", "localhost"), three), "nodes 1 and 2 of the address are one server"),
+        ((two, one, three), "too few nodes of the cluster, in the order of their numbers"),
+        ((one, two), "the cluster has 3 nodes and the address names 2"),
+    ):
+        with pytest.raises(LogUnreadableError, match=problem):
+            verify("redis://" + ",".join(places))
+
+
+DAMAGED_KEYS = (
+    ("SET", "muster:{catalog}:log", "hello"),
+    ("SET", "muster:node", "hello"),
+    ("SET", "muster:owners", "hello"),
+    ("HSET", "muster:owners", "1", "{}"),
+    ("SET", "muster:{1}:snapshots", "hello"),
+    ("HSET", "muster:{1}:snapshots", "no place", "2-3"),
+    ("HSET", "muster:{1}:snapshots", "2-3", "no place"),
+    ("SET", "muster:{1}:promise", "hello"),
+    ("HSET", "muster:{1}:promise", "epoch", "hello"),
+    ("SET", "muster:{1}:exported", "hello"),
+    ("SADD", "muster:{1}:acknowledged", "hello"),
+    ("HSET", "muster:node", "identity", f"{CLUSTER}/99999/2 of 3/1"),
+    ("HSET", "muster:node", "identity", b"\xff\xfe"),
+    ("XADD", "muster:{1}:log", "9-9", "x", "y"),
+    ("XADD", "muster:{catalog}:log", "9-9", "r", b"\xff", "n", "", "h", ""),
+)
+
+
+@pytest.mark.parametrize("command", DAMAGED_KEYS, ids=lambda command: " ".join(map(repr, command)))
+async def test_a_damaged_key_of_one_node_is_told_and_no_crash(
+    nodes: RedisNodes, command: tuple[str | bytes, ...]
+) -> None:
+    if command[0] in ("SET", "SADD"):
+        change(nodes[1], "DEL", command[1])
+    change(nodes[1], *command)
+    report = verify(nodes.url)
+    assert any("node 2" in one.violation.detail for one in report.evidence), report.evidence
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.promises import ALL, Rules
 from muster_audit.reading.comparison import check_acknowledgements, compare_copies, read_acknowledgements
-from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, Segment
+from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, NodeHolds, Note, Segment
 from muster_audit.reading.reads import check_reads, read_reads
 from muster_audit.reading.sources import LogSource, open_source
 from muster_audit.spark.plan import task_count
@@ -71,6 +71,7 @@ class Result:
         checked: how often each promise was looked at.
         broken: how often each was broken.
         violations: the first of each promise and log.
+        notes: what is no broken promise, and worth to know, in sentences.
         span_ms: width of the spans of time in what is counted over time.
         seconds: how long it took.
         tables: the folder with one Parquet table for each kind of fact.
@@ -85,6 +86,7 @@ class Result:
     checked: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     violations: list[Broken] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     span_ms: int = 60_000
     seconds: float = 0.0
     tables: Path = Path()
@@ -144,7 +146,11 @@ def check(
         ends = {log.shard: Position(log.last_epoch, log.last_offset) for log in result.logs}
         if result.compared:
             segments = spark.createDataFrame(found[Segment.kind])
-            for shard, findings in compare_copies(segments, source, ends):
+            reach: dict[int, dict[int, Position]] = {}
+            for row in found[NodeHolds.kind].to_pylist():
+                place = Position(row["reach_epoch"], row["reach_offset"])
+                reach.setdefault(row["shard"], {})[row["node"]] = place
+            for shard, findings in compare_copies(segments, source, ends, reach):
                 _note(result, source, shard, findings)
         if options.acknowledgements is not None or options.reads is not None:
             _check_notes(spark, address, options, result, source, found)
@@ -229,6 +235,7 @@ def _read_findings(found: dict[str, pa.Table], result: Result) -> None:
         if row["broken"]:
             result.broken[row["id"]] += row["broken"]
     result.violations += [Broken(**row) for row in found[Broken.kind].to_pylist()]
+    result.notes += [row["text"] for row in found[Note.kind].to_pylist()]
     logs = [LogRead(**row) for row in found[LogRead.kind].to_pylist()]
     result.logs = sorted((log for log in logs if not log.copy), key=lambda log: log.shard)
 

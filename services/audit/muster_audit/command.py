@@ -299,6 +299,8 @@ def show(result: "Result", console: Console) -> None:
     console.print(table)
     for number, problem in sorted(result.problems.items()):
         console.print(f"node {number} was not read: {problem}", style="yellow", markup=False)
+    for note in result.notes:
+        console.print(note, style="yellow", markup=False)
     shown: set[str] = set()
     for violation in result.violations:
         if violation.invariant in shown:
@@ -344,6 +346,7 @@ def as_json(result: "Result") -> str:
             "cluster_id": result.cluster_id,
             "nodes": result.nodes,
             "unread_nodes": result.problems,
+            "notes": result.notes,
             "compared": result.compared,
             "logs": len(result.logs),
             "entries": result.entries,

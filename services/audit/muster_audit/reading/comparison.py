@@ -1,6 +1,6 @@
 """What crosses logs: the copies of the nodes side by side, and acknowledgements that were noted elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,10 @@ FROM held JOIN expected ON held.shard = expected.shard AND held.number = expecte
 
 
 def compare_copies(
-    segments: "DataFrame", source: LogSource, acknowledged: dict[int, Position]
+    segments: "DataFrame",
+    source: LogSource,
+    acknowledged: dict[int, Position],
+    reach: Mapping[int, Mapping[int, Position]],
 ) -> Iterator[tuple[int, Findings]]:
     """Compares the nodes by the digests of their segments, and entry by entry where those differ.
 
@@ -46,6 +49,7 @@ def compare_copies(
         segments: digests of all nodes.
         source: the nodes.
         acknowledged: place up to which each log was read.
+        reach: log → node → how far right snapshots there cover the log.
 
     Yields:
         A log and what was found of invariants L5 and L6n.
@@ -71,7 +75,8 @@ def compare_copies(
             }
             begins = {node: source.first(shard, node) for node in source.node_numbers()}
             marks = source.marks(shard)
-            compare_nodes(logs, source.count, acknowledged[shard], found[shard], begins, marks)
+            reaches = reach.get(shard)
+            compare_nodes(logs, source.count, acknowledged[shard], found[shard], begins, marks, reaches)
     yield from found.items()
 
 

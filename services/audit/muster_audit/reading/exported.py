@@ -9,7 +9,7 @@ A file that is not in the list was left by a run that was interrupted, and is no
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from muster_core.audit.log_audit import Snapshots
+from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import NodeLog
+from muster_core.audit.stored_snapshots import Snapshots
 from muster_core.log.chain import BEFORE_GENESIS
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings
@@ -296,12 +298,15 @@ class ExportSource:
 
     def snapshots(self, shard: int) -> Snapshots:
         """None: an export holds every entry."""
-        none: dict[Position, Callable[[], Iterable[bytes]]] = {}
-        return none
-
-    def copies(self, shard: int) -> Mapping[int, Snapshots]:
-        """None."""
         return {}
+
+    def node_logs(self, shard: int) -> Sequence[NodeLog]:
+        """None: an export is not on nodes."""
+        return []
+
+    def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Has an audit check what is stored beside the entries, which is nothing."""
+        audit.check_nodes(nodes, {})
 
     def problems_of(self, shard: int) -> list[str]:
         """Nothing beside its entries."""

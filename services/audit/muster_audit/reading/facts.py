@@ -127,7 +127,42 @@ class Segment(Fact):
     digest: str
 
 
-KINDS: tuple[type[Fact], ...] = (LogRead, Looked, Broken, Activity, Rebalances, Owned, GroupSeen, Segment)
+@dataclass(frozen=True, slots=True)
+class NodeHolds(Fact):
+    """What a node holds of a log: its first and last entry, and how far a right snapshot there covers it."""
+
+    kind: ClassVar[str] = "node"
+    shard: int
+    node: int
+    first_epoch: int
+    first_offset: int
+    last_epoch: int
+    last_offset: int
+    reach_epoch: int
+    reach_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Fact):
+    """A sentence about a log that is no broken promise."""
+
+    kind: ClassVar[str] = "note"
+    shard: int
+    text: str
+
+
+KINDS: tuple[type[Fact], ...] = (
+    LogRead,
+    Looked,
+    Broken,
+    Activity,
+    Rebalances,
+    Owned,
+    GroupSeen,
+    Segment,
+    NodeHolds,
+    Note,
+)
 _SPARK = {int: "bigint", str: "string", bool: "boolean", float: "double", list[str]: "array<string>"}
 
 

@@ -12,13 +12,14 @@ from itertools import chain
 
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import proven
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 
 from muster_audit.promises import Rules
-from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, Segment
+from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, NodeHolds, Note, Segment
 from muster_audit.reading.nonce_files import NonceFiles
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
@@ -86,7 +87,8 @@ def _garbage_left_alone() -> Iterator[None]:
 
 def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator[Fact]:
     began = time.perf_counter()
-    acknowledged = source.acknowledged(shard)
+    nodes = source.node_logs(shard)
+    acknowledged = proven(nodes) if nodes else source.acknowledged(shard)
     node = source.best_node(shard)
     catalog = shard == source.shard_count
     replay = options.rules is Rules.ALL
@@ -121,11 +123,16 @@ def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator
             if digests is not None:
                 digests.add(page)
         if replay:
-            audit.check_copies(source.copies(shard))
+            source.check_nodes(audit, nodes, acknowledged)
         findings = audit.finish(acknowledged)
     for problem in source.problems_of(shard):
         findings.expect("L6n", False, acknowledged, problem)
     checker = audit.checker
+    for note in audit.notes:
+        yield Note(shard, f"{source.name(shard)}: {note}")
+    for one in nodes:
+        reach = audit.snapshots.reach.get(one.node, NOWHERE)
+        yield NodeHolds(shard, one.node, *one.first, *one.end, *reach)
     yield LogRead(
         shard,
         source.name(shard),

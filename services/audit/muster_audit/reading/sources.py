@@ -1,10 +1,12 @@
 """Where logs are read from: the nodes of a running cluster, or what was exported of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from muster_core.audit.log_audit import Snapshots
+from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import NodeLog
+from muster_core.audit.stored_snapshots import Snapshots
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
@@ -84,8 +86,12 @@ class LogSource(Protocol):
         """The stored snapshots."""
         ...
 
-    def copies(self, shard: int) -> Mapping[int, Snapshots]:
-        """What each node has of them."""
+    def node_logs(self, shard: int) -> Sequence[NodeLog]:
+        """What each node says of a log; none: it is not read from nodes."""
+        ...
+
+    def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Has an audit check all that is stored of its log beside the entries, after the last page."""
         ...
 
     def problems_of(self, shard: int) -> list[str]:
@@ -176,19 +182,17 @@ class NodesSource:
         """The stored snapshots, each from a node that has it."""
         return self.reader.snapshots(shard)
 
-    def copies(self, shard: int) -> Mapping[int, Snapshots]:
-        """What each node has of them."""
-        return self.reader.copies(shard)
-
     def problems_of(self, shard: int) -> list[str]:
         """Keys of a log that hold something else than they should."""
-        base = f"{{{'catalog' if shard == self.shard_count else shard}}}"
-        return [
-            f"{key} on node {node.index}: {problem}"
-            for node in self.reader.nodes
-            for key, problem in node.damaged.items()
-            if base in key
-        ]
+        return self.reader.damage(shard)
+
+    def node_logs(self, shard: int) -> Sequence[NodeLog]:
+        """What each node says of a log."""
+        return self.reader.node_logs(shard)
+
+    def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Has an audit check all that is stored of its log beside the entries."""
+        self.reader.check_nodes(audit, nodes, acknowledged)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -3,9 +3,11 @@
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 
+from muster_core.audit.catalog_checker import CatalogChecker
 from muster_core.audit.invariants import Findings
-from muster_core.audit.log_audit import LogAudit, Snapshots, read_back
+from muster_core.audit.log_audit import LogAudit, read_back
 from muster_core.audit.nonces import NonceBook
+from muster_core.audit.stored_snapshots import Snapshots
 from muster_core.log.record_run import FollowRun, RecordRun
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import SnapshotReader, parts
@@ -46,11 +48,21 @@ class CatalogAudit(LogAudit):
         )
         self._watch_records = watch
         self._topics: Topics | None = None
+        self._catalog = CatalogChecker(self.findings)
 
     @property
     def topics(self) -> Topics | None:
         """The catalog that the replay has made so far; None: there is none."""
         return self._topics
+
+    def check_configuration(self, node: int, configuration: int) -> None:
+        """Checks which configuration a node says that it is in, which it said before the catalog was read."""
+        if self._topics is not None:
+            decided = self._catalog.configuration
+            text = (
+                f"node {node} is in configuration {configuration}; {decided} is the last one that was decided"
+            )
+            self.findings.expect("C3", configuration <= decided, self.checker.end, text)
 
     def finish(self, acknowledged: Position) -> Findings:
         """Checks what can only be known at the end; see `LogAudit.finish`."""
@@ -67,16 +79,17 @@ class CatalogAudit(LogAudit):
             if position == GENESIS and record.HasField("genesis"):
                 self._topics = Topics(strict=False)
             if self._topics is not None:
+                self._catalog.add(position, record, self._topics)
                 # Hashes are the checker's business.
                 self._topics.apply(Entry(position, run.datas[index], b"", b""))
 
     def _meet_snapshot(self, position: Position) -> None:
-        stored = self._snapshots[position]()
+        stored = self._stored[position]()
         if stored is None:
             return
         states: list[snapshot_pb2.CatalogState] = []
         reader = SnapshotReader(self.checker.shard, {}, 0, catalog=states.append)
-        problem = read_back(reader, stored, position)
+        problem = read_back(reader, stored.parts, position)
         try:
             topics = Topics.of_states(states, position, b"", strict=False)
         except DecodeError:
@@ -84,14 +97,11 @@ class CatalogAudit(LogAudit):
         if problem or reader.covered is None:
             self.findings.expect("G12", False, position, problem)
             return
-        self.findings.expect(
-            "L9",
-            reader.covered.hash == self.checker.end_hash,
-            position,
-            "the snapshot names another hash of the entry there",
-        )
+        self._check_header(reader, position)
+        self.snapshots.replayed(position, 0)
         if self._topics is None:
             self._topics = topics
+            self._catalog.begin_with(topics)
             return
         same = list(parts((), reader.covered, catalog=topics.to_states())) == list(
             parts((), reader.covered, catalog=self._topics.to_states())

@@ -139,6 +139,13 @@ INVARIANTS: dict[str, Invariant] = {
             "where it has no kind at all.",
         ),
         Invariant(
+            "L11",
+            "No node has entries above the epoch that it promised, or of another claim of that epoch.",
+            "promises",
+            Severity.CRITICAL,
+            "The promise of each node against the epoch of its last entry and the nonce of its Claim.",
+        ),
+        Invariant(
             "E3",
             "Nothing of an older epoch is stored after a newer Claim.",
             "claims",
@@ -238,6 +245,28 @@ INVARIANTS: dict[str, Invariant] = {
             "groups",
             Severity.CRITICAL,
             "The hash of each group id against the number of the log.",
+        ),
+        Invariant(
+            "C1",
+            "A topic's partitions only grow, and only a topic that is there is removed.",
+            "changes of topics",
+            Severity.CRITICAL,
+            "Each topic's record in the catalog against the catalog before it.",
+        ),
+        Invariant(
+            "C2",
+            "A change of the catalog is carried out once.",
+            "changes of topics",
+            Severity.SERIOUS,
+            "The id of each change against the last 4,096.",
+        ),
+        Invariant(
+            "C3",
+            "Each replacement of a node makes the next configuration, of which there is one.",
+            "replacements",
+            Severity.CRITICAL,
+            "The number of each configuration against the one before it, the replaced address against "
+            "the one that the node had.",
         ),
         Invariant(
             "M3",

@@ -1,23 +1,23 @@
 """One pass over one log: every check, the coordinator's own replay, and the snapshots against that replay."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
+from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
 from muster_core.audit.nonces import NonceBook
+from muster_core.audit.stored_snapshots import SnapshotCheck, Snapshots
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.record_run import FollowRun, RecordRun
-from muster_core.log.snapshot import SnapshotReader, SnapshotUnusable, digest_of, part_hash, parts
+from muster_core.log.replay import Entry
+from muster_core.log.snapshot import SnapshotReader, SnapshotUnusable, parts
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_core.shard import Shard
 from muster_core.state.group import Group
-
-Snapshots = Mapping[Position, Callable[[], Iterable[bytes] | None]]
-"""Stored snapshots: the last position each covers → what reads its parts; it gives None where a newer one has
-taken its place meanwhile, as happens while the cluster runs."""
 
 
 class LogAudit:
@@ -35,6 +35,11 @@ class LogAudit:
         replay: whether records of groups are checked and replayed; see `CatalogAudit` for the catalog's log.
         snapshots: those that are stored.
         watch: takes the records that could be decoded.
+
+    Attributes:
+        checker: checks the entries.
+        snapshots: checks the stored snapshots.
+        notes: what is no broken promise, and worth to know.
     """
 
     def __init__(
@@ -50,11 +55,10 @@ class LogAudit:
         watch: FollowRun | None = None,
     ) -> None:
         self._limits = GroupConfig() if limits is None else limits
-        self._snapshots = dict(snapshots or {})
+        self._stored = dict(snapshots or {})
         self._watch = watch
         self._state: Shard | None = Shard(shard, self._limits) if replay else None
         self._replaying = False
-        self._markers: dict[Position, tuple[Position, records_pb2.Snapshot]] = {}
         self.checker = LogChecker(
             shard,
             limit=limit,
@@ -63,8 +67,11 @@ class LogAudit:
             nonces=nonces,
             groups=replay,
             follow=self._follow if replay or watch is not None else None,
-            pauses=self._snapshots.keys(),
+            pauses=self._stored.keys(),
         )
+        self.snapshots = SnapshotCheck(self.checker.findings)
+        self.notes: list[str] = []
+        self._nodes: Collection[NodeLog] = ()
 
     @property
     def findings(self) -> Findings:
@@ -80,37 +87,47 @@ class LogAudit:
         """Takes the next entries."""
         self.checker.add_page(page)
 
-    def check_copies(self, copies: Mapping[int, Snapshots]) -> None:
-        """Checks the stored snapshots against their markers, after the last page.
+    def check_nodes(self, nodes: Collection[NodeLog], copies: Mapping[int, Snapshots]) -> None:
+        """Checks what the nodes say of the log and the snapshots that they hold, after the last page.
 
         Args:
-            copies: number of a node → what it has.
+            nodes: what each of them says; none: the log is not read from nodes.
+            copies: number of a node → the snapshots that it has.
         """
-        right: set[Position] = set()
-        replaced = False
+        self._nodes = nodes
+        check_ends(nodes, self.findings)
         for node, stored in copies.items():
-            for upto, read in stored.items():
-                if upto not in self._markers:
-                    continue
-                place, marker = self._markers[upto]
-                found = read()
-                if found is None:
-                    replaced = True
-                    continue
-                hashes = [part_hash(part) for part in found]
-                same = len(hashes) == marker.parts and digest_of(hashes) == marker.digest
-                if same:
-                    right.add(upto)
-                text = f"node {node} holds other bytes than the marker says for the snapshot up to"
-                self.findings.expect("L9", same, place, f"{text} {upto.stream_id}")
-        if self.checker.begins_trimmed and not replaced:
-            first = self.checker.first
-            self.findings.expect(
-                "L9",
-                any(upto.offset >= first.offset - 1 for upto in right),
-                first,
-                f"the log begins at {first.stream_id}, and no node has a right snapshot that reaches there",
-            )
+            self.snapshots.check_copies(node, stored)
+        first, end = self.checker.first, self.checker.end
+        if first == NOWHERE:
+            return
+        self.snapshots.check_lists({node.node: node.markers for node in nodes}, first, end)
+        self.snapshots.check_fronts(fronts(nodes) if nodes else {1: first}, first)
+        self.notes += lacks(nodes)
+
+    def check_tail(self, node: int, before: Entry, read: Callable[[], Iterable[Page]]) -> None:
+        """Checks what a node has after the acknowledged position: not acknowledged, but never rotten either.
+
+        It is read again where something is wrong, since a repair may have cut it meanwhile.
+
+        Args:
+            node: number of the node.
+            before: its entry at the acknowledged position.
+            read: reads what follows.
+        """
+        for final in (False, True):
+            checker = LogChecker(self.checker.shard, (before.position, before.hash), groups=False)
+            for page in read():
+                checker.add_page(page)
+            violations = checker.finish().violations
+            if final or not violations:
+                for one in violations:
+                    text = f"node {node}, after the acknowledged position: {one.detail}"
+                    self.findings.expect(one.invariant, False, one.position, text)
+                if checker.entries:
+                    text = f"node {node} has {checker.entries} entries after the acknowledged position"
+                    self.notes.append(f"{text} {before.position.stream_id}")
+                return
 
     def finish(self, acknowledged: Position) -> Findings:
         """Checks what can only be known at the end.
@@ -123,7 +140,7 @@ class LogAudit:
             "L5",
             self.checker.end == acknowledged and self.checker.entries > 0,
             acknowledged,
-            f"the log was acknowledged up to {acknowledged.stream_id} and no node has that entry",
+            f"{witness(self._nodes, acknowledged)}, and no node has that entry",
         )
         if self._replaying and self._state is not None:
             findings.expect("G12", True, GENESIS, "")
@@ -138,13 +155,14 @@ class LogAudit:
             elif self._replaying and self._state is not None:
                 self._state.replay_commits(part)
         last = run.position(len(run) - 1)
-        if last in self._snapshots:
+        if last in self._stored:
             self._meet_snapshot(last)
 
     def _other(self, position: Position, kind: str, record: records_pb2.Record) -> None:
         """Takes a record that is no commit."""
         if kind == "snapshot":
-            self._markers[Position.from_proto(record.snapshot.upto)] = (position, record.snapshot)
+            upto = Position.from_proto(record.snapshot.upto)
+            self.snapshots.mark(position, record.snapshot, self.checker.hash_at(upto))
         if kind == "genesis" and position == GENESIS:
             self._replaying = self._state is not None
         if not self._replaying or self._state is None:
@@ -158,20 +176,29 @@ class LogAudit:
     def _meet_snapshot(self, position: Position) -> None:
         """Compares a snapshot with the replay, or begins the replay with it; leaves one that was replaced."""
         state = self._state
-        stored = None if state is None else self._snapshots[position]()
+        stored = None if state is None else self._stored[position]()
         if state is None or stored is None:
             return
-        groups: dict[str, Group] = {} if self._replaying else state.groups
-        reader = SnapshotReader(state.number, groups, self._limits.history_length)
-        problem = read_back(reader, stored, position)
+        reader = SnapshotReader(state.number, {}, self._limits.history_length)
+        if not self._replaying:
+            reader = state.restore()
+        problem = read_back(reader, stored.parts, position)
         if problem:
             self.findings.expect("G12", False, position, problem)
             self._state = state if self._replaying else None
-        elif self._replaying:
+            return
+        self._check_header(reader, position)
+        if self._replaying:
             self._compare(state, reader, position)
         else:
-            self.checker.groups.begin_with(groups.values(), position)
+            self.checker.groups.begin_with(state.groups.values(), position)
             self._replaying = True
+        self.snapshots.replayed(position, len(state.groups))
+
+    def _check_header(self, reader: SnapshotReader, position: Position) -> None:
+        assert reader.covered is not None
+        text = "the snapshot names another hash of the entry that it ends with"
+        self.findings.expect("L9", reader.covered.hash == self.checker.end_hash, position, text)
 
     def _compare(self, state: Shard, stored: SnapshotReader, position: Position) -> None:
         assert stored.covered is not None
@@ -188,8 +215,11 @@ class LogAudit:
         )
         for group_id in differing:
             stored.groups[group_id].offsets = state.groups[group_id].offsets
+        covered = replace(
+            stored.covered, catalog_offset=state.catalog_offset, incarnations=state.incarnations
+        )
         same = list(parts(stored.groups.values(), stored.covered)) == list(
-            parts(state.groups.values(), stored.covered)
+            parts(state.groups.values(), covered)
         )
         self.findings.expect("G12", same, position, "the snapshot holds another state than the records make")
 
@@ -215,11 +245,13 @@ def compare_nodes(
     findings: Findings,
     begins: Mapping[int, Position] | None = None,
     marks: Mapping[int, Position] | None = None,
+    reach: Mapping[int, Position] | None = None,
 ) -> None:
     """Lays the nodes' entries side by side, up to the acknowledged position, and keeps one page of each.
 
     The end of a node that was away when a later epoch began is no violation, but to be repaired: what a
-    minority has where the acknowledged log goes on with a later epoch was never acknowledged.
+    minority has where the acknowledged log goes on with a later epoch was never acknowledged. A node has an
+    entry, too, that was trimmed there after a right snapshot on it had covered it.
 
     Args:
         logs: number of a node that was read → its pages.
@@ -228,12 +260,13 @@ def compare_nodes(
         findings: takes the results, of invariants L5 and L6n.
         begins: where each node's log begins, if the pages are only a part of it.
         marks: how far each node knows its log to be acknowledged.
+        reach: how far right snapshots on each node cover the log.
     """
     marks = {} if marks is None else marks
     walks = {node: (entry for page in pages for entry in page.entries()) for node, pages in logs.items()}
     heads = {node: head for node, walk in walks.items() if (head := next(walk, None)) is not None}
     firsts = {node: head.position for node, head in heads.items()} if begins is None else dict(begins)
-    complete_from = max(firsts.values(), default=NOWHERE)
+    reaches = {} if reach is None else reach
     while heads:
         position = min(head.position for head in heads.values())
         if position > acknowledged:
@@ -257,14 +290,18 @@ def compare_nodes(
         elif holes:
             text = f"nodes {holes} lack it and have earlier and later ones"
             findings.expect("L6n", False, position, text)
-        if position >= complete_from and not uncut:
-            most = max(len(holders) for holders in contents.values())
+        most = max(len(holders) for holders in contents.values())
+        covered = sum(
+            position < first and position.offset <= reaches.get(node, NOWHERE).offset
+            for node, first in firsts.items()
+        )
+        if not uncut:
             findings.expect(
                 "L5",
                 # A node that was not read may have it.
-                most + nodes - len(logs) > nodes // 2,
+                most + covered + nodes - len(logs) > nodes // 2,
                 position,
-                f"{most} of {nodes} nodes have it; {len(logs)} were read",
+                f"{most} of {nodes} nodes have it, and {covered} a snapshot of it; {len(logs)} were read",
             )
         for node in having:
             following = next(walks[node], None)

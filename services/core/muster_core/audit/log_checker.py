@@ -8,6 +8,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.group_checker import GroupChecker
+from muster_core.audit.hash_window import HashWindow
 from muster_core.audit.invariants import Findings
 from muster_core.audit.nonces import NonceBook, NonceSet
 from muster_core.config import GroupConfig
@@ -77,6 +78,7 @@ class LogChecker:
         self._owner: tuple[str, str] | None = None
         self._handed_off = False
         self._covered = NOWHERE
+        self._hashes = HashWindow()
 
     @property
     def begins_trimmed(self) -> bool:
@@ -87,6 +89,10 @@ class LogChecker:
     def end_hash(self) -> bytes:
         """Chain hash of the last entry."""
         return self._hash
+
+    def hash_at(self, position: Position) -> bytes | None:
+        """The hash of an earlier entry; empty: there is no such entry; None: it is too long ago."""
+        return None if position < self.first else self._hashes.at(position)
 
     def add(self, entry: Entry) -> None:
         """Takes the next entry."""
@@ -160,6 +166,7 @@ class LogChecker:
         self.entries += count
         self.end = page.last
         self._hash = page.hashes[-1]
+        self._hashes.add(page.first, page.hashes)
         if self._check_groups or self._follow is not None:
             self._pass_on(run)
 
@@ -202,6 +209,7 @@ class LogChecker:
         self.entries += 1
         self.end = position
         self._hash = entry.hash
+        self._hashes.add(position, (entry.hash,))
 
     def _check_kind(self, position: Position, record: records_pb2.Record, kind: str) -> None:
         problem = ""

@@ -178,6 +178,10 @@ class Topics:
             if len(self._changes) > MAX_CHANGES:
                 del self._changes[next(iter(self._changes))]
 
+    def change_positions(self) -> dict[bytes, Position]:
+        """Where the changes were carried out that are remembered, by their ids, oldest first."""
+        return {change_id: change.position for change_id, change in self._changes.items()}
+
     def done(self, request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse | None:
         """The answer to a change that was carried out before; None: it was not."""
         change = self._changes.get(request.change_id) if request.change_id else None

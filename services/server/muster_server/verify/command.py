@@ -81,6 +81,8 @@ def show(report: Report, console: Console) -> None:
         console.print(_harmless(f"node {index} was not read: {problem}"), style="yellow", markup=False)
     for text in report.to_repair:
         console.print(_harmless(f"to be repaired in {text}"), style="yellow", markup=False)
+    for note in report.notes:
+        console.print(_harmless(note), style="yellow", markup=False)
     for evidence in _first_of_each(report.evidence):
         violation = evidence.violation
         where = f"{evidence.log} at {violation.position.stream_id}"
@@ -121,6 +123,7 @@ def as_json(report: Report) -> str:
             "nodes": report.nodes,
             "unread_nodes": report.problems,
             "to_repair": report.to_repair,
+            "notes": report.notes,
             "logs": report.logs,
             "entries": report.entries,
             "groups": report.groups,

@@ -1,22 +1,30 @@
 """Reads logs directly from the nodes. Nothing is ever written."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import redis
 from google.protobuf.message import DecodeError
-from muster_core.audit.log_audit import Snapshots
+from muster_core.audit.catalog_audit import CatalogAudit
+from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import NodeLog, NodePromise
+from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings
 from muster_core.log.replay import Entry
 from muster_core.position import GENESIS, NOWHERE, Position
+from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.nodes.addresses import BadUrlsError, split_urls
-from muster_metadata.nodes.keys import NODE, Identity, LogKeys, log_keys
+from muster_metadata.nodes.configuration import Introduction
+from muster_metadata.nodes.keys import NODE, OWNERS, LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from muster_server.verify.identities import Disagreement, agreed
 
 PAGE_ENTRIES = 400
 """Entries in one request: few enough to stay in a core's cache. More would also make the server slow for
@@ -29,9 +37,7 @@ _PAGE_BYTES = 4 << 20
 _NAMES = (b"r", b"n", b"h")
 _FIELDS = 2 * len(_NAMES)
 _PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
-_HASH_BYTES = 32
 _AROUND = 2
-_CATALOG = 0  # of no shards: the catalog's log is the one whose number is the shard count
 _TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20  # of a connection at a time: all of a page, where redis-py would take 64 KiB
 
@@ -67,6 +73,32 @@ def _page(rows: list[list[Any]]) -> Page:
         [words[3] for words in fields],
         [words[5] for words in fields],
     )
+
+
+def _rows(answer: list[tuple[bytes, dict[bytes, bytes]]]) -> list[list[Any]]:
+    """An answer of redis-py as a connection gives it."""
+    return [[id_, [word for pair in fields.items() for word in pair]] for id_, fields in answer]
+
+
+def _position(text: bytes) -> Position | None:
+    """The position that is stored as text; None: it is no position."""
+    try:
+        place = Position.parse(text.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return place if place.stream_id.encode() == text else None
+
+
+def _number(name: bytes) -> tuple[int, bytes]:
+    """Sorts the parts of a snapshot by their numbers, and what is no number after them."""
+    return (int(name), b"") if name.isdigit() else (1 << 62, name)
+
+
+def _is_claim(record: bytes) -> bool:
+    try:
+        return records_pb2.Record.FromString(record).HasField("claim")
+    except DecodeError:
+        return False
 
 
 def _in_order(fields: list[bytes]) -> list[bytes]:
@@ -113,33 +145,70 @@ class NodeReader:
             return str(error) or type(error).__name__
         return ""
 
-    def genesis(self) -> records_pb2.Genesis | None:
-        """What each Genesis of the cluster says, but for the shard; None: there is no log.
-
-        That of the catalog's log may have been trimmed; then the node's identity says it.
-        """
-        key = log_keys(_CATALOG, _CATALOG).log
-        found = self._redis.xrange(key, count=1)
-        if not found:
-            return None
-        if found[0][0].decode() == GENESIS.stream_id:
-            return records_pb2.Record.FromString(found[0][1][b"r"]).genesis
-        identity = Identity.parse((self._redis.hget(NODE, "identity") or b"").decode())
-        if identity is None:
-            return None
-        return records_pb2.Genesis(cluster_id=identity.cluster_id, shard_count=identity.shard_count)
+    def introduction(self) -> Introduction:
+        """What it says of itself; nothing where it has no data of a cluster."""
+        stored = self._read(NODE, self._redis.hmget, NODE, "identity", "created_at_ms", "nodes")
+        identity, _, addresses = ((value or b"").decode("utf-8", "replace") for value in stored or [b""] * 3)
+        try:
+            run_id = str(self._redis.info("server").get("run_id", ""))
+        except redis.ResponseError:
+            run_id = ""  # who may not ask can do without: it only shows one server under two names
+        return Introduction(identity, addresses=tuple(addresses.split(",")), run_id=run_id)
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
         """The acknowledged position that this node has stored."""
-        key = log_keys(shard, shard_count).acknowledged
+        return self._place(log_keys(shard, shard_count).acknowledged)
+
+    def _place(self, key: str) -> Position:
+        """The position that a key holds; NOWHERE: none."""
         found = self._read(key, self._redis.get, key)
         if found is None:
             return NOWHERE
-        try:
-            return Position.parse(found.decode())
-        except ValueError:
+        place = _position(found)
+        if place is None:
             self.damaged[key] = "it holds no position"
-            return NOWHERE
+        return place or NOWHERE
+
+    def said(self, shard: int, shard_count: int) -> NodeLog:
+        """What it says of acknowledgements in a log; nothing of the entries yet, see `seen`."""
+        keys = log_keys(shard, shard_count)
+        places = (
+            (_position(upto), _position(marker)) for upto, marker in self._listed(keys).items() if marker
+        )
+        return NodeLog(
+            self.index,
+            acknowledged=self._place(keys.acknowledged),
+            exported=self._place(keys.exported),
+            markers={upto: marker for upto, marker in places if upto is not None and marker is not None},
+            owner_epoch=self._owner_epoch(shard) if shard < shard_count else 0,
+        )
+
+    def seen(self, said: NodeLog, shard: int, shard_count: int) -> NodeLog:
+        """What it says of a log, with the ends of what it has, and after these what it promised."""
+        first, end = self.first(shard, shard_count), self.end(shard, shard_count)
+        return replace(said, first=first, end=end, promise=self._promise(log_keys(shard, shard_count)))
+
+    def _owner_epoch(self, shard: int) -> int:
+        row = self._read(OWNERS, self._redis.hget, OWNERS, str(shard))
+        if row is None:
+            return 0
+        try:
+            return OwnerRow.from_json(row).epoch
+        except ValueError:
+            self.damaged[OWNERS] = f"it holds no owner for shard {shard}"
+            return 0
+
+    def _promise(self, keys: LogKeys) -> NodePromise | None:
+        found = self._read(keys.promise, self._redis.hmget, keys.promise, "epoch", "nonce")
+        if not found or found[0] is None:
+            return None
+        if not found[0].isdigit():
+            self.damaged[keys.promise] = "it holds no epoch"
+            return None
+        epoch = int(found[0])
+        begins = self._read(keys.log, self._redis.xrange, keys.log, f"{epoch}-0", f"{epoch}", count=1)
+        claim = bool(begins) and _is_claim(begins[0][1].get(b"r", b""))
+        return NodePromise(epoch, found[1] or b"", begins[0][1].get(b"n", b"") if claim else b"")
 
     def has(self, shard: int, shard_count: int, position: Position) -> bool:
         """Whether an entry stands at a place."""
@@ -151,6 +220,12 @@ class NodeReader:
         key = log_keys(shard, shard_count).log
         found = self._read(key, self._redis.xrevrange, key, count=1)
         return Position.parse(found[0][0].decode()) if found else NOWHERE
+
+    def at(self, shard: int, shard_count: int, position: Position) -> Entry | None:
+        """The entry at a place; None: it has none."""
+        key, place = log_keys(shard, shard_count).log, position.stream_id
+        found = self._read(key, self._redis.xrange, key, place, place)
+        return next(iter(_page(_rows(found)).entries()), None) if found else None
 
     def first(self, shard: int, shard_count: int) -> Position:
         """Position of the first entry; NOWHERE: there is no log."""
@@ -240,29 +315,34 @@ class NodeReader:
         key, place = log_keys(shard, shard_count).log, position.stream_id
         before = self._read(key, self._redis.xrevrange, key, f"({place}", "-", count=each_side) or []
         after = self._read(key, self._redis.xrange, key, place, "+", count=each_side + 1) or []
-        rows = [
-            [id_, [word for pair in fields.items() for word in pair]] for id_, fields in before[::-1] + after
-        ]
-        return list(_page(rows).entries())
+        return list(_page(_rows(before[::-1] + after)).entries())
 
     def snapshots(self, shard: int, shard_count: int) -> Snapshots:
         """The stored snapshots that have a marker: the position that each covers → a reader of its parts."""
         keys = log_keys(shard, shard_count)
-        index = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
         return {
-            Position.parse(upto.decode()): partial(self._parts, keys, upto.decode())
-            for upto, marker in index.items()
-            if marker
+            upto: partial(self._stored, keys, text.decode())
+            for text, marker in self._listed(keys).items()
+            if marker and (upto := _position(text)) is not None
         }
 
-    def _parts(self, keys: LogKeys, upto: str) -> list[bytes] | None:
-        """The parts of a snapshot; None: it was listed, and was removed since then."""
+    def _listed(self, keys: LogKeys) -> dict[bytes, bytes]:
+        """The list of snapshots; what is no place in it is noted as damage."""
+        index: dict[bytes, bytes] = self._read(keys.snapshots, self._redis.hgetall, keys.snapshots) or {}
+        for upto, marker in index.items():
+            for text in (upto, marker):
+                if text and _position(text) is None:
+                    self.damaged[keys.snapshots] = f"{text[:40]!r} is no position"
+        return index
+
+    def _stored(self, keys: LogKeys, upto: str) -> StoredSnapshot | None:
+        """A snapshot; None: it was listed, and was removed since then."""
         key = keys.snapshot(upto)
         found = self._read(key, self._redis.hgetall, key) or {}
         if not found and not self._read(keys.snapshots, self._redis.hexists, keys.snapshots, upto):
             return None
-        count = len(found.get(_PART_HASHES, b"")) // _HASH_BYTES
-        return [found[b"%d" % number] for number in range(count) if b"%d" % number in found]
+        hashes = found.pop(_PART_HASHES, b"")
+        return StoredSnapshot([found[name] for name in sorted(found, key=_number)], hashes)
 
     def _read(self, key: str, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """The answer to a command; None, and the key is added to `damaged`, if it has another type."""
@@ -284,8 +364,9 @@ class StoredLogs:
         url: `redis://host:port,host:port,…`.
 
     Attributes:
-        nodes: the nodes that answer.
-        problems: why the others do not, by index.
+        nodes: the nodes that answer and belong to the log.
+        problems: why others do not answer, by index.
+        faults: why others do not belong to the log, by index.
         genesis: content of a Genesis of the cluster, except for the shard.
         shard_count: of the cluster.
         cluster_id: its identity.
@@ -303,12 +384,16 @@ class StoredLogs:
         if len(self.nodes) <= self.count // 2:
             why = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
             raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {why}")
-        geneses = [genesis for node in self.nodes if (genesis := node.genesis()) is not None]
-        if not geneses:
-            raise LogUnreadableError("no node has a log: it was never initialised")
-        self.genesis: records_pb2.Genesis = geneses[0]
-        self.shard_count: int = self.genesis.shard_count
-        self.cluster_id: str = self.genesis.cluster_id
+        try:
+            cluster = agreed({node.index: node.introduction() for node in self.nodes}, self.count)
+        except Disagreement as error:
+            raise LogUnreadableError(str(error)) from None
+        self.faults = cluster.faults
+        self._configurations = cluster.configurations
+        self.nodes = [node for node in self.nodes if node.index not in cluster.faults]
+        self.cluster_id: str = cluster.cluster_id
+        self.shard_count: int = cluster.shard_count
+        self.genesis = records_pb2.Genesis(cluster_id=self.cluster_id, shard_count=self.shard_count)
 
     def __enter__(self) -> Self:
         return self
@@ -338,6 +423,43 @@ class StoredLogs:
         """How far each node knows a log to be acknowledged, by its number."""
         return {node.index: node.acknowledged(shard, self.shard_count) for node in self.nodes}
 
+    def node_logs(self, shard: int) -> list[NodeLog]:
+        """What each node says of a log: of acknowledgements first, of its entries then."""
+        said = [node.said(shard, self.shard_count) for node in self.nodes]
+        return [node.seen(one, shard, self.shard_count) for node, one in zip(self.nodes, said, strict=True)]
+
+    def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Has an audit check all that is stored of its log beside the entries up to the acknowledged ones.
+
+        Args:
+            audit: it has taken the last page.
+            nodes: what the nodes said before it was read.
+            acknowledged: up to where it was read.
+        """
+        shard = audit.checker.shard
+        audit.check_nodes(nodes, self.copies(shard))
+        for node, one in zip(self.nodes, nodes, strict=True):
+            before = node.at(shard, self.shard_count, acknowledged) if one.end > acknowledged else None
+            if before is not None:
+                read = partial(node.pages, shard, self.shard_count, one.end, acknowledged)
+                audit.check_tail(node.index, before, read)
+        if shard == self.shard_count:
+            for index, fault in self.faults.items():
+                audit.findings.expect("L8", False, GENESIS, f"node {index}: {fault}")
+        if isinstance(audit, CatalogAudit):
+            for index, configuration in self._configurations.items():
+                audit.check_configuration(index, configuration)
+
+    def damage(self, shard: int) -> list[str]:
+        """Keys of a log that hold something else than they should; of the catalog those of no log, too."""
+        base = log_keys(shard, self.shard_count).snapshots.removesuffix("snapshots")
+        return [
+            f"{key} on node {node.index}: {problem}"
+            for node in self.nodes
+            for key, problem in node.damaged.items()
+            if key.startswith(base) or (shard == self.shard_count and key in (NODE, OWNERS))
+        ]
+
     def best(self, shard: int) -> NodeReader:
         """The node whose log goes furthest, of those that have what is acknowledged.
 
@@ -365,7 +487,7 @@ class StoredLogs:
 
     def snapshots(self, shard: int) -> Snapshots:
         """The stored snapshots of a log, each from a node that has it."""
-        found: dict[Position, Callable[[], Iterable[bytes] | None]] = {}
+        found: dict[Position, Callable[[], StoredSnapshot | None]] = {}
         for node in self.nodes:
             found |= node.snapshots(shard, self.shard_count)
         return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
+from muster_core.audit.node_log import proven
 from redis.exceptions import RedisError
 
 from muster_server.verify.reader import LogTrimmedError, LogUnreadableError, StoredLogs
@@ -44,6 +45,7 @@ class Report:
     broken: Counter[str] = field(default_factory=Counter)
     evidence: list[Evidence] = field(default_factory=list)
     to_repair: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -84,21 +86,20 @@ def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
 
 
 def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
-    for node in reader.nodes:
-        node.damaged.clear()
-    acknowledged = reader.acknowledged(shard)
+    nodes = reader.node_logs(shard)
+    acknowledged = proven(nodes)
     checks = LogAudit if shard < reader.shard_count else CatalogAudit
     audit = checks(shard, cluster=reader.genesis, snapshots=reader.snapshots(shard))
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
-    audit.check_copies(reader.copies(shard))
+    reader.check_nodes(audit, nodes, acknowledged)
     findings = audit.finish(acknowledged)
     if compare:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
-        compare_nodes(logs, reader.count, acknowledged, findings, marks=reader.marks(shard))
-    for node in reader.nodes:
-        for key, problem in node.damaged.items():
-            findings.expect("L6n", False, acknowledged, f"{key} on node {node.index}: {problem}")
+        marks, reach = reader.marks(shard), audit.snapshots.reach
+        compare_nodes(logs, reader.count, acknowledged, findings, marks=marks, reach=reach)
+    for problem in reader.damage(shard):
+        findings.expect("L6n", False, acknowledged, problem)
     return audit
 
 
@@ -106,6 +107,7 @@ def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> No
     findings = audit.findings
     report.groups += len(audit.groups)
     report.logs += 1
+    report.notes += [f"{reader.name(shard)}: {note}" for note in audit.notes]
     report.entries += audit.checker.entries
     report.kinds.update(audit.checker.kinds)
     report.checked.update(findings.checked)

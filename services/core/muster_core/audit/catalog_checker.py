@@ -1,0 +1,78 @@
+"""The promises about the catalog: its topics, and the configurations of the log's nodes."""
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.log.topics import MAX_CHANGES, StoredTopic, Topics
+from muster_core.position import Position
+
+FIRST_CONFIGURATION = 1
+"""Number of the configuration that a cluster is made with."""
+
+
+class CatalogChecker:
+    """Checks the records of the catalog, each against the catalog that those before it make.
+
+    Args:
+        findings: takes the results, of invariants C1, C2 and C3.
+
+    Attributes:
+        configuration: number of the last configuration of the nodes.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self.configuration = FIRST_CONFIGURATION
+        self._addresses: dict[int, str] = {}
+        self._changes: dict[bytes, Position] = {}
+
+    def begin_with(self, topics: Topics) -> None:
+        """Takes over what a snapshot says."""
+        for kept in topics.kept:
+            record = records_pb2.Record.FromString(kept.record)
+            if record.HasField("node_replaced"):
+                self.configuration = record.node_replaced.configuration
+                self._addresses[record.node_replaced.node] = record.node_replaced.new_address
+        self._changes = topics.change_positions()
+
+    def add(self, position: Position, record: records_pb2.Record, topics: Topics) -> None:
+        """Takes the next record; `topics` are the catalog before it."""
+        if record.HasField("topic_stored"):
+            stored = record.topic_stored
+            self._check_topic(position, stored, topics.by_name.get(stored.name))
+            self._check_change(position, stored.change_id)
+        elif record.HasField("topic_tombstone"):
+            name = record.topic_tombstone.name
+            text = f"topic {name!r} is removed, and there is none"
+            self._findings.expect("C1", name in topics.by_name, position, text)
+            self._check_change(position, record.topic_tombstone.change_id)
+        elif record.HasField("node_replaced"):
+            self._check_replacement(position, record.node_replaced)
+
+    def _check_topic(
+        self, position: Position, stored: records_pb2.TopicStored, before: StoredTopic | None
+    ) -> None:
+        had = 0 if before is None else before.partitions
+        text = f"topic {stored.name!r} gets {stored.partitions} partitions and had {had}"
+        self._findings.expect("C1", bool(stored.name) and stored.partitions > had, position, text)
+
+    def _check_change(self, position: Position, change_id: bytes) -> None:
+        if not change_id:
+            return
+        before = self._changes.get(change_id)
+        text = "" if before is None else f"the change was carried out at {before.stream_id} before"
+        self._findings.expect("C2", before is None, position, text)
+        self._changes[change_id] = position
+        if len(self._changes) > MAX_CHANGES:
+            del self._changes[next(iter(self._changes))]
+
+    def _check_replacement(self, position: Position, replaced: records_pb2.NodeReplaced) -> None:
+        follows = replaced.configuration == self.configuration + 1
+        text = f"configuration {replaced.configuration} follows configuration {self.configuration}"
+        self._findings.expect("C3", follows, position, text)
+        known = self._addresses.get(replaced.node, replaced.old_address)
+        text = f"node {replaced.node} was at {known}, and {replaced.old_address} is replaced"
+        right = replaced.node > 0 and known == replaced.old_address != replaced.new_address
+        self._findings.expect("C3", right, position, text)
+        self.configuration = max(self.configuration, replaced.configuration)
+        self._addresses[replaced.node] = replaced.new_address
