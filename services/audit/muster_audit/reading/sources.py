@@ -1,6 +1,6 @@
 """Where logs are read from: the nodes of a running cluster, or what was exported of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
