@@ -359,7 +359,7 @@ async def test_the_address_names_each_node_of_the_cluster_once(nodes: RedisNodes
     for places, problem in (
         ((one, one.replace("127.0.0.1", "localhost"), three), "nodes 1 and 2 of the address are one server"),
         ((two, one, three), "too few nodes of the cluster, in the order of their numbers"),
-        ((one, two), "the cluster has 3 nodes and the address names 2"),
+        ((one,), "the cluster has 3 nodes and the address names 1"),
     ):
         with pytest.raises(LogUnreadableError, match=problem):
             verify("redis://" + ",".join(places))
