@@ -21,7 +21,8 @@ OWN = ("groups", "topics", "offsets", "cluster")
 def build(arguments: list[str]) -> typer.Typer:
     """The application with all installed commands.
 
-    Other packages' commands are not loaded when one of `OWN` is called, which then starts faster.
+    Of other packages' commands only the one that is called is loaded, so that each starts fast; all of them
+    where they are listed.
     """
     app = typer.Typer(
         name="muster",
@@ -35,9 +36,11 @@ def build(arguments: list[str]) -> typer.Typer:
     app.add_typer(_topics.app, name="topics")
     app.command("offsets")(_groups.offsets)
     app.command("cluster")(_topics.cluster)
-    if next((word for word in arguments if not word.startswith("-")), "") in OWN:
+    called = next((word for word in arguments if not word.startswith("-")), "")
+    if called in OWN or arguments == ["--version"]:
         return app
-    for entry in sorted(entry_points(group=PLUGINS), key=lambda e: e.name):
+    others = sorted(entry_points(group=PLUGINS), key=lambda e: e.name)
+    for entry in [entry for entry in others if entry.name == called] or others:
         try:
             command = entry.load()
         except Exception as error:  # another package's fault must not take our commands away
