@@ -8,6 +8,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from kit.quick import Quickness
 
 CORES = os.cpu_count() or 2
 
@@ -101,6 +102,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for title, text in report.sections:
             terminalreporter.write_sep("-", title)
             terminalreporter.write_line(text)
+
+
+@pytest.fixture(autouse=True)
+def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test that is among the quick ones and starts a server, or waits for a clock."""
+    if any(request.node.get_closest_marker(name) for name in NOT_QUICK):
+        yield
+        return
+    quickness = Quickness()
+    quickness.watch(monkeypatch)
+    yield
+    if quickness.faults:
+        pytest.fail(f"it {quickness.faults[0]}, as no quick test does: mark it `cluster`", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,8 @@ from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import LOST, NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2
 
+pytestmark = pytest.mark.cluster
+
 
 async def without_upkeep(cluster: MetadataCluster) -> None:
     """Nothing is repaired by itself from now on."""

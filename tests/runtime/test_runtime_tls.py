@@ -35,6 +35,7 @@ def tls(tmp_path: Path) -> TlsSettings:
     return TlsSettings(cert_file=cert, key_file=key, ca_file=cert, require_client_certificate=True)
 
 
+@pytest.mark.cluster
 async def test_a_server_with_certificates_refuses_others(tls: TlsSettings) -> None:
     server = RpcServer(ServerSettings(), tls)
     server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Servicer())
