@@ -344,6 +344,28 @@ async def test_large_answers_are_built_one_at_a_time() -> None:
     assert len(asked) == 15
 
 
+async def test_hosts_have_their_large_answers_in_turn() -> None:
+    """Who asks for many delays others by one each; a caller of the host who went away has no turn."""
+    asked: list[str] = []
+
+    def at_shard(request: GroupRequest, host: str) -> Any:
+        assert isinstance(request, coordinator_pb2.GroupHistoryRequest)
+        if not asked:
+            tasks[2].cancel()
+        asked.append(f"{host}{request.group_id}")
+        return coordinator_pb2.GroupHistoryResponse()
+
+    answers = Answers(Scripted(at_shard), {}, MIB)
+
+    def ask(host: str, group_id: str) -> asyncio.Task[Any]:
+        request = coordinator_pb2.GroupHistoryRequest(group_id=group_id)
+        return asyncio.create_task(answers.history(request, 1, host))
+
+    tasks = [ask("a", str(number)) for number in range(5)] + [ask("b", "0"), ask("c", "0"), ask("b", "1")]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert asked == ["a0", "a1", "b0", "c0", "a3", "b1", "a4"]
+
+
 async def test_descriptions_and_histories_of_one_group_are_built_one_at_a_time_and_give_way() -> None:
     """Also where hundreds come in one turn, and fetches of more than a few partitions."""
     built = 0

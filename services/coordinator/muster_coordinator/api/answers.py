@@ -3,6 +3,7 @@
 First it waits until the shards can answer, or are known not to; then the answer is built without waiting for
 any of them. One such answer is built at a time in a process, and after each step the loop is left to others
 for as long as the step took: whoever asks for much waits for others who do, and nobody else waits for them.
+Of those who wait, hosts take turns.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from muster_core.sharding import shard_of
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
+from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.shard.owned_shard import OwnedShard
 
@@ -64,7 +66,7 @@ class Answers:
         self._shards = shards
         self._owned = owned
         self._max_bytes = max_bytes
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time = Turns()
 
     async def fetch(
         self, request: coordinator_pb2.OffsetFetchRequest, shard_count: int, host: str
@@ -79,7 +81,7 @@ class Answers:
             answer: Any = await self._shards.call(numbers.pop(), request, host)
             return answer  # type: ignore[no-any-return]
         asks = await self._reach(numbers, barrier=True)
-        async with self._one_at_a_time:
+        async with self._one_at_a_time.turn(host):
             return await _Fetch(request, shard_count, self._budget("groups")).run(asks, host)
 
     async def describe(
@@ -94,7 +96,7 @@ class Answers:
         asks = await self._reach(set(numbers), barrier=False)
         budget = self._budget("group_ids")
         answer = coordinator_pb2.DescribeGroupsResponse()
-        async with self._one_at_a_time:
+        async with self._one_at_a_time.turn(host):
             share = LoopShare()
             for number, group_id in zip(numbers, request.group_ids, strict=True):
                 part = asks[number](coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id]), host)
@@ -110,7 +112,7 @@ class Answers:
         """The last generations of a group, which may be megabytes."""
         number = shard_of(request.group_id, shard_count)
         asks = await self._reach([number], barrier=False)
-        async with self._one_at_a_time:
+        async with self._one_at_a_time.turn(host):
             share = LoopShare()
             answer: coordinator_pb2.GroupHistoryResponse = asks[number](request, host)
             await share.rest()
@@ -127,7 +129,7 @@ class Answers:
         first, after = _place_of(request.page_token)
         here = [number for number, shard in self._owned.items() if number >= first and not shard.elsewhere]
         asks = await self._reach(here, barrier=False)
-        async with self._one_at_a_time:
+        async with self._one_at_a_time.turn(host):
             if request.limit:
                 return await self._page(request, first, after, asks, host)
             return await self._whole_list(request, asks, host)
