@@ -44,16 +44,16 @@ class KeptSnapshots:
         """About how many bytes they have."""
         return self._bytes_before + self.log.written_bytes
 
-    def taken(self, covered: Covered, marker: metadata_pb2.LogEnd, bytes_behind: int) -> None:
+    def taken(self, covered: Covered, marker: metadata_pb2.LogEnd, bytes_after: int) -> None:
         """A new snapshot counts.
 
         Args:
             covered: what it covers.
             marker: its marker.
-            bytes_behind: what `bytes_since` counts from now on.
+            bytes_after: what `bytes_since` counts from now on.
         """
         self.newest, self.marker = covered, marker
-        self._bytes_before = bytes_behind - self.log.written_bytes
+        self._bytes_before = bytes_after - self.log.written_bytes
 
     def trimmable(self, before_wall_ms: int) -> Position:
         """Up to where the log may be removed: covered by both snapshots, and written before a time.

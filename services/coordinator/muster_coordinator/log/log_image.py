@@ -97,7 +97,7 @@ class LogImage:
             LoadFailed: this version must not serve them.
         """
         if self._restoring is not None:
-            self._begin_behind(self._restoring)
+            self._begin_after(self._restoring)
         columns = metadata_pb2.EntryRun.FromString(run)
         first = Position(columns.epoch, columns.first_offset)
         records = _decoded(first, columns.records[:])
@@ -116,7 +116,7 @@ class LogImage:
         self.size_bytes += sum(map(len, records.datas))
         self.written_at_ms = max(self.written_at_ms, records.times_ms()[-1])
 
-    def _begin_behind(self, restored: SnapshotReader) -> None:
+    def _begin_after(self, restored: SnapshotReader) -> None:
         if not restored.complete or restored.covered is None:
             raise SnapshotUnusable("the snapshot ends before its last item")
         self._restoring = None

@@ -39,10 +39,10 @@ class OwnershipPace:
         join_delay_ms: how long this process must be among the live ones before it takes its first shard.
         settle_ms: the live set must be unchanged for so long before a shard moves for balance.
         moves_max: claims and pulls in flight at a time.
-        stuck_ms: one that takes longer does not count for that: its log may be out of reach for hours, and
-            others wait for it.
-        handoffs_max: pulls of them that have asked, at a time: nobody serves such a shard, so that few at a
-            time, each quick, are better than many that wait for each other.
+        stuck_ms: a claim or pull that takes longer does not count in `moves_max`: its log may be out of reach
+            for hours, and others wait.
+        handoffs_max: hand-overs that were asked for, at a time: nobody serves a shard during one, so a few
+            quick ones are better than many that wait for each other.
         retry_ms: pause before a shard whose claim or pull failed is tried again; it doubles.
         retry_max_ms: longest such pause.
         stale_owner_ms: how long entries of the owner table that name this process are not believed after it

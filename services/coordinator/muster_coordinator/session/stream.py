@@ -29,7 +29,7 @@ log = structlog.get_logger()
 BEAT_INTERVAL_MIN_MS = 100
 BEAT_INTERVAL_MAX_MS = 60_000
 MISSED_BEATS = 3
-"""A client that was silent for so many beats is silent."""
+"""A client that missed so many beats is silent."""
 
 MAX_MEMBERS = "session_max_members"
 """The limit of members on a stream, by the name of its setting."""

@@ -305,7 +305,7 @@ class Joins:
         new = Member(new_id, join.group_instance_id)
         new.update_from(request, join.terms, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
-        keeps_assignment = group.state is GroupState.STABLE and self._selection_stands(group, old, new)
+        keeps_assignment = group.state is GroupState.STABLE and self._selection_stays(group, old, new)
         if not old.recorded:
             self._replace(group, old, new_id)
             self._rejoin(group, old, join)
@@ -357,7 +357,7 @@ class Joins:
             member.sync_call = None
 
     @staticmethod
-    def _selection_stands(group: Group, old: Member, new: Member) -> bool:
+    def _selection_stays(group: Group, old: Member, new: Member) -> bool:
         members = [new if member is old else member for member in group.members.values()]
         return group.select_protocol(members) == group.protocol_name
 
