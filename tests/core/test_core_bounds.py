@@ -1,5 +1,7 @@
 """Records have bounds: what is too large for one goes into several, or is refused to its caller."""
 
+import random
+
 import pytest
 from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
@@ -14,6 +16,7 @@ from muster_core.record_bounds import (
     in_appends,
     utf8_bytes,
 )
+from muster_core.state.offset_store import CommittedOffset, OffsetStore
 from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -291,3 +294,38 @@ def test_topics_of_subscriptions_are_read_up_to_a_number_and_alike_lists_count_o
     assert found is not None
     assert len(found) == 100_000
     assert topics_in(lists) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_offsets_stay_in_order_whatever_comes_and_goes(seed: int) -> None:
+    draw, store = random.Random(seed), OffsetStore()
+    topics = [f"t{number}" for number in range(300)]
+    for _ in range(200):
+        what = draw.randrange(8)
+        for _ in range(draw.choice([1, 1, 30])):
+            store.put((draw.choice(topics), draw.randrange(10)), CommittedOffset(1, -1, "", 1, 0))
+        if what < 3:
+            some = draw.sample(topics, draw.choice([1, 2, 200]))
+            numbers = draw.sample(range(10), draw.choice([0, 1, 5, 10]))
+            store.remove([common_pb2.TopicPartitions(topic=topic, partitions=numbers) for topic in some])
+        if what < 6:
+            after = (draw.choice(topics), draw.randrange(10)) if what % 2 else None
+            everything = sorted(store.table)
+            assert list(store.after(after)) == [one for one in everything if after is None or one > after]
+    store.remove([common_pb2.TopicPartitions(topic=topic, partitions=range(10)) for topic in topics])
+    assert (len(store), store.held_bytes, list(store.after(None))) == (0, 0, [])
+
+
+def test_offsets_that_are_in_order_are_not_sorted_again_for_one_that_goes() -> None:
+    class Sorted(list[tuple[str, int]]):
+        def sort(self, **_: object) -> None:
+            raise AssertionError("all are sorted again")
+
+    store = OffsetStore()
+    for number in range(100):
+        store.put(("t", number), CommittedOffset(1, -1, "", 1, 0))
+    assert len(list(store.after(None))) == 100
+    store._order = Sorted(store._order)
+    store.remove([common_pb2.TopicPartitions(topic="t", partitions=[7, 3])])
+    assert len(list(store.after(None))) == 98
+    assert isinstance(store._order, Sorted)

@@ -274,8 +274,7 @@ class Application:
     def _offset_tombstone(self, _: Position, __: int, record: records_pb2.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id) or self.held.get(record.group_id)
         if group is not None:
-            for entry in record.topics:
-                group.offsets.remove(entry.topic, entry.partitions[:])
+            group.offsets.remove(record.topics)
             group.weigh()
 
     def _topics_seen(self, _: Position, __: int, record: records_pb2.TopicsSeen) -> None:
