@@ -447,7 +447,7 @@ class Group:
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER:
             name = self.protocol_name
-            self.subscribed_topics = topics_in([one.metadata_for(name) for one in self.members.values()])
+            self.subscribed_topics = topics_in(one.metadata_for(name) for one in self.members.values())
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member wants the topic; with an unknown subscription yes (conformance ST-13)."""

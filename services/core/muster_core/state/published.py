@@ -25,9 +25,16 @@ TOPICS_MAX = 100_000
 
 
 def topics_in(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that members subscribe to; None: some of the bytes are foreign, or they list too many."""
+    """The topics that members subscribe to; None: some of the bytes are foreign, or they list too many.
+
+    Nothing is asked for after the first foreign bytes: a member that was replaced may have none at all.
+    """
     lists: dict[bytes, common_pb2.Subscription] = {}
-    for each in frozenset(metadata):
+    read: set[bytes] = set()
+    for each in metadata:
+        if each in read:
+            continue
+        read.add(each)
         subscription = read_subscription(each)
         if subscription is None:
             return None
