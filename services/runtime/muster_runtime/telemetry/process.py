@@ -44,6 +44,7 @@ ALARM_EVENTS = (
     "log_not_readable",
     "log_second_may_be_missing",
     "log_waits_for_a_node",
+    "memory_exhausted",
     "metadata_outdated",
     "preload_failed",
     "shard_failed",
