@@ -93,9 +93,10 @@ def show(report: Report, console: Console) -> None:
         )
         for line in evidence.around:
             console.print(f"  {_harmless(line)}", markup=False, highlight=False)
+    more = f" and {report.unacknowledged} unacknowledged ones" if report.unacknowledged else ""
     summary = "clean" if report.clean else f"{sum(report.broken.values())} violations"
     console.print(
-        f"{report.logs} logs, {report.entries} entries, {report.groups} groups, "
+        f"{report.logs} logs, {report.entries} entries{more}, {report.groups} groups, "
         f"{report.nodes} node{'s' if report.nodes > 1 else ''}: {summary}",
         style="green" if report.clean else "bold red",
         highlight=False,
@@ -126,6 +127,7 @@ def as_json(report: Report) -> str:
             "notes": report.notes,
             "logs": report.logs,
             "entries": report.entries,
+            "unacknowledged_entries": report.unacknowledged,
             "groups": report.groups,
             "records": dict(report.kinds),
             "invariants": [

@@ -39,6 +39,7 @@ class Report:
     compared: bool
     logs: int = 0
     entries: int = 0
+    unacknowledged: int = 0
     groups: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     checked: Counter[str] = field(default_factory=Counter)
@@ -109,6 +110,7 @@ def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> No
     report.logs += 1
     report.notes += [f"{reader.name(shard)}: {note}" for note in audit.notes]
     report.entries += audit.checker.entries
+    report.unacknowledged += audit.unacknowledged
     report.kinds.update(audit.checker.kinds)
     report.checked.update(findings.checked)
     report.broken.update(findings.broken)

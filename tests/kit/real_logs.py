@@ -1,0 +1,84 @@
+"""Logs that a real cluster wrote, on nodes that nobody writes to any more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import muster
+from kit.random_damage import Stage
+from kit.server_cluster import FAST_GROUPS
+from kit.waiting import until
+from muster_server.dev.cluster import DevCluster
+from muster_server.verify.reader import StoredLogs
+
+TOPIC, PARTITIONS, MEMBERS, GROUPS = "work", 4, 2, 3
+SHARDS = 3
+_RECORDS = "100"
+
+
+@asynccontextmanager
+async def real_logs(folder: Path, *, trimmed: bool) -> AsyncIterator[Stage]:
+    """Three nodes with the logs of groups whose members came, committed and went.
+
+    Args:
+        folder: for the cluster.
+        trimmed: whether the logs were trimmed after snapshots; else there are neither.
+    """
+    settings = {
+        "MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": _RECORDS if trimmed else "0",
+        "MUSTER_SHARD_LOG_RETENTION_MS": "1" if trimmed else "0",
+        "MUSTER_METADATA_CATALOG_SNAPSHOT_RECORDS": _RECORDS if trimmed else "0",
+    }
+    cluster = DevCluster(
+        folder, redis_nodes=3, coordinators=1, shard_count=SHARDS, settings={**FAST_GROUPS, **settings}
+    )
+    async with cluster:
+        assert cluster.nodes is not None
+        async with muster.Cluster(cluster.servers) as client:
+            await client.create_topic(TOPIC, PARTITIONS)
+            await _work(client)
+
+            async def enough() -> bool:
+                await _work(client)
+                return not trimmed or await asyncio.to_thread(_begins_trimmed, cluster.redis_url)
+
+            await until(enough, "a log is trimmed")
+        cluster.kill_roles()
+        yield Stage(cluster.redis_url, [node.port for node in cluster.nodes])
+
+
+async def _work(client: muster.Cluster) -> None:
+    """Members of some groups come, commit and go."""
+    for group in range(GROUPS):
+        members = [
+            muster.Member(client, group_id=f"group-{group}", topics=TOPIC, group_instance_id=name)
+            for name in ("static", "")[:MEMBERS]
+        ]
+        for member in members:
+            await member.start()
+        for member in members:
+            await until(partial(_has_work, member), f"group-{group} shares the work")
+        for position in range(1, 15):
+            for member in members:
+                if member.partitions:
+                    try:
+                        await member.commit({member.partitions[0]: position})
+                    except muster.CommitFailed:
+                        continue
+        for member in members:
+            await member.close("enough")
+
+
+async def _has_work(member: muster.Member) -> bool:
+    return bool(member.partitions)
+
+
+def _begins_trimmed(url: str) -> bool:
+    with StoredLogs(url) as reader:
+        return any(
+            node.first(shard, reader.shard_count).offset > 1
+            for node in reader.nodes
+            for shard in range(reader.shard_count)
+        )

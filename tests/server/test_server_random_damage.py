@@ -1,0 +1,31 @@
+"""Random damages of real logs, trimmed and not, on three nodes: none is missed, and nothing crashes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kit.random_damage import Stage, damages
+from kit.real_logs import real_logs
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+SEED, COUNT = 1, 60
+
+
+@pytest.fixture(params=["trimmed", "whole"])
+async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with real_logs(tmp_path, trimmed=request.param == "trimmed") as stage:
+        yield stage
+
+
+async def test_every_damage_is_found_or_harmless_by_a_rule(stage: Stage) -> None:
+    assert stage.clean()
+    tally = stage.run(SEED, COUNT)
+    assert not tally.missed, tally
+    assert not tally.crashed, tally
+    assert tally.caught > COUNT // 3
+    assert stage.clean()
+
+
+def test_the_damages_differ() -> None:
+    assert len(set(damages())) >= 15
