@@ -224,10 +224,10 @@ async def test_a_kill_loses_and_repeats_nothing(nodes: RedisNodes, tmp_path: Pat
     two.has_checked(25)
     text = two.metrics.read_text()
     assert two.end(signal.SIGTERM) == (1, [("O3", "2-25")])
-    assert 'muster_audit_violations_total{invariant="G1"} 1\n' in text
-    assert 'muster_audit_violations_total{invariant="L6"} 0\n' in text
-    assert 'muster_audit_lag_entries{log="shard 0"} 0\n' in text
-    assert "muster_audit_up 1\n" in text
+    assert 'muster_audit_violations_total{invariant="G1"} 1.0\n' in text
+    assert 'muster_audit_violations_total{invariant="L6"} 0.0\n' in text
+    assert 'muster_audit_lag_entries{log="shard 0"} 0.0\n' in text
+    assert "muster_audit_up 1.0\n" in text
 
 
 async def test_one_checkpoint_has_one_follower(nodes: RedisNodes, tmp_path: Path) -> None:
@@ -275,9 +275,9 @@ async def test_a_log_that_cannot_be_read_for_a_while_is_tried_again(
     try:
         await until(metrics.is_file, "there are metrics")
         await nodes[0].kill()
-        await until(lambda: "muster_audit_up 0\n" in metrics.read_text(), "up is 0")
+        await until(lambda: "muster_audit_up 0.0\n" in metrics.read_text(), "up is 0")
         await nodes[0].start()
-        await until(lambda: "muster_audit_up 1\n" in metrics.read_text(), "up is 1")
+        await until(lambda: "muster_audit_up 1.0\n" in metrics.read_text(), "up is 1")
     finally:
         stop.set()
         thread.join()

@@ -82,15 +82,15 @@ async def test_a_trimmed_log_is_followed_from_its_snapshot(tmp_path: Path) -> No
         await until(trimmed, "the log is trimmed", PATIENCE_S)
         name = f"shard {shard.number}"
         one = FollowProcess(cluster.redis_url, tmp_path)
-        one.says(f'muster_audit_lag_entries{{log="{name}"}} 0\n', "muster_audit_up 1\n")
+        one.says(f'muster_audit_lag_entries{{log="{name}"}} 0.0\n', "muster_audit_up 1.0\n")
         for coordinator in cluster.coordinators:
             await coordinator.kill()
         # The group is known through the snapshot alone: that this commit is wrong could not be told without.
         wrong = records_pb2.OffsetCommitted(group_id=GROUP, generation=3, member_id="stranger")
         place = shard.put(records_pb2.Record(offset_committed=wrong))
-        one.says('muster_audit_violations_total{invariant="O3"} 1\n')
+        one.says('muster_audit_violations_total{invariant="O3"} 1.0\n')
         assert one.end(signal.SIGKILL) == (-signal.SIGKILL, [("O3", place.stream_id)])
         one.metrics.unlink()
         two = FollowProcess(cluster.redis_url, tmp_path)
-        two.says(f'muster_audit_lag_entries{{log="{name}"}} 0\n', "muster_audit_up 1\n")
+        two.says(f'muster_audit_lag_entries{{log="{name}"}} 0.0\n', "muster_audit_up 1.0\n")
         assert two.end(signal.SIGTERM) == (1, [])

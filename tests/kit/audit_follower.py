@@ -31,7 +31,7 @@ class FollowProcess:
 
     def has_checked(self, count: int) -> None:
         """Waits until so many entries of shard 0 are checked."""
-        self.says(f'muster_audit_entries_checked_total{{log="shard 0"}} {count}\n')
+        self.says(f'muster_audit_entries_checked_total{{log="shard 0"}} {float(count)}\n')
 
     def says(self, *lines: str) -> None:
         """Waits until the metrics have these lines."""
