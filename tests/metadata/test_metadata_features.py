@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -13,8 +13,10 @@ from kit.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_c
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.cluster.leases import LeaseRow
+from muster_metadata.cluster.servers import SILENT_MS, ServerRow, Servers
 from muster_metadata.nodes import keys
-from muster_metadata.nodes.reply import Status
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import NodeReply, Status
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
@@ -251,3 +253,34 @@ async def test_nobody_is_served_before_the_catalog_was_read(tmp_path: Path) -> N
                 await asyncio.wait_for(stub.Lease().read(), PATIENCE_S)
             assert not server.metadata.ready.is_set()
         await server.stop(0)
+
+
+class StandInQuorum:
+    """Nodes of which now these and now those answer first."""
+
+    nodes = ()
+    majority = 2
+
+    def __init__(self) -> None:
+        self.rows: list[ServerRow] = []
+
+    async def ask(self, *_: object) -> tuple[bool, list[NodeReply]]:
+        table = [part for row in self.rows for part in (row.key.encode(), row.to_json().encode())]
+        return True, [NodeReply(Status.OK, (table,))]
+
+
+async def test_a_row_that_one_node_kept_makes_nobody_alive_each_time_it_is_read() -> None:
+    """The node was away when the server ended, and nothing of it is on the others."""
+    quorum, now_ms = StandInQuorum(), 1_000
+    me = metadata_pb2.Server(role="metadata", name="m-1")
+    servers = Servers(cast("Quorum", quorum), "me", me, lambda: now_ms)
+    kept = ServerRow("gone", 7, "discovery", "d-1", "0.1.0", ())
+
+    async def names() -> list[str]:
+        return [row.name for row in await servers.alive() or ()]
+
+    quorum.rows = [kept]
+    assert await names() == ["d-1", "m-1"]
+    now_ms += SILENT_MS
+    for quorum.rows in ([], [kept], [], [kept]):
+        assert await names() == ["m-1"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -91,6 +91,7 @@ class Servers:
         self._numbers = count(1)
         self._mine = {key: _row(key, me)}
         self._seen: dict[str, tuple[ServerRow, int]] = {}
+        self._stored: Set[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -124,7 +125,8 @@ class Servers:
         if not await self._read():
             return None
         now_ms = self._now_ms()
-        rows = [row for row, changed_ms in self._seen.values() if now_ms - changed_ms < SILENT_MS]
+        changes = [self._seen[key] for key in self._stored]
+        rows = [row for row, changed_ms in changes if now_ms - changed_ms < SILENT_MS]
         mine = [row for row in self._mine.values() if all(row.key != other.key for other in rows)]
         return sorted([*rows, *mine], key=lambda row: (row.role, row.name, row.key))
 
@@ -171,13 +173,17 @@ class Servers:
                     continue
                 if row.key not in rows or row.counter > rows[row.key].counter:
                     rows[row.key] = row
-        before, self._seen = self._seen, {}
+        self._stored = rows.keys()
         for key, row in rows.items():
-            known = before.get(key)
+            known = self._seen.get(key)
             changed_ms = now_ms if known is None or row.counter > known[0].counter else known[1]
             self._seen[key] = (row, changed_ms)
             if now_ms - changed_ms > _FORGET_MS:
                 self._forget(row)
+        # Other nodes may have answered before: a row that one of them kept is no new one.
+        for key, (_, changed_ms) in tuple(self._seen.items()):
+            if key not in rows and now_ms - changed_ms > _FORGET_MS:
+                del self._seen[key]
         return True
 
 
