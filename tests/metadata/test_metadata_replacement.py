@@ -305,6 +305,21 @@ async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path:
         await until(lambda: running.complete(0), "all five have the log")
 
 
+async def test_a_node_of_another_log_at_the_old_address_hides_no_replacement(tmp_path: Path) -> None:
+    """The node died, its address was given to a node of another cluster, and of that more were replaced."""
+    async with replaceable(tmp_path, instances=1) as running:
+        writer = Writer(0)
+        await writer.claim(running.cluster[0])
+        client: Redis = Redis.from_url(running.nodes[2].url)
+        await client.flushall()
+        foreign: Any = {"identity": "another/2/3 of 3/7", "created_at_ms": "1", "nodes": "a:1,b:1,c:1"}
+        await client.hset("muster:node", mapping=foreign)
+        await client.aclose()
+        await running.replace(2, await running.empty_node())
+        assert (await writer.append(running.cluster[0], b"w:1")).outcome == metadata_pb2.LOG_OUTCOME_OK
+        await until(lambda: running.complete(0), "all three have the log")
+
+
 async def test_who_slept_through_two_replacements_takes_the_log_for_elsewhere_and_not_for_lost(
     tmp_path: Path,
 ) -> None:

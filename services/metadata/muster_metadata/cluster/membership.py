@@ -86,14 +86,17 @@ class Membership:
             return
         async with self._following:
             said = await introductions(self._quorum.nodes, self._timeout_ms)
-            await self._move(newest_of(said))
+            await self._move(newest_of([one for one in said if one is not None and self._is_ours(one)]))
             await self._bring(said)
+
+    def _is_ours(self, said: Introduction) -> bool:
+        """Returns whether a node of this log says this; a wrong address may lead to one of another."""
+        found, current = said.parsed, self.configuration
+        return found is not None and current is not None and found.same_log(current.identity(1))
 
     async def _move(self, newest: Configuration | None) -> None:
         current = self.configuration
         if current is None or newest is None or newest.number <= current.number:
-            return
-        if not newest.identity(1).same_log(current.identity(1)):
             return
         moved = [
             (node, there)
