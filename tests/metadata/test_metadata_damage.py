@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
+from metadata.test_metadata_leases import Holder
 from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
 from muster_metadata.log.repair import Held
+from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.problem import LOADING
+from muster_metadata.nodes.reply import NodeReply
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
@@ -288,6 +291,68 @@ async def test_large_records_are_copied_some_megabytes_at_a_time(
             await client.flushall()
         await until(lambda: cluster.level(0), "it is filled")
         assert 3 << 20 < max(sizes) < 6 << 20
+
+
+async def spoil_end(node: Any, writer: Writer) -> None:
+    place = writer.end.position
+    await node.xadd("muster:{0}:log", {"foo": "bar"}, id=f"{place.epoch}-{place.offset + 1}")
+
+
+async def spoil_acknowledged(node: Any, _: Writer) -> None:
+    await node.set("muster:{0}:acknowledged", "nowhere")
+
+
+async def spoil_promise(node: Any, _: Writer) -> None:
+    await node.hset("muster:{0}:promise", "epoch", "many")
+
+
+@pytest.mark.parametrize("spoil", [spoil_end, spoil_acknowledged, spoil_promise])
+async def test_what_stands_on_one_node_and_is_no_log_keeps_no_step_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any, Writer], Awaitable[None]]
+) -> None:
+    """It is the first one to answer."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer, successor = Writer(0, "c-1"), Writer(0, "c-2")
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 3)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        async with cluster.client(0) as client:
+            await spoil(client, writer)
+        for node in cluster[0].server.metadata.quorum.nodes[1:]:
+            monkeypatch.setattr(node, "inspect", partial(later, node.inspect))
+        async with asyncio.timeout(60):
+            await write(cluster, writer, 1)
+            assert (await successor.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
+            assert records(await cluster[0].read(0, successor)) == writer.acknowledged
+            await write(cluster, successor, 1)
+
+
+def later(send: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
+    """Asks a node later than the others."""
+
+    async def answer() -> NodeReply:
+        await asyncio.sleep(0.02)
+        return await send(*arguments, **options)
+
+    return asyncio.ensure_future(answer())
+
+
+async def test_a_row_of_the_lease_table_that_is_none_keeps_nobody_from_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that has it is the first one to answer."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        async with cluster.client(0) as client:
+            await client.hset(keys.LEASES, "c-1", "nonsense")
+        for node in cluster[0].server.metadata.quorum.nodes[1:]:
+            monkeypatch.setattr(node, "table", partial(later, node.table))
+        holder = Holder(cluster[0], "c-1")
+        await until(lambda: renewed(holder), "it has a lease")
+        holder.close()
+
+
+async def renewed(holder: Holder) -> bool:
+    return bool((await holder.renew()).renewed)
 
 
 async def test_a_claim_that_a_dead_claimant_left_on_one_node_is_no_damage(tmp_path: Path) -> None:

@@ -180,6 +180,23 @@ def test_one_node_that_promised_another_claim_decides_nothing(status: Status) ->
     assert (fenced.outcome, fenced.epoch) == (metadata_pb2.LOG_OUTCOME_FENCED, 9)
 
 
+async def test_who_asks_is_told_when_the_answers_cannot_be_judged() -> None:
+    node = Node(1, "redis://127.0.0.1:1", 1_000)
+    quorum = Quorum([node], 1_000)
+
+    def answered(_: Node) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        answer.set_result(NodeReply(Status.OK))
+        return answer
+
+    def fail(*_: object) -> None:
+        raise ValueError("it makes no sense")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ValueError, match="no sense"):
+            await quorum.ask(answered, fail)
+
+
 async def test_a_gap_is_not_written_over(tmp_path: Path) -> None:
     async with one_node(tmp_path) as (cluster, writer, node):
         entries = behind(writer.end, 1, b"w:missed", b"w:next")

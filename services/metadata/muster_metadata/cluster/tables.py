@@ -95,9 +95,10 @@ class Tables:
         if not verdict:
             raise TimeoutError
         rows = [
-            LeaseRow.from_json(reply.values[0])
+            row
             for reply in replies
             if reply is not None and reply.status is Status.OK and reply.values[0]
+            for row in lease_rows((name.encode(), reply.values[0])).values()
         ]
         return max(rows, key=lambda row: (row.run, row.counter), default=None)
 

@@ -5,9 +5,14 @@ local log, promise, acknowledged, node = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local identity, epoch, nonce = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local run = table.remove(ARGV)
 
+-- What stands here was not written by a script of ours: the node says nothing about this log.
+local function damaged(what)
+  error('DAMAGED: ' .. what, 0)
+end
+
 local function last_entry()
   local found = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
-  if found then return found[1], found[2][6] end
+  if found then return found[1], found[2][6] or damaged('the last entry is none') end
 end
 
 local function hash_at(id)
@@ -26,15 +31,24 @@ local function later(a, b)
   return a_epoch > b_epoch or (a_epoch == b_epoch and a_offset > b_offset)
 end
 
-local function acknowledge(id)
+local function acknowledged_id()
   local stored = redis.call('GET', acknowledged)
+  if stored and not string.match(stored, '^%d+%-%d+$') then damaged('the acknowledged position is none') end
+  return stored
+end
+
+local function acknowledge(id)
+  local stored = acknowledged_id()
   if id ~= '' and (not stored or later(id, stored)) then redis.call('SET', acknowledged, id) end
 end
 
 -- The promise: epoch, nonce, the epoch as text, the floor (no other claim at or below it), the run it is from.
 local function promised()
   local held = redis.call('HMGET', promise, 'epoch', 'nonce', 'floor', 'run')
-  if held[1] then return tonumber(held[1]), held[2], held[1], tonumber(held[3] or '0'), held[4] end
+  if not held[1] then return end
+  local at, floor = tonumber(held[1]), tonumber(held[3] or '0')
+  if not at or not floor or not held[2] then damaged('the promise is none') end
+  return at, held[2], held[1], floor, held[4]
 end
 
 -- Whether this node may have forgotten what it said last: it restarted since it last voted on this log, and what

@@ -31,4 +31,4 @@ if not same then
   note_run(mark)
 end
 local id, hash = last_entry()
-return {'OK', id, hash, redis.call('GET', acknowledged) or '0-1', mark or ''}
+return {'OK', id, hash, acknowledged_id() or '0-1', mark or ''}

@@ -12,7 +12,7 @@ if hash_at(ARGV[6]) ~= ARGV[7] then return {'MISMATCH', id, hash} end
 
 -- What was acknowledged can only be cut where a majority forgot it, which an alarm says: it is not waited for any more.
 local function forget_cut()
-  local stored = redis.call('GET', acknowledged)
+  local stored = acknowledged_id()
   if stored and later(stored, ARGV[6]) and not hash_at(stored) then redis.call('SET', acknowledged, ARGV[6]) end
 end
 

@@ -85,31 +85,42 @@ class Quorum:
                 return
             reply = answer.result()
             if self._now_ms() > deadline_ms or self.configuration != configuration:
-                _expire(decided, decide, replies)
+                _settle(decided, decide, replies, final=True)
             if decided.done():
                 if late is not None:
                     late(self.nodes[place], reply)
                 return
             missing -= 1
             replies[place] = reply
-            verdict = decide(replies, missing == 0)
-            if verdict is not None or not missing:
-                decided.set_result(verdict)
+            _settle(decided, decide, replies, final=missing == 0)
 
         for place, answer in enumerate(answers):
             if answer is not None:
                 answer.add_done_callback(functools.partial(came, place))
         if not missing:
             return decide(replies, True), replies
-        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, _expire, decided, decide, replies)
+        expire = functools.partial(_settle, decided, decide, replies, final=True)
+        timer = asyncio.get_running_loop().call_later(limit_ms / 1000, expire)
         try:
             return await decided, replies
         finally:
             timer.cancel()
 
 
-def _expire(
-    decided: "asyncio.Future[T | None]", decide: Callable[[Replies, bool], T | None], replies: Replies
+def _settle(
+    decided: "asyncio.Future[T | None]",
+    decide: Callable[[Replies, bool], T | None],
+    replies: Replies,
+    *,
+    final: bool,
 ) -> None:
-    if not decided.done():
-        decided.set_result(decide(replies, True))
+    """Decides if the answers do. What fails to judge them fails for the caller, who would wait for ever."""
+    if decided.done():
+        return
+    try:
+        verdict = decide(replies, final)
+    except Exception as error:
+        decided.set_exception(error)
+        return
+    if verdict is not None or final:
+        decided.set_result(verdict)

@@ -122,6 +122,9 @@ def failure(raw: Any) -> NodeReply:
         return NodeReply(Status.DOWN, problem=lost)
     if "READONLY" in text:
         return NodeReply(Status.BROKEN, problem=REPLICA)
+    if "DAMAGED" in text:
+        damaged = Problem(ProblemKind.DAMAGED, "something else stands there in the place of a log's data")
+        return NodeReply(Status.BROKEN, problem=damaged)
     if isinstance(raw, ResponseError):
         refused = Problem(ProblemKind.COMMAND_REFUSED, f"it refuses: {text.split(':')[0][:80]}")
         return NodeReply(Status.BROKEN, problem=refused)
