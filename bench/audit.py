@@ -41,6 +41,7 @@ from muster_audit.spark.session import spark_session
 from muster_coordinator.log.log_client import Nonces
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
+from muster_core.sharding import shard_of
 from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
@@ -64,6 +65,11 @@ YARDSTICK_RATE = 1_690_000
 """Entries/s of `Yardstick.rate` where the bars were set: Redis 7.0, two cores."""
 
 
+def names(shard: int) -> Iterator[str]:
+    """Group ids that are hashed into a shard."""
+    return (name for name in map("group-{}".format, itertools.count()) if shard_of(name, SHARDS) == shard)
+
+
 def records(shard: int) -> Iterator[bytes]:
     """A healthy log without an end."""
     yield records_pb2.Record(
@@ -75,11 +81,11 @@ def records(shard: int) -> Iterator[bytes]:
     )
     yield records_pb2.Record(written_at_ms=2, claim=claim).SerializeToString()
     subscription = common_pb2.Subscription(version=1, topics=["orders"]).SerializeToString()
-    generation = [0] * GROUPS
+    generation, group_ids = [0] * GROUPS, list(islice(names(shard), GROUPS))
     for number in itertools.count():
         now_ms = 1_700_000_000_000 + number
         group = number // 5 % GROUPS
-        group_id, member_id = f"group-{shard}-{group}", f"member-{shard}-{group}-0123456789abcdef"
+        group_id, member_id = group_ids[group], f"member-{shard}-{group}-0123456789abcdef"
         record = records_pb2.Record(written_at_ms=now_ms)
         if number % 5 == 0:
             generation[group] += 1
@@ -112,6 +118,7 @@ class Filler:
         self._nonces = Nonces()
         self._before = BEFORE_GENESIS
         self._size_bytes = 0
+        self._claim = b""
 
     def grow(self, count: int) -> int:
         """Writes so many records more; gives the bytes of all."""
@@ -128,6 +135,8 @@ class Filler:
             left -= len(rows)
         connection.send_command("SET", self._keys.acknowledged, Position(1, rows[-1][0]).stream_id)
         connection.read_response()
+        connection.send_command("HSET", self._keys.promise, "epoch", 1, "nonce", self._claim)
+        connection.read_response()
         connection.disconnect()
         return self._size_bytes
 
@@ -137,6 +146,8 @@ class Filler:
         for number, record in rows:
             place = Position(0 if number == 1 else 1, number)
             nonce = self._nonces.next()
+            if number == 2:
+                self._claim = nonce
             self._before = chain_hash(self._before, place, nonce, record)
             self._size_bytes += len(record)
             words = (b"XADD", key, place.stream_id.encode(), b"r", record, b"n", nonce, b"h", self._before)
