@@ -48,7 +48,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
 
 def exported(folder: Path, built: LogBuilder) -> ExportSource:
     """An export of entries as they are, without a look at them."""
-    mark(folder, GENESIS)
+    mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
     ShardExport(folder, 0).write([Page.of_entries(built.entries)])
     return ExportSource(folder)
 
@@ -133,7 +133,7 @@ def test_records_of_two_days_are_in_two_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.invariant}: {damage.name}")
 def test_a_damaged_export_is_found_out(damage: Damage, tmp_path: Path) -> None:
-    built = builder()
+    built = healthy(empty(0, 2))
     damage.make(built)
     found = audit_log(exported(tmp_path, built), 0, ScanOptions())
     assert damage.invariant in {fact.invariant for fact in found if isinstance(fact, Broken)}

@@ -183,9 +183,9 @@ class TestRounds:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.invariant}: {damage.name}")
 def test_every_damage_is_raised(damage: Damage, tmp_path: Path) -> None:
-    built = builder()
+    built = healthy(empty(0, 2))
     damage.make(built)
-    mark(tmp_path, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=1))
+    mark(tmp_path, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
     ShardExport(tmp_path, 0).write([Page.of_entries(built.entries)])
     follower, raised = Follower(Checkpoint(), FollowOptions(page_entries=7)), set()
     for _ in range(200):

@@ -155,7 +155,9 @@ async def test_pages_are_of_the_asked_size(cluster: MetadataCluster) -> None:
     request = metadata_pb2.ReadLogRequest(shard=0, epoch=writer.epoch, claim_nonce=writer.nonce, page_size=10)
     getattr(request, "from").CopyFrom(Position(1, 8).to_proto())
     sizes = [len(message.entries) async for message in cluster[0].stub.ReadLog(request)]
-    assert sizes == [10] * 9
+    assert sum(sizes) == 90
+    assert set(sizes[1:-1]) == {10}, "the first is smaller, since nobody knows yet how large the entries are"
+    assert max(sizes) == 10
 
 
 async def test_old_claimant_reads_nothing(cluster: MetadataCluster) -> None:
