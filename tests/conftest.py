@@ -12,7 +12,7 @@ from kit.quick import Quickness
 
 CORES = os.cpu_count() or 2
 
-WAITING = 6
+WAITING = 3
 """Processes beside those that compute: a test with a cluster waits most of its time."""
 
 PORTS = range(15_000, 32_768)
