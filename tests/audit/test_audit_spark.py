@@ -99,8 +99,8 @@ async def test_entries_are_rows_and_a_damaged_one_is_a_row_like_any_other(
     assert len(rows) == 22 + 23 + 1
     assert rows[1, 23].kind is None
     assert rows[1, 23].problem == "3 bytes that are no record"
-    assert (rows[0, 4].kind, rows[0, 4].group_id, rows[0, 4].epoch) == ("generation_started", "g", 1)
-    assert bytes(rows[0, 4].record) == built.entries[3].record
+    assert (rows[1, 4].kind, rows[1, 4].group_id, rows[1, 4].epoch) == ("generation_started", built.group, 1)
+    assert bytes(rows[1, 4].record) == built.entries[3].record
 
 
 async def test_an_export_is_read_as_the_log_is(
