@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
-from kit.linked_cluster import LinkedCluster, link_name
+from kit.clusters.linked_cluster import LinkedCluster, link_name
 from kit.waiting import until, until_equal
 from muster_coordinator.ownership.placement import place
 from muster_core.position import Position

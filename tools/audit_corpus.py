@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kit.audit_corpus import judge, table
+from kit.logs.audit_corpus import judge, table
 from muster_audit.spark.session import spark_session
 
 

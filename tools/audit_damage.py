@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kit.random_damage import Tally
-from kit.real_logs import real_logs
+from kit.logs.random_damage import Tally
+from kit.logs.real_logs import real_logs
 
 _AT_ONCE = 50
 

@@ -5,7 +5,7 @@ Runs the core alone, in virtual time. Prints for each kind of failure the shorte
 
 import sys
 
-from kit.core_fuzz import drawn, failure_of, shrunk
+from kit.lives.core_fuzz import drawn, failure_of, shrunk
 from kit.programs import Broken, report, run
 
 MANY = 20_000

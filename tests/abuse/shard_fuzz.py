@@ -7,8 +7,8 @@ Prints for each kind of failure the last steps of the first life that shows it.
 import sys
 import traceback
 
+from kit.lives.shard_fuzz import LENGTH, ShardLife
 from kit.programs import Broken, report, run
-from kit.shard_fuzz import LENGTH, ShardLife
 
 MANY = 5_000
 SHOWN = 12

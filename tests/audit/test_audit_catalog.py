@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.catalog_log import begins, change, change_many, creation, snapshots_on
-from kit.metadata_instances import MetadataCluster, metadata_cluster
+from kit.logs.catalog_log import begins, change, change_many, creation, snapshots_on
+from kit.metadata.metadata_instances import MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_core.position import GENESIS
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.log_builder import healthy
-from kit.log_nodes import empty, nodes_with
+from kit.logs.log_builder import healthy
+from kit.logs.log_nodes import empty, nodes_with
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.damaged_logs import DAMAGES, Damage
-from kit.log_builder import LogBuilder, healthy
-from kit.log_nodes import CLUSTER, empty, nodes_with, store
-from kit.metadata_instances import Writer, metadata_cluster
+from kit.logs.damaged_logs import DAMAGES, Damage
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
+from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.log.page import Page
 from muster_core.position import Position

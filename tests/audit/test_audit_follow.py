@@ -7,10 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from kit.audit_follower import FollowProcess
-from kit.damaged_logs import DAMAGES, Damage
-from kit.log_builder import LogBuilder, healthy
-from kit.log_nodes import empty, nodes_with, store
+from kit.logs.audit_follower import FollowProcess
+from kit.logs.damaged_logs import DAMAGES, Damage
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_nodes import empty, nodes_with, store
 from kit.waiting import until
 from muster_core.log.page import Page
 from muster_core.position import Position

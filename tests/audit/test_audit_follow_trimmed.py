@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 import redis
-from kit.audit_follower import FollowProcess
-from kit.server_cluster import find, running
+from kit.clusters.server_cluster import find, running
+from kit.logs.audit_follower import FollowProcess
 from kit.waiting import until
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position

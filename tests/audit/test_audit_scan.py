@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import redis
-from kit.log_builder import LogBuilder, healthy
-from kit.log_nodes import empty, nodes_with, store
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_nodes import empty, nodes_with, store
 from muster_coordinator.log.log_client import Nonces
 from muster_core.audit.nonces import Late, NonceSet, Repeat
 from muster_core.log.page import Page

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kit.log_builder import healthy
-from kit.log_nodes import empty, nodes_with, store
+from kit.logs.log_builder import healthy
+from kit.logs.log_nodes import empty, nodes_with, store
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq
-from kit.audit_corpus import Verdicts, judge, table
+from kit.logs.audit_corpus import Verdicts, judge, table
 from muster_audit.check import Result
 from muster_audit.export import export
 from muster_audit.page import write_page

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.log_builder import healthy
-from kit.log_nodes import empty, nodes_with
+from kit.logs.log_builder import healthy
+from kit.logs.log_nodes import empty, nodes_with
 from kit.waiting import until
 
 ABSENT = """

@@ -19,7 +19,7 @@ from chaos.logs import Logs
 from chaos.prober import TOPIC
 from chaos.raw import Wire
 from chaos.sink import accepted
-from kit.linked_cluster import LinkedCluster, link_name
+from kit.clusters.linked_cluster import LinkedCluster, link_name
 from kit.links import BOTH
 from muster_coordinator.ownership.placement import place
 from muster_protos.muster.v1 import discovery_pb2

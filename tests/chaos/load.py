@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chaos.history import Event
-from kit.linked_cluster import LinkedCluster
+from kit.clusters.linked_cluster import LinkedCluster
 from muster_server.dev.redis_nodes import RedisNode
 
 TESTS = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import redis.asyncio
-from kit.linked_cluster import LinkedCluster
+from kit.clusters.linked_cluster import LinkedCluster
 from muster_core.position import NOWHERE, Position
 from muster_core.sharding import shard_of
 from muster_metadata.nodes.keys import log_keys

@@ -5,7 +5,7 @@ from typing import Any
 
 from chaos.arena import Arena, NotHit
 from chaos.scenario import KILLED_MS, TRIMMING, scenario
-from kit.linked_cluster import link_name
+from kit.clusters.linked_cluster import link_name
 from kit.links import TO_TARGET
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys

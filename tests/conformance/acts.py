@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.log.v1 import records_pb2

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from conformance import acts
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

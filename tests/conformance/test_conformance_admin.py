@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conformance import acts, acts_offsets
 from conformance.acts import STATES
-from kit.virtual_shard import WALL_MS, VirtualShard
+from kit.lives.virtual_shard import WALL_MS, VirtualShard
 from muster_core.error_code import GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NONE
 from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import coordinator_pb2

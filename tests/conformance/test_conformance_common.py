@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conformance import acts
 from conformance.acts import STATES
-from kit.virtual_shard import WALL_MS, VirtualShard, settled
+from kit.lives.virtual_shard import WALL_MS, VirtualShard, settled
 from muster_core.error_code import (
     COORDINATOR_NOT_AVAILABLE,
     INVALID_GROUP_ID,

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from conformance import acts, acts_offsets
 from conformance.acts_offsets import RETENTION_MS, subscriber
-from kit.virtual_shard import WALL_MS, VirtualShard
+from kit.lives.virtual_shard import WALL_MS, VirtualShard
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
 from muster_core.features import NO_FEATURES

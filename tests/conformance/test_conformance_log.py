@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, REBALANCE_MS, SESSION_MS
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.error_code import (
     COORDINATOR_NOT_AVAILABLE,
     NONE,

@@ -6,7 +6,7 @@ import pytest
 from conformance import acts, acts_offsets
 from conformance.acts import STATES
 from conformance.acts_offsets import subscriber
-from kit.virtual_shard import WALL_MS
+from kit.lives.virtual_shard import WALL_MS
 from muster_core.error_code import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, OFFSET_METADATA_TOO_LARGE
 from muster_core.events import TopicsChanged, Unload
 from muster_protos.muster.v1 import coordinator_pb2

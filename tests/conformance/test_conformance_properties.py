@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
 from muster_core.audit.group_checker import GroupChecker
 from muster_core.audit.invariants import Findings
 from muster_core.clock import Now

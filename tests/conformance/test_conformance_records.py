@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conformance import acts, acts_offsets
 from conformance.acts_offsets import stored_commit, stored_generation, stored_member
-from kit.virtual_shard import WALL_MS
+from kit.lives.virtual_shard import WALL_MS
 from muster_core.events import TopicsChanged
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

@@ -4,7 +4,7 @@ import pytest
 from conformance.test_conformance_properties import CONFIG, SHRINKING_S, GroupLife
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from kit.snapshots import check_every_cut
+from kit.logs.snapshots import check_every_cut
 
 
 class SnapshotLife(GroupLife):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conformance import acts
 from conformance.acts import REBALANCE_MS, SESSION_MS
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.error_code import COORDINATOR_NOT_AVAILABLE, FENCED_INSTANCE_ID, NONE, UNKNOWN_MEMBER_ID
 from muster_core.state.group import Group
 from muster_core.state.member import Member

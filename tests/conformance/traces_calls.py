@@ -3,7 +3,7 @@
 from typing import Any
 
 from conformance.traces import Answer, Answers, Script, Step, sorted_members
-from kit.virtual_shard import STATE_NAMES
+from kit.lives.virtual_shard import STATE_NAMES
 from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

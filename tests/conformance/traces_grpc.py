@@ -21,7 +21,7 @@ import grpc
 from conformance import traces_judge, traces_live
 from conformance.traces import BROKER, Answers, Script, Step
 from conformance.traces_judge import Circumstances, Verdict, VirtualPlayer
-from kit import server_cluster
+from kit.clusters import server_cluster
 from muster_core.events import GroupRequest, GroupResponse
 from muster_protos.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, session_pb2, session_pb2_grpc
 

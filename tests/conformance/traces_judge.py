@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from conformance.traces import BROKER, Answer, Answers, Script, Step
 from conformance.traces_calls import Cast
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
 from muster_core import error_code
 from muster_core.position import Position
 from muster_core.state.member import Member

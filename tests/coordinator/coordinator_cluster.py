@@ -5,7 +5,7 @@ from itertools import count, islice
 from typing import Any
 
 import grpc
-from kit.metadata_in_memory import MemoryMetadata, MemoryStore
+from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until
 from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.settings import CoordinatorSettings, GroupSettings, SessionSettings, ShardLogSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 from coordinator.coordinator_cluster import PATIENT_LEASE_MS, Coordinators
-from kit.metadata_instances import metadata_cluster
+from kit.metadata.metadata_instances import metadata_cluster
 from muster_metadata.operator.initialise import initialise
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings

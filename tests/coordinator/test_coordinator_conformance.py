@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from coordinator.coordinator_cluster import SHARDS, Caller, MemoryCluster, group_of, owns
-from kit.metadata_in_memory import MemoryMetadata
+from kit.metadata.metadata_in_memory import MemoryMetadata
 from kit.waiting import until, until_equal
 from muster._cluster.discovery import DiscoveryClient, FoundCoordinator
 from muster._session.transport import ConnectionLost

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster
-from kit.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LogImage
 from muster_core.config import GroupConfig

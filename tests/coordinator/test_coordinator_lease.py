@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_in_memory import MemoryMetadata, MemoryStore
+from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import stand_still, until, until_equal
 from muster_coordinator.ownership.lease import Holder, LeaseCallbacks, LeaseKeeper, LeasePace
 from muster_coordinator.ownership.lease_line import LeaseThread

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_in_memory import MemoryMetadata, MemoryStore
+from kit.metadata.metadata_in_memory import MemoryMetadata, MemoryStore
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.log import shard_log

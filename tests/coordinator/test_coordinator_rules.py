@@ -10,7 +10,7 @@ import grpc
 import pytest
 from coordinator.coordinator_cluster import SHARDS, MemoryCluster, owns
 from coordinator.test_coordinator_shard import Bench
-from kit.metadata_in_memory import MemoryMetadata
+from kit.metadata.metadata_in_memory import MemoryMetadata
 from kit.waiting import until, until_equal
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_image import LoadFailed

@@ -1,8 +1,8 @@
 """The promises about the catalog: each can be broken, and a healthy catalog breaks none."""
 
 import pytest
-from kit.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
-from kit.log_builder import LogBuilder
+from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
+from kit.logs.log_builder import LogBuilder
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Findings
 from muster_core.log.page import Page

@@ -1,7 +1,7 @@
 """Commits that are on their way to the log: which count, which are retries, which are too late."""
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_protos.muster.v1 import coordinator_pb2
 

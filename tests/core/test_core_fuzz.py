@@ -1,7 +1,7 @@
 """Random lives of a group: the core raises nothing, whatever callers do. `./x abuse core_fuzz` plays more."""
 
 import pytest
-from kit.core_fuzz import drawn, failure_of, shrunk
+from kit.lives.core_fuzz import drawn, failure_of, shrunk
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))

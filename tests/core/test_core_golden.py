@@ -1,8 +1,8 @@
 """The golden stories of three consumers, told to the core in virtual time."""
 
 import pytest
-from kit.story import STORIES, Step, deal, read
-from kit.virtual_shard import STATE_NAMES, VirtualMember, VirtualShard
+from kit.lives.story import STORIES, Step, deal, read
+from kit.lives.virtual_shard import STATE_NAMES, VirtualMember, VirtualShard
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import measured_holdings
-from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from kit.logs import measured_holdings
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.protocol.room import Limit, Room
@@ -201,7 +201,7 @@ def test_in_a_full_shard_a_history_does_not_grow() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells what a process takes")
 @pytest.mark.parametrize("kind", measured_holdings.KINDS)
 def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
-    program = [sys.executable, "-m", "kit.measured_holdings", kind]
+    program = [sys.executable, "-m", "kit.logs.measured_holdings", kind]
     output = subprocess.run(
         program, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, timeout=120
     ).stdout

@@ -1,8 +1,8 @@
 """Every promise about logs can be seen broken: one damaged log for each."""
 
 import pytest
-from kit.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, OF_THE_CATALOG, Damage
-from kit.log_builder import LogBuilder, healthy
+from kit.logs.damaged_logs import DAMAGES, OF_NODES_AND_SNAPSHOTS, OF_THE_CATALOG, Damage
+from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.audit.invariants import INVARIANTS, Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.log.page import Page

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from conformance import acts
 from conformance.acts import DELAY_MS, SESSION_MS
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_coordinator.validation import violations
 from muster_core import error_code
 from muster_core.events import Attach

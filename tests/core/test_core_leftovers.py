@@ -4,7 +4,7 @@ import gc
 import weakref
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken

@@ -1,8 +1,8 @@
 """Reading records back: also those that a careful writer would not have written."""
 
 import pytest
-from kit.log_builder import LogBuilder, healthy
-from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.config import GroupConfig
 from muster_core.shard import Shard
 from muster_core.state.group import Group

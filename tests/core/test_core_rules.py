@@ -2,8 +2,8 @@
 
 import pytest
 from google.protobuf.message import Message
-from kit.core_audit import broken_promises
-from kit.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
+from kit.lives.virtual_shard import WALL_MS, VirtualMember, VirtualShard, fetched, settled
+from kit.logs.core_audit import broken_promises
 from muster_core import error_code
 from muster_core.events import Attach, Beat, GroupRequest, StreamBroken
 from muster_core.log.chain import chain_hash
@@ -264,7 +264,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatc
     first, second = settled(cluster, "a", "b")
     deadline_ms = cluster.deadline_ms
     for jump_ms in (3_600_000, -3_600_000, 0):
-        monkeypatch.setattr("kit.virtual_shard.WALL_MS", WALL_MS + jump_ms)
+        monkeypatch.setattr("kit.lives.virtual_shard.WALL_MS", WALL_MS + jump_ms)
         first.heartbeat()
         second.heartbeat()
         assert cluster.deadline_ms == deadline_ms, "no deadline moves with the wall clock"
@@ -276,7 +276,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatc
 def test_the_stamps_of_a_clock_that_was_set_back_accuse_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = VirtualShard()
     first, _ = settled(cluster, "a", "b")
-    monkeypatch.setattr("kit.virtual_shard.WALL_MS", WALL_MS - 5_000)
+    monkeypatch.setattr("kit.lives.virtual_shard.WALL_MS", WALL_MS - 5_000)
     cluster.advance(9_000)
     assert first.heartbeat() == 0
     cluster.advance(2_000)

@@ -5,8 +5,8 @@ from itertools import groupby
 
 import pytest
 from google.protobuf.message import DecodeError
-from kit.log_builder import LogBuilder, healthy
-from kit.snapshots import pictures
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.snapshots import pictures
 from muster_core.config import GroupConfig
 from muster_core.log.record_run import RecordRun
 from muster_core.log.replay import ChainReader, Entry, LogDamaged

@@ -1,7 +1,7 @@
 """Random lives of a shard: what it serves is what its log says. `./x abuse shard_fuzz` plays more."""
 
 import pytest
-from kit.shard_fuzz import life
+from kit.lives.shard_fuzz import life
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

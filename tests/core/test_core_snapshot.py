@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from core.test_core_golden import Teller
-from kit.log_builder import healthy
-from kit.snapshots import check_every_cut, pictures, through_snapshot
-from kit.story import STORIES, read
-from kit.virtual_shard import VirtualShard
+from kit.lives.story import STORIES, read
+from kit.lives.virtual_shard import VirtualShard
+from kit.logs.log_builder import healthy
+from kit.logs.snapshots import check_every_cut, pictures, through_snapshot
 from muster_core.config import GroupConfig
 from muster_core.log.snapshot import (
     Covered,

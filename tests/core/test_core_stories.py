@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard, fetched, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Event, Suspend, TopicsChanged, Unload

@@ -1,7 +1,7 @@
 """Session streams to the millisecond: who is on which, what a beat moves, when a grace ends."""
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken

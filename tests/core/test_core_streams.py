@@ -1,8 +1,8 @@
 """Members on session streams (docs/safety.md, "Session and disconnect grace")."""
 
 import pytest
-from kit.core_audit import broken_promises
-from kit.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
+from kit.logs.core_audit import broken_promises
 from muster_core import error_code
 from muster_core.events import Attach, Beat, Detach, StreamBroken, Unload
 from muster_protos.muster.v1 import common_pb2, session_pb2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from conformance import acts
 from conformance.acts import SESSION_MS
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core import error_code
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 

@@ -3,8 +3,8 @@
 import pytest
 from conformance import acts
 from core.test_core_sync_edges import given, kept, owning
-from kit.snapshots import through_snapshot
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
+from kit.logs.snapshots import through_snapshot
 from muster_core import error_code
 from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.events import Attach, Beat, StreamBroken
 from muster_protos.muster.v1 import session_pb2
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
+from kit.metadata.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_discovery.role import Discovery

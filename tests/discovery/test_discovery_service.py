@@ -7,7 +7,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
+from kit.metadata.metadata_stand_in import DEAD, DRAINING, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_discovery.role import Discovery

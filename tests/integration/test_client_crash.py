@@ -10,7 +10,7 @@ from pathlib import Path
 
 import muster
 import pytest
-from kit.server_cluster import running
+from kit.clusters.server_cluster import running
 from kit.waiting import until_equal
 from muster._config import DISCONNECT_GRACE_MS
 from muster_protos.muster.v1 import common_pb2

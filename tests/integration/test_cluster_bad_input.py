@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.server_cluster import find, running
+from kit.clusters.server_cluster import find, running
 from kit.waiting import until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.server_cluster import running
+from kit.clusters.server_cluster import running
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import muster
 import pytest
-from kit.server_cluster import running
+from kit.clusters.server_cluster import running
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_server.dev.cluster import DevCluster

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import muster
 import pytest
-from kit.newer_peer import UNKNOWN, NewerPeer, grow
-from kit.server_cluster import FAST_GROUPS
+from kit.clusters.newer_peer import UNKNOWN, NewerPeer, grow
+from kit.clusters.server_cluster import FAST_GROUPS
 from kit.waiting import until
 from muster_protos.muster.v1 import discovery_pb2
 from muster_server.dev.ports import LOOPBACK, free_ports

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.server_cluster import find, running
+from kit.clusters.server_cluster import find, running
 from kit.waiting import until
 from muster_core.position import Position
 from muster_core.sharding import shard_of

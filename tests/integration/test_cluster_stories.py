@@ -6,8 +6,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.server_cluster import find, running
-from kit.story import STORIES, Step, deal, read
+from kit.clusters.server_cluster import find, running
+from kit.lives.story import STORIES, Step, deal, read
 from kit.waiting import until, until_equal
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.clusters.server_cluster import running
 from kit.collector import Collector
-from kit.server_cluster import running
 from kit.waiting import until
 from muster import Cluster, Member
 from muster import _tracing as client_tracing

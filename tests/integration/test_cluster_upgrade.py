@@ -9,8 +9,8 @@ from pathlib import Path
 
 import muster
 import pytest
-from kit.server_cluster import FAST_GROUPS
-from kit.two_versions import SteadyMembers, TwoVersions, history_problem
+from kit.clusters.server_cluster import FAST_GROUPS
+from kit.clusters.two_versions import SteadyMembers, TwoVersions, history_problem
 from kit.waiting import until
 from muster_core.features import ALL_FEATURES
 from muster_protos.muster.v1 import discovery_pb2

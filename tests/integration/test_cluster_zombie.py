@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.server_cluster import running
+from kit.clusters.server_cluster import running
 from muster_server.child_process import ChildProcess
 from muster_server.demo.progress import Progress
 from muster_server.demo.workload import FULL, Store, collect, spread_lines
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 GROUP, TOPIC, PARTITIONS = "g", "t", 4
 WITHIN_SECONDS = 60.0
-STOPPING_WORKER = str(Path(__file__).parents[1] / "kit" / "stopping_worker.py")
+STOPPING_WORKER = str(Path(__file__).parents[1] / "kit" / "started" / "stopping_worker.py")
 LINES = [f"word{number % 7} again" for number in range(200_000)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
+from kit.metadata.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2

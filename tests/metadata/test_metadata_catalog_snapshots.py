@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.catalog_log import (
+from kit.logs.catalog_log import (
     LOG,
     OFTEN,
     begins,
@@ -22,7 +22,7 @@ from kit.catalog_log import (
     removal,
     snapshots_on,
 )  # fmt: skip
-from kit.metadata_instances import FAST, Instance, MetadataCluster, metadata_cluster
+from kit.metadata.metadata_instances import FAST, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.position import GENESIS, Position
@@ -388,7 +388,7 @@ async def test_a_writer_that_is_killed_at_any_step_loses_nothing_and_the_next_go
 ) -> None:
     async with metadata_cluster(tmp_path, 3, instances=0, shards=SHARDS) as cluster:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kit.catalog_until", cluster.nodes.url, str(RECORDS), str(writes),
+            sys.executable, "-m", "kit.started.catalog_until", cluster.nodes.url, str(RECORDS), str(writes),
             cwd=TESTS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         told, _ = await child.communicate()

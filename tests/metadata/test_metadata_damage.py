@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
 from metadata.test_metadata_leases import Holder
 from muster_core.position import Position

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import (
+from kit.metadata.metadata_instances import (
     FAST,
     ContainerNodes,
     Instance,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kit.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_cluster
+from kit.metadata.metadata_instances import FAST, PATIENCE_S, WATCH, Instance, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.cluster.leases import LeaseRow

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_restarts import claimed

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import FAST, Instance, Writer, metadata_cluster
+from kit.metadata.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.nodes.addresses import BadUrlsError, at, place_of, split_urls

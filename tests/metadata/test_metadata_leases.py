@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from kit.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
+from kit.metadata.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_metadata.cluster.followers import Followers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kit.metadata_instances import (
+from kit.metadata.metadata_instances import (
     ContainerNodes,
     MetadataCluster,
     Writer,

@@ -3,7 +3,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.metadata_instances import Instance, Writer
+from kit.metadata.metadata_instances import Instance, Writer
 from kit.scrape import Scrape, scrape
 from kit.waiting import until
 from muster_metadata import metrics

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
 from muster_metadata.nodes.node import Answer, Node

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import (
+from kit.metadata.metadata_instances import (
     FAST,
     Instance,
     MetadataCluster,
@@ -82,7 +82,7 @@ class Replaceable:
     async def process(self, old: RedisNode, new: RedisNode, writes: int) -> tuple[int, str]:
         """The replacement in a process of its own that dies after so many writes; 0: it does not."""
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kit.replace_until", self.url, place(old), place(new), str(writes),
+            sys.executable, "-m", "kit.started.replace_until", self.url, place(old), place(new), str(writes),
             str(STEP_TIMEOUT_MS), str(REBUILD_DELAY_MS),
             cwd=TESTS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip

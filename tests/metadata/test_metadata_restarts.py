@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import WATCH, Instance, MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import (
+    WATCH,
+    Instance,
+    MetadataCluster,
+    Writer,
+    metadata_cluster,
+    records,
+)
 from kit.waiting import until, until_equal
 from muster_metadata.log.patrol import Patrol
 from muster_metadata.log.repair import Held, Repaired, Repairer

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kit.metadata_instances import FAST, WATCH, MetadataCluster, Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import FAST, WATCH, MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_failures import node_of
 from metadata.test_metadata_leases import Holder, Watcher

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
+from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_instances import (
+from kit.metadata.metadata_instances import (
     CONTAINER_IMAGE,
     FAST,
     ContainerNode,

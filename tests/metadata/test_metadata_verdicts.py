@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from kit.links import TO_SOURCE, Links
-from kit.metadata_instances import metadata_cluster
+from kit.metadata.metadata_instances import metadata_cluster
 from kit.waiting import until, until_equal
 from metadata.test_metadata_leases import Holder, Watcher, counters_of, told_states
 from muster_coordinator.ownership.lease import Holder as LeaseHolder

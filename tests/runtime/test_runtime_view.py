@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
+from kit.metadata.metadata_stand_in import DEAD, LIVE, MetadataStandIn, catalog, cluster
 from kit.waiting import until, until_equal
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime import clock

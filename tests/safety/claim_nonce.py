@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kit.metadata_instances import Writer, metadata_cluster
+from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2

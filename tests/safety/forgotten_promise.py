@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kit.metadata_instances import Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_metadata.nodes.connection import NodeConnection

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc.aio
 import muster
-from kit.linked_cluster import LinkedCluster, link_name
+from kit.clusters.linked_cluster import LinkedCluster, link_name
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_core.sharding import shard_of

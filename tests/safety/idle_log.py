@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kit.metadata_instances import Writer, metadata_cluster
+from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
 from kit.waiting import until
 

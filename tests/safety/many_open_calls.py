@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import grpc.aio
-from kit.metadata_instances import Writer, metadata_cluster
+from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.programs import Broken, report, run
 from muster_coordinator.log.log_client import LogClient
 from muster_metadata.log_stream import MAX_OPEN_CALLS

@@ -4,8 +4,8 @@ A real core in virtual time. Each of the three calls must be answered: the retry
 wait of the first one as well.
 """
 
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
 from kit.programs import Broken, report, run
-from kit.virtual_shard import VirtualMember, VirtualShard, settled
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 TRIED_MS = (0, 1_000, 5_500)

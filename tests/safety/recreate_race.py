@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kit.linked_cluster import LinkedCluster, link_name
+from kit.clusters.linked_cluster import LinkedCluster, link_name
 from kit.links import TO_SOURCE
 from kit.programs import Broken, report, run
 from safety.topic_calls import NO_OFFSET, NONE, TopicCalls

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kit.metadata_instances import Instance, Writer, metadata_cluster, records
+from kit.metadata.metadata_instances import Instance, Writer, metadata_cluster, records
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2

@@ -4,8 +4,8 @@ A real core in virtual time, and the library's own `Life`. A member that stood s
 its assignment half a second before its session ends; from the removal on it must not own anything.
 """
 
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from kit.programs import Broken, report, run
-from kit.virtual_shard import VirtualMember, VirtualShard
 from muster._standing import Life
 
 

@@ -4,8 +4,8 @@ A real core in virtual time. Control: what the *same* process sends again under 
 written once.
 """
 
+from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched
 from kit.programs import Broken, report, run
-from kit.virtual_shard import VirtualMember, VirtualShard, fetched
 
 BEFORE, AFTER = 5, 9
 

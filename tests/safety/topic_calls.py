@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import grpc.aio
-from kit.linked_cluster import LinkedCluster
+from kit.clusters.linked_cluster import LinkedCluster
 from kit.waiting import until
 from muster_protos.muster.v1 import (
     common_pb2,

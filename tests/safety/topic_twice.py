@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kit.linked_cluster import LinkedCluster, link_name
+from kit.clusters.linked_cluster import LinkedCluster, link_name
 from kit.links import TO_SOURCE
 from kit.programs import Broken, report, run
 from muster_protos.muster.v1 import common_pb2

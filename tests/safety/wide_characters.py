@@ -5,8 +5,8 @@ bytes, so members are refused before the record of a generation is too large. Co
 many characters of one byte all join.
 """
 
+from kit.lives.virtual_shard import VirtualShard
 from kit.programs import Broken, report, run
-from kit.virtual_shard import VirtualShard
 from muster_coordinator.validation import violations
 from muster_core.record_bounds import RECORD_MAX_BYTES
 from muster_protos.muster.log.v1 import records_pb2

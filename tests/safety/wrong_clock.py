@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import muster
-from kit.linked_cluster import LinkedCluster, inside
+from kit.clusters.linked_cluster import LinkedCluster, inside
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2

@@ -11,7 +11,7 @@ from typing import Any
 
 import muster
 import pytest
-from kit.server_cluster import FAST_GROUPS
+from kit.clusters.server_cluster import FAST_GROUPS
 from kit.waiting import until
 from muster_metadata.operator.initialise import InitialiseError, initialise
 from muster_server.child_process import ChildProcess

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.linked_cluster import inside
-from kit.server_cluster import running
+from kit.clusters.linked_cluster import inside
+from kit.clusters.server_cluster import running
 from muster_metadata.operator.initialise import initialise
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.cluster import DevCluster

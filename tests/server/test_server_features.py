@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.metadata_instances import MetadataCluster, metadata_cluster
+from kit.metadata.metadata_instances import MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
 from muster_protos.muster.internal.v1 import metadata_pb2

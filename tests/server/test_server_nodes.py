@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from kit.metadata_instances import MetadataCluster, Writer, metadata_cluster
+from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until
 from muster_metadata.nodes.addresses import place_of
 from muster_metadata.nodes.problem import UNREACHABLE, ProblemKind

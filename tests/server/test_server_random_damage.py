@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from kit.random_damage import Stage, damages
-from kit.real_logs import real_logs
+from kit.logs.random_damage import Stage, damages
+from kit.logs.real_logs import real_logs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from kit.damaged_logs import DAMAGES, fits_a_stream
-from kit.log_builder import LogBuilder
-from kit.log_builder import healthy as healthy_log
-from kit.log_nodes import store as store_log
+from kit.logs.damaged_logs import DAMAGES, fits_a_stream
+from kit.logs.log_builder import LogBuilder
+from kit.logs.log_builder import healthy as healthy_log
+from kit.logs.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry

@@ -1,13 +1,13 @@
 """What groups take of a process, beside what a shard counts that they hold.
 
-python -m kit.measured_holdings KIND      bytes taken, bytes counted
+python -m kit.logs.measured_holdings KIND      bytes taken, bytes counted
 """
 
 import gc
 import sys
 from pathlib import Path
 
-from kit.virtual_shard import VirtualMember, VirtualShard
+from kit.lives.virtual_shard import VirtualMember, VirtualShard
 from muster_core.config import GroupConfig
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 

@@ -1,6 +1,6 @@
 """Replaces a node of a log and kills itself with SIGKILL after a number of writes that a node confirmed.
 
-    python -m kit.replace_until URLS OLD NEW WRITES STEP_TIMEOUT_MS REBUILD_DELAY_MS
+    python -m kit.started.replace_until URLS OLD NEW WRITES STEP_TIMEOUT_MS REBUILD_DELAY_MS
 
 Writes 0: it is never killed. Prints how many there were.
 """

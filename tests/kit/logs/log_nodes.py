@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import redis
-from kit.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder
 from muster_core.log.replay import Entry
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys

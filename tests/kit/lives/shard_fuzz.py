@@ -1,9 +1,9 @@
 """Random lives of a shard: what it serves is what its log says, and its log breaks no promise.
 
-Beside the calls of `kit.core_fuzz` there are two groups, topics that are deleted and created again, streams
-that are not sure, features that are enabled late, groups in quarantine and owners after each other. After
-each step the live state is compared with a replay of what is acknowledged; at each change of the owner a
-replay is compared with one that began with a snapshot; at the end the whole log is checked as `muster
+Beside the calls of `kit.lives.core_fuzz` there are two groups, topics that are deleted and created again,
+streams that are not sure, features that are enabled late, groups in quarantine and owners after each other.
+After each step the live state is compared with a replay of what is acknowledged; at each change of the owner
+a replay is compared with one that began with a snapshot; at the end the whole log is checked as `muster
 verify` does.
 """
 
@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from kit.core_audit import broken_promises
-from kit.snapshots import pictures, through_snapshot
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
+from kit.logs.core_audit import broken_promises
+from kit.logs.snapshots import pictures, through_snapshot
 from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import (

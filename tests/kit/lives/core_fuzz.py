@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, GroupRequest, StreamBroken, TopicsChanged, Unload
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2

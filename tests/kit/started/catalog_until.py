@@ -1,6 +1,6 @@
 """Changes topics as an instance of metadata and kills itself after a number of confirmed writes of snapshots.
 
-    python -m kit.catalog_until URLS RECORDS WRITES
+    python -m kit.started.catalog_until URLS RECORDS WRITES
 
 Counted are the writes that a node confirms: parts of snapshots, their marks and trims. Prints the number of
 partitions after each change that was acknowledged.
@@ -9,9 +9,9 @@ partitions after each change that was acknowledged.
 import asyncio
 import sys
 
-from kit.catalog_log import creation, growth
-from kit.metadata_instances import FAST
-from kit.replace_until import kill_after
+from kit.logs.catalog_log import creation, growth
+from kit.metadata.metadata_instances import FAST
+from kit.started.replace_until import kill_after
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.v1 import common_pb2

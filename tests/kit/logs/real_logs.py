@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import muster
-from kit.random_damage import Stage
-from kit.server_cluster import FAST_GROUPS
+from kit.clusters.server_cluster import FAST_GROUPS
+from kit.logs.random_damage import Stage
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.reader import StoredLogs

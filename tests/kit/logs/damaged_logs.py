@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from kit.log_builder import LogBuilder, healthy
+from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_core.sharding import shard_of
@@ -412,7 +412,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
 """Damages of one log, the same on all nodes."""
 
 OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "O2"})
-"""Promises that the entries of one log cannot break: see `kit.audit_corpus`."""
+"""Promises that the entries of one log cannot break: see `kit.logs.audit_corpus`."""
 
 OF_THE_CATALOG = frozenset({"C1", "C2", "C3"})
-"""Promises about the catalog's log: see `kit.damaged_catalogs`."""
+"""Promises about the catalog's log: see `kit.logs.damaged_catalogs`."""

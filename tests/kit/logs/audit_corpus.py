@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
-from kit.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
-from kit.damaged_logs import DAMAGES, fits_a_stream, rechain
-from kit.log_builder import LogBuilder, healthy
-from kit.log_nodes import CLUSTER, empty, nodes_with, store
+from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
+from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
 from muster_audit.promises import ALL
 from muster_audit.reading.exported import ShardExport, mark

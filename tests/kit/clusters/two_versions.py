@@ -22,8 +22,8 @@ from muster_server.dev.role_process import RoleProcess
 from muster_server.initialise import initialise_log
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
 
-ROOT = Path(__file__).parents[2]
-MEMBERS = ROOT / "tests" / "kit" / "steady_members.py"
+ROOT = Path(__file__).parents[3]
+MEMBERS = ROOT / "tests" / "kit" / "started" / "steady_members.py"
 
 PREVIOUS = "75629b8dda1a33cc47614132a1ee1934a9ba53fa"
 """The version before this one: the tag of the last release; until there is one, a commit."""

@@ -1,6 +1,6 @@
 """What tests change inside the processes that they start; Python loads this file by itself.
 
-`kit.linked_cluster.inside` gives the environment of a process that loads it. What variables change:
+`kit.clusters.linked_cluster.inside` gives the environment of a process that loads it. What variables change:
 
 * `LINKED_ROUTES` (`host:port=port,…`): connections to these addresses take another port of the same host, a
   link of this process's own, though all processes name a server by the same address.

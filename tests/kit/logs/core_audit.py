@@ -1,6 +1,6 @@
 """What `muster verify` says of the log that a core alone has made."""
 
-from kit.virtual_shard import VirtualShard
+from kit.lives.virtual_shard import VirtualShard
 from muster_core.audit.invariants import Violation
 from muster_core.audit.log_audit import LogAudit
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash

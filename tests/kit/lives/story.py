@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).parent.parent / "integration" / "stories"
+FOLDER = Path(__file__).parents[2] / "integration" / "stories"
 PARTITIONS = 3
 STORIES = sorted(path.stem for path in FOLDER.glob("*.txt") if path.stem != "README")
 

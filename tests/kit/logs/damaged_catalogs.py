@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kit.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder
 from muster_protos.muster.log.v1 import records_pb2
 
 Make = Callable[[LogBuilder], None]
