@@ -71,7 +71,7 @@ class Result:
         checked: how often each promise was looked at.
         broken: how often each was broken.
         violations: the first of each promise and log.
-        notes: what is no broken promise, and worth to know, in sentences.
+        notes: what breaks no promise but is worth knowing, in sentences.
         span_ms: width of the spans of time in what is counted over time.
         seconds: how long it took.
         tables: the folder with one Parquet table for each kind of fact.

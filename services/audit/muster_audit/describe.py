@@ -1,4 +1,4 @@
-"""What a group looked like at a time, from the log or from what was exported of it."""
+"""What a group looked like at a time, from the log or from an export of it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ class Then:
 
 
 class _Enough(Exception):
-    """What comes now was written later."""
+    """The next record was written after the time that was asked for."""
 
 
 def describe_at(source: LogSource, group_id: str, at_ms: int) -> Then:

@@ -190,7 +190,7 @@ def _partitions(report: Report, field: str, topics: Sequence[common_pb2.TopicPar
 
 
 def _once(report: Report, field: str, name: str, values: Sequence[str]) -> None:
-    """Reports what is given twice: a small request would ask for one large thing many times."""
+    """Reports values given twice: with them a small request could ask for one large thing many times."""
     seen = set()
     for index, value in enumerate(values):
         if value in seen:

@@ -181,7 +181,7 @@ class Journal:
                 self._appends[append.append_id] = len(self._appends)
 
     def events(self, last: Event | None, now: Now) -> list[fault_pb2.FaultEvent]:
-        """All events up to the one that failed; `last`: that one, None: it is the load itself."""
+        """All events up to the one that failed, `last`; None: the load itself failed."""
         if last is not None and not self._concerns(last):
             # Time passed with it, or it was about other groups too.
             return [*self._events, message_of(last if _is_wide(last) else Tick(), now)]

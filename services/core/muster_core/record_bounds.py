@@ -5,23 +5,23 @@ from collections.abc import Iterable, Iterator
 from muster_protos.muster.log.v1 import records_pb2
 
 RECORD_MAX_BYTES = 8 << 20
-"""What one record may have."""
+"""Size limit of one record."""
 
 APPEND_MAX_BYTES = 16 << 20
-"""What the records that are stored together, all or nothing, may have."""
+"""Size limit of the records that are stored together, all or nothing."""
 
 APPEND_MAX_RECORDS = 10_000
-"""How many they may be."""
+"""How many records may be stored together."""
 
 RECORD_OVERHEAD_BYTES = 32
-"""What each record has beside its own bytes: a nonce, and what frames both."""
+"""Bytes stored with each record besides its own: a nonce, and the framing of both."""
 
 RECORD_PART_BYTES = 4 << 20
 """What is too large for one record goes into several of about this size."""
 
 
 def utf8_bytes(text: str) -> int:
-    """How many bytes a text has in a record."""
+    """Length of a text in a record, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 

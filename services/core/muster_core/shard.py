@@ -59,7 +59,7 @@ _MOVED = "another coordinator owns the group now"
 _PAUSE_MS = 10  # between two portions of a search for expired offsets
 _ENDS = frozenset({Suspend, Unload})  # no deadline is played before these
 _SEARCHES = 64
-"""Over so many times the searches of shards for expired offsets are spread, in half of the interval."""
+"""The searches of the shards begin at so many different times, spread over half of the interval."""
 
 
 class Shard:
@@ -129,7 +129,7 @@ class Shard:
         return self._context.groups
 
     def live_in(self, room: Room) -> None:
-        """Says what process is around it; without that it has one for itself."""
+        """Sets the process around it, whose limits count too; without one only the shard's own count."""
         self._context.room = room
 
     @property
@@ -139,7 +139,7 @@ class Shard:
 
     @property
     def streams(self) -> int:
-        """Number of session streams that members of it are on."""
+        """Number of session streams with members of this shard."""
         return len(self._context.streams)
 
     @property
@@ -164,9 +164,9 @@ class Shard:
 
     @property
     def blamed(self) -> str:
-        """The group that was worked on when a method of this raised; empty: none in particular.
+        """The group that was being worked on when a method raised; empty: none in particular.
 
-        What raised left the state half changed: it must be dropped, and loaded again from the log.
+        The state is half changed then: it must be dropped, and loaded again from the log.
         """
         context = self._context
         for work in (context.purgatory.wheel.failed, context.working_on):
@@ -193,7 +193,7 @@ class Shard:
         return self._context.application.skipped
 
     def restore(self) -> SnapshotReader:
-        """What takes over a snapshot, before the records after it are replayed; the shard must be fresh."""
+        """Returns what reads a snapshot into the shard, which must be fresh, before records are replayed."""
         context = self._context
         return SnapshotReader(
             self.number, context.groups, context.config.history_length, self._deletions.restore
@@ -360,7 +360,7 @@ class Shard:
                 member.may_extend(self._context.now.boot_ms)
 
     def _resume(self, _: Resume) -> None:
-        """Deadlines start again as after a load: nobody could be heard of meanwhile."""
+        """Deadlines start again as after a load: nobody could be heard meanwhile."""
         self._suspended = False
         for group in self._context.groups.values():
             self._context.working_on = group
@@ -451,7 +451,7 @@ class _Retention(Timer):
             return
 
     def _interval_ms(self, earlier: float = 0) -> int:
-        """From one search to the next, or earlier by a part of it."""
+        """Time from one search to the next, less a part of it."""
         return round(self._context.config.retention_check_interval_ms * (1 - earlier))
 
     def _arm(self, delay_ms: int) -> None:

@@ -13,7 +13,7 @@ from muster_core.position import NOWHERE, Position
 
 
 class CheckpointUnusable(Exception):
-    """It cannot be gone on from there; the message says why and what to do."""
+    """The check cannot be continued from it; the message says why and what to do."""
 
 
 @dataclass(slots=True)

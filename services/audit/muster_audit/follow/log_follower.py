@@ -1,7 +1,7 @@
-"""Checks one log as it grows, and goes on after a restart where it was.
+"""Checks one log as it grows, and resumes after a restart where it was.
 
 The state of a log, its groups and its chain, is kept from one look to the next. After a restart it is made
-again from the entries that are still there, and nothing of these is raised that was raised before.
+again from the entries that are still there, and nothing in them is reported that was reported before.
 """
 
 import sys

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from pydantic_settings import NoDecode
 
 HEADER = "x-forwarded-for"
-"""Where proxies note whom they speak for: each appends the address that connected to it."""
+"""Header in which each proxy appends the address that connected to it."""
 
 NETWORKS_MAX = 100
 

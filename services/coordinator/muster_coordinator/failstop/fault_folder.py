@@ -1,4 +1,4 @@
-"""Where events are kept that made the group protocol fail: a few private files."""
+"""Keeps the events that made the group protocol fail, in a few private files."""
 
 import os
 import secrets
@@ -64,7 +64,7 @@ class FaultFolder:
             raise PermissionError(f"{self._folder} is no folder of this user's")
 
     def _make_room(self) -> None:
-        """Removes what leaves no place for one more, and what a process that died had not finished."""
+        """Makes room for one more file, and removes what a dead process left unfinished."""
         for unfinished in self._folder.glob(f"{_PREFIX}*{_UNFINISHED}"):
             unfinished.unlink(missing_ok=True)
         files = sorted(self._folder.glob(f"{_PREFIX}*{_SUFFIX}"))

@@ -57,7 +57,7 @@ class Fault:
 
 
 class Faults:
-    """Knows what failed here, and decides.
+    """Remembers what failed here, and decides what follows.
 
     It is forgotten with the process, so a new version tries every group again. A shard that goes to another
     coordinator takes nothing of it along: there the same group fails again, twice at most.
@@ -101,7 +101,7 @@ class Faults:
         return frozenset(failed) - self.quarantine(shard).groups
 
     def not_before_ms(self, shard: int) -> int:
-        """The boot time before which a shard is not to be loaded again; 0: whenever it likes.
+        """The boot time before which a shard is not to be loaded again; 0: at any time.
 
         Whoever knows many groups that fail, or ever new ones, has the shard loaded no more than some times in
         a minute.

@@ -26,7 +26,7 @@ SHORT_READS_MAX = 20
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
 _BEYOND = Position((1 << 53) - 1, (1 << 53) - 1)
-"""Where no log ends."""
+"""A position beyond every log's end."""
 
 
 class _NotKnown(Exception):

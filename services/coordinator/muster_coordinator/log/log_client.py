@@ -86,7 +86,7 @@ class LogPace:
 
     @classmethod
     def of(cls, limit_ms: int) -> "LogPace":
-        """With a time for one step; a claim takes three, one after the other."""
+        """The pace for a time limit of one step; a claim takes three steps, one after the other."""
         return cls(stall_ms=limit_ms, claim_stall_ms=3 * limit_ms)
 
 

@@ -235,7 +235,7 @@ class LeaseKeeper:
                 yield from self._renew(self._boot_ms(), release=True)
         except Exception as error:
             if self._loop is not None and self._loop.is_closed():
-                # There was no stop, and there is nobody left to hold a lease for.
+                # Not stopped, but the loop that the lease is held for is gone.
                 log.warning("lease_thread_ended", reason=str(error))
                 return
             # Without its lease the process is of no use, and nobody would notice: let it end.

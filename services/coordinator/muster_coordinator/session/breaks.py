@@ -9,7 +9,7 @@ import structlog
 log = structlog.get_logger()
 
 MASS_MIN = 3
-"""Fewer streams are never judged to be most of them."""
+"""Fewer streams than this never count as most of them."""
 
 
 class Stream(Protocol):

@@ -43,7 +43,7 @@ class CallWatch:
     def starting(
         self, call_id: int, kind: str, request: Any, traceparent: str
     ) -> AbstractContextManager[None]:
-        """A call is started within; heartbeats, which are too many for that, are not."""
+        """Wraps the start of a call; heartbeats are too many to be traced."""
         return _NOTHING
 
     def answered(self, call_id: int, response: GroupResponse) -> None:

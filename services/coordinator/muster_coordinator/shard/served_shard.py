@@ -409,7 +409,7 @@ class ServedShard:
             return
         if self._timer is not None:
             if self._timer_ms <= deadline_ms:
-                return  # it fires early and finds nothing due; cheaper than moving it with each heartbeat
+                return  # firing early for nothing is cheaper than moving it with each heartbeat
             self._timer.cancel()
         self._timer_ms = deadline_ms
         delay_s = max(0, deadline_ms - now.boot_ms) / 1000

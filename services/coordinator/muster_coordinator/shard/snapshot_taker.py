@@ -130,7 +130,7 @@ class SnapshotTaker:
     def _due(self, shard: OwnedShard, kept: KeptSnapshots) -> bool:
         pace = self._pace
         if not pace.records or kept.skips:
-            return False  # what this version does not understand it must not sum up
+            return False  # it must not summarise what this version does not understand
         if self._not_before_ms.get(shard.number, 0) > self._now().boot_ms:
             return False
         return kept.records_since >= pace.records or kept.bytes_since >= pace.size_bytes

@@ -107,7 +107,7 @@ class StreamTraces:
 
     @contextmanager
     def starting(self, call_id: int, kind: str, request: GroupRequest, traceparent: str) -> Iterator[None]:
-        """A call is started within; what it stores and logs at once belongs to its span."""
+        """Wraps the start of a call; what it stores and logs at once belongs to its span."""
         name = _CALLS.get(kind)
         if name is None:
             yield

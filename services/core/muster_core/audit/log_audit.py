@@ -39,7 +39,7 @@ class LogAudit:
     Attributes:
         checker: checks the entries.
         snapshots: checks the stored snapshots.
-        notes: what is no broken promise, and worth to know.
+        notes: what breaks no promise but is worth knowing.
         unacknowledged: entries after the acknowledged position, on the node that has most of them.
     """
 

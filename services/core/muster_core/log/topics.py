@@ -15,14 +15,14 @@ from muster_core.position import NOWHERE, Position
 
 MAX_TOPICS = 10_000
 MAX_DELETIONS = 2_000
-"""Names whose last removal is remembered."""
+"""Number of names whose last removal is remembered."""
 MAX_CHANGES = 4_096
 """Changes whose ids are remembered: a repeat that comes after more others is taken for a new change."""
 
 CHANGE_ID_BYTES = 16
 
 _LOG_KINDS = frozenset({"claim", "genesis", "handoff"})
-"""What a log says of itself, beside its snapshots."""
+"""Records about the log itself, other than those of snapshots."""
 _ENTRIES_PER_ITEM = 500
 
 _Entry = TypeVar("_Entry")

@@ -41,7 +41,7 @@ _TEXTS: dict[ErrorCode, str] = {
 }
 """Messages for people, of refusals without one of their own."""
 _CLOCK_STEP_MS = 50
-"""By which a wall clock moves that was set, or that another clock took the place of."""
+"""A wall clock that moves by more against the boot clock was set, or replaced by another one."""
 
 _REMOVED = "the member was removed from the group"
 
@@ -185,7 +185,7 @@ class ShardContext:
             yield from append.records
 
     def append_done(self, append_id: int, position: Position) -> None:
-        """Applies the records of an append and lets go on what waited for it."""
+        """Applies the records of an append and continues what waited for it."""
         append = self._appends.pop(append_id)
         self.holdings.bytes -= append.bytes
         self.working_on = append
@@ -215,8 +215,8 @@ class ShardContext:
     def too_many_new_groups(self) -> str:
         """Why no group can be added whose first member joins, for people; empty: one can.
 
-        Makes room if it must: of the groups that the log does not know the oldest goes in which nobody is. An
-        id that it has given out is refused as unknown then, and its owner joins anew.
+        Makes room if it must: the oldest group without members that the log does not know is dropped. An id
+        that it has given out is then refused as unknown, and its owner joins anew.
         """
         limit = self.config.max_new_groups_per_shard
         if len(self._unstored) >= limit and not self._make_room():
@@ -269,7 +269,7 @@ class ShardContext:
         return False
 
     def add_unstored(self, group: Group) -> None:
-        """Takes a group in that the log does not know yet."""
+        """Adds a group that the log does not know yet."""
         group.stored = False
         group.count_in(self.holdings)
         self.groups[group.group_id] = self._unstored[group.group_id] = group
@@ -329,7 +329,7 @@ class ShardContext:
             group.line.popleft().run()
 
     def refuse_line(self, group: Group) -> None:
-        """Refuses the calls in line: the log is too slow. What is no call stays."""
+        """Refuses the calls in line: the log is too slow. Other steps stay in line."""
         line, group.line = group.line, deque()
         for step in line:
             if step.call_id is not None:
@@ -422,7 +422,7 @@ class _OpenAppend(DelayedOperation):
         return group_of(self.records[0])
 
     def can_complete(self) -> bool:
-        """Never by itself: the acknowledgement takes it out."""
+        """Never by itself: the acknowledgement ends it."""
         return False
 
     def on_complete(self) -> None:

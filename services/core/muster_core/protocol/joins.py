@@ -25,7 +25,7 @@ from muster_core.state.terms import Terms, terms_of_join
 from muster_core.waiting.timing_wheel import Timer
 
 STATIC_WITH_A_NEW_ID = "a static member joins with an empty member id, not with one that was given out"
-"""What only a client can do wrong, and Kafka answers with UNKNOWN_SERVER_ERROR."""
+"""A mistake of the client, which Kafka answers with UNKNOWN_SERVER_ERROR."""
 
 _SUPERSEDED = "the member has joined again since: member_seq is lower than that of its last join"
 
@@ -427,7 +427,7 @@ def _made_id(name: str, group: Group, join: _Join) -> str:
 def _uuid(group: Group, join: _Join) -> UUID:
     """A UUID of two halves: made from the join's own id, by which a retry is known; and drawn.
 
-    So an id is never made a second time, also not for a retry that comes when the member is gone.
+    So an id is never made a second time, not even for a retry that comes when the member is gone.
     """
     own = join.request.request_id or join.call.draw
     halves = (f"{group.group_id}\0{own}", f"{group.group_id}\0{own}\0{join.call.draw}")

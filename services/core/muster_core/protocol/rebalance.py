@@ -22,7 +22,7 @@ from muster_core.waiting.timing_wheel import Timer
 Cause = common_pb2.RebalanceCause
 
 _AGAIN_MS = 1_000
-"""A join phase to which nobody came back is not looked at sooner again, however short time-outs are."""
+"""Shortest pause before a join phase to which nobody came back is checked again, whatever the time-outs."""
 
 
 class Rebalancer:

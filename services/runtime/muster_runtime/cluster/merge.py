@@ -1,4 +1,4 @@
-"""How a new picture of the cluster is put over the one that is known. Pure."""
+"""Merges a new picture of the cluster into the known one. Pure."""
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2

@@ -100,7 +100,7 @@ class ViewSource(Source):
         view.subscribe(self._changed)
 
     def _changed(self) -> None:
-        """The view changed: up to now it was as it was."""
+        """Called when the view changed: the times until now belong to the old one."""
         now_ms = clock.boot_ms()
         self._unowned_ms += self._unowned * (now_ms - self._counted_ms)
         self._counted_ms = now_ms

@@ -281,7 +281,7 @@ class ClusterView:
         return not outdated
 
     def _look_at_clock(self) -> None:
-        """Says once when the wall clock is wrong, and once when it is right again."""
+        """Logs once when the wall clock is wrong, and once when it is right again."""
         off_ms = self.wall_clock_off_ms() or 0
         wrong = abs(off_ms) > WALL_CLOCK_LIMIT_MS
         if wrong == self._clock_wrong:

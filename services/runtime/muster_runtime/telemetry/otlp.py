@@ -1,4 +1,4 @@
-"""Sends metrics and spans to a collector, from threads of their own; what it does not take is counted."""
+"""Sends metrics and spans to a collector, from threads of their own; counts what it refuses."""
 
 import logging
 import threading
@@ -136,7 +136,7 @@ class SpanSender(SpanExporter):
 
 
 class MetricSender:
-    """Sends all numbers now and then.
+    """Sends all numbers periodically.
 
     Args:
         settings: where to, and how often.

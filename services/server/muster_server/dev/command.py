@@ -176,7 +176,7 @@ async def _watch(
 
 
 async def _look(connection: muster.Cluster) -> tuple[Overview | None, str]:
-    """The cluster, or None and why there is none."""
+    """Returns the cluster; or None, and why it cannot be shown."""
     try:
         return await look(connection), ""
     except muster.MusterError:

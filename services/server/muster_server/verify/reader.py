@@ -81,7 +81,7 @@ def _rows(answer: list[tuple[bytes, dict[bytes, bytes]]]) -> list[list[Any]]:
 
 
 def _position(text: bytes) -> Position | None:
-    """The position that is stored as text; None: it is no position."""
+    """Reads a position from text; None: the text is not one."""
     try:
         place = Position.parse(text.decode("utf-8", "replace"))
     except ValueError:
@@ -90,7 +90,7 @@ def _position(text: bytes) -> Position | None:
 
 
 def _number(name: bytes) -> tuple[int, bytes]:
-    """Sorts the parts of a snapshot by their numbers, and what is no number after them."""
+    """Sort key of the parts of a snapshot: their numbers, and after them what is not a number."""
     return (int(name), b"") if name.isdigit() else (1 << 62, name)
 
 
@@ -102,7 +102,7 @@ def _is_claim(record: bytes) -> bool:
 
 
 def _in_order(fields: list[bytes]) -> list[bytes]:
-    """The three fields of an entry that has them in another order, or has others."""
+    """The three fields of an entry that has them in another order, or has others besides."""
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     return [word for name in _NAMES for word in (name, named.get(name, b""))]
 
@@ -152,7 +152,7 @@ class NodeReader:
         try:
             run_id = str(self._redis.info("server").get("run_id", ""))
         except redis.ResponseError:
-            run_id = ""  # who may not ask can do without: it only shows one server under two names
+            run_id = ""  # without the right to ask, only one server under two names goes unnoticed
         return Introduction(identity, addresses=tuple(addresses.split(",")), run_id=run_id)
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
