@@ -104,6 +104,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _servers_are_forked() -> Iterator[None]:
+    """Servers that tests start are forks of a process that has imported them."""
+    if find_spec("muster_server") is None:  # the client's tests also run without the servers
+        yield
+        return
+    from kit import forked
+    from muster_server import child_process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child_process, "launch", forked.launch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails a test that is among the quick ones and starts a server, or waits for a clock."""

@@ -12,7 +12,8 @@ _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
 
-def _tie(parent: int) -> None:
+def tie(parent: int) -> None:
+    """Has this process killed when its parent ends; ends it if that has happened already."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -23,5 +24,5 @@ def _tie(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _tie(int(sys.argv[1]))
+    tie(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 _TIED = Path(__file__).with_name("_tied.py")
 _POLL_SECONDS = 0.005
@@ -15,6 +16,35 @@ _TAIL_BYTES = 2_000
 
 class ChildError(RuntimeError):
     """A process ended, or was not ready in time; the message carries the end of its log."""
+
+
+class Launched(Protocol):
+    """What `ChildProcess` needs of a process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Exit code, negative if a signal ended it; None while it runs."""
+
+    def send_signal(self, sig: int) -> None:
+        """Sends it a signal if it runs."""
+
+
+def launch(
+    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
+) -> Launched:
+    """Starts a program in a session of its own, tied to this process."""
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=cwd,
+        start_new_session=True,
+    )
 
 
 class ChildProcess:
@@ -47,7 +77,7 @@ class ChildProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(tuple(removed))}
         self._environment = {**inherited, **(environment or {})}
         self._cwd = cwd
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Launched | None = None
         self._log_begin = 0
 
     @property
@@ -86,15 +116,7 @@ class ChildProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._log_begin = output.tell()
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                cwd=self._cwd,
-                start_new_session=True,
-            )
+            self._process = launch(self._arguments, output, self._environment, self._cwd)
 
     async def wait_until(self, ready: Callable[[], bool], timeout_seconds: float) -> None:
         """Waits until it is ready.
@@ -119,7 +141,7 @@ class ChildProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal if it runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.send_signal(number)
 
     def pause(self) -> None:

@@ -1,0 +1,121 @@
+"""Forks of our programs are processes like those that are started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from kit import forked
+from kit.clusters.linked_cluster import inside
+from kit.waiting import until
+from muster_server.child_process import Launched
+
+pytestmark = pytest.mark.cluster
+
+SERVER = [sys.executable, "-m", "muster_server"]
+MUSTER = str(Path(sys.executable).with_name("muster"))
+
+
+@pytest.fixture
+async def started(tmp_path: Path) -> AsyncIterator[list[Launched]]:
+    processes: list[Launched] = []
+    yield processes
+    for process in processes:
+        await ended(process, signal.SIGKILL)
+
+
+async def ended(process: Launched, number: signal.Signals) -> int:
+    """Its exit code after a signal."""
+    process.send_signal(number)
+    await until(lambda: process.poll() is not None, "it ends")
+    return process.poll() or 0
+
+
+def launch(folder: Path, environment: Mapping[str, str]) -> Launched:
+    """A server that does not end by itself; its output is in `log`, its data in `data`."""
+    with (folder / "log").open("ab") as output:
+        return forked.launch(
+            [*SERVER, "--roles", "metadata", "--data", "data", "--ready-file", "ready"],
+            output, {**os.environ, "MUSTER_METADATA_LISTEN": "127.0.0.1:0", **environment}, folder,
+        )  # fmt: skip
+
+
+def test_what_is_to_be_imported_is_there() -> None:
+    for name in forked.IMPORTED:
+        import_module(name)
+
+
+def test_a_command_has_its_arguments_settings_outputs_and_exit_code() -> None:
+    shown = forked.run([*SERVER, "config", "--json"], {**os.environ, "MUSTER_GROUP_MAX_SIZE": "7"})
+    rows = {row["name"]: row["value"] for row in json.loads(shown.stdout)}
+    assert (shown.returncode, shown.stderr, rows["MUSTER_GROUP_MAX_SIZE"]) == (0, "", "7")
+    wrong = forked.run([MUSTER, "nodes", "nothing"])
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "nothing" in wrong.stderr
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.run([*SERVER, "--roles", "metadata", "--data", str(tmp_path)], timeout=0.1)
+
+
+async def test_a_server_has_a_session_and_a_folder_and_ends_by_signals(
+    tmp_path: Path, started: list[Launched]
+) -> None:
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        (tmp_path / "ready").unlink(missing_ok=True)
+        process = launch(tmp_path, {})
+        started.append(process)
+        assert isinstance(process, forked.Forked)
+        await until((tmp_path / "ready").exists)
+        assert os.getsid(process.pid) == process.pid
+        assert process.poll() is None
+        assert '"ready"' in (tmp_path / "log").read_text()
+        assert await ended(process, number) == code
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_forked"),
+    [
+        ({}, True),
+        (inside(LINKED_ROUTES="127.0.0.1:1=2"), True),
+        (inside(SKEWED_CLOCK_MS="9"), False),
+        ({"PYTHONPATH": "/nowhere"}, False),
+        ({"PYTHONHASHSEED": "1"}, False),
+    ],
+)
+async def test_only_a_real_start_takes_what_python_reads_at_its_start(
+    environment: dict[str, str], is_forked: bool, tmp_path: Path, started: list[Launched]
+) -> None:
+    started.append(launch(tmp_path, environment))
+    assert isinstance(started[0], forked.Forked) == is_forked
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from kit.test_kit_forked import launch\n"
+        "print(launch(Path(sys.argv[1]), {}).pid, flush=True); sys.stdin.read()"
+    )
+    tests = str(Path(__file__).parents[1])
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": tests}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        await until((tmp_path / "ready").exists)
+        parent.kill()
+
+    def runs() -> bool:
+        try:
+            return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1]
+        except FileNotFoundError:
+            return False
+
+    await until(lambda: not runs())
