@@ -110,11 +110,11 @@ def _servers_are_forked() -> Iterator[None]:
     if find_spec("muster_server") is None:  # the client's tests also run without the servers
         yield
         return
-    from kit import forked
+    from kit.clusters import forked_servers
     from muster_server import child_process
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_process, "launch", forked.launch)
+        patch.setattr(child_process, "launch", forked_servers.launch)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The command line, as a process."""
+"""The command line, as a process; `piped` and `interrupted` start it as a user does."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 import muster
 import pytest
 from client.client_scripted import NONE, ScriptedCluster
+from kit import forked
 from kit.interrupted import interrupted
 from muster.cli import _app
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -21,22 +22,9 @@ FULL_DISK = Path("/dev/full")
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
     servers = scripted.address if scripted else "127.0.0.1:1"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "from muster.cli import main; main()",
-        *arguments,
-        env={
-            **os.environ,
-            "MUSTER_SERVERS": servers,
-            "COLUMNS": "200",
-        },
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    environment = {**os.environ, "MUSTER_SERVERS": servers, "COLUMNS": "200"}
+    done = await forked.run_beside(["muster", *arguments], environment)
+    return done.returncode, done.stdout, done.stderr
 
 
 async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> None:
@@ -73,12 +61,7 @@ async def test_an_error_is_one_line(
 
 @pytest.mark.parametrize("command", [("groups", "describe"), ("offsets",), ("groups", "list", "--servers")])
 def test_an_argument_that_is_no_text_is_named(command: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from muster.cli import main; main()", *command, b"a\xff"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.run(["muster", *command, "a\udcff"])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "muster: the argument 'a\\udcff' is not UTF-8\n"
 

@@ -4,29 +4,27 @@ Each process of the tests has one such process beside it, the fork server of mul
 starts here is a process like any other: it has its own session, environment, directory and output, ends by a
 signal or with an exit code, and dies with the process that started it. What differs is what it has imported
 already. So programs start as users start them wherever a test is about that.
+
+The client's tests use it, also where only the client is installed.
 """
 
 import asyncio
 import atexit
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
-
-from muster_server import child_process
-from muster_server._tied import tie
-
-INSIDE = Path(__file__).resolve().parent / "clusters" / "inside"
-"""Its sitecustomize.py is what tests change inside processes."""
 
 _MODULES = {"muster_server": "muster_server.cli"}
 """What runs for `python -m NAME`."""
@@ -49,10 +47,7 @@ IMPORTED = (
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 """Variables that a process reads only while it starts."""
 
-_LATE_CHANGES = ("SKEWED_CLOCK_MS", "SKEWED_VERSION")
-"""Changes of `inside` that only those imports notice that come after them."""
-
-_START = child_process.launch
+_AT_OUR_START = {name: value for name, value in os.environ.items() if name.startswith(_AT_START)}
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(IMPORTED))
 
@@ -87,17 +82,6 @@ class Forked:
             os.kill(self.pid, sig)
 
 
-def launch(
-    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
-) -> child_process.Launched:
-    """As `muster_server.child_process.launch`, which starts what cannot be forked."""
-    main = _main(arguments)
-    changed = _changed(environment)
-    if main is None or changed is None:
-        return _START(arguments, output, environment, cwd)
-    return _fork(main, environment, output, output, cwd, changed=changed)
-
-
 def run(
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
@@ -107,15 +91,15 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of our commands to its end, as `subprocess.run` with both outputs as text."""
     environment = os.environ if environment is None else environment
-    main = _main(command)
+    main = main_of(command)
     assert main, f"not a command of ours: {command}"
-    assert _changed(environment) is False, "these variables take effect only at the start of a real process"
+    assert not different_at_start(environment), "these variables take effect only in a real start"
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _fork(main, environment, output, errors, cwd)
+        process = fork(main, environment, output, errors, cwd)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
-            process.send_signal(9)
+            process.send_signal(signal.SIGKILL)
             raise
         return subprocess.CompletedProcess(command, code, _text(output), _text(errors))
 
@@ -132,50 +116,45 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-def _main(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
+def main_of(command: Sequence[str]) -> tuple[str, list[str]] | None:
     """The module whose `main` a command runs, and the `sys.argv` it gets; None: none of ours."""
-    program, *rest = arguments
+    program, *rest = command
     path = Path(program)
     if program == sys.executable and rest[:1] == ["-m"]:
         program, *rest = rest[1:]
         module = _MODULES.get(program, "")
     else:
-        module = _SCRIPTS.get(path.name, "") if path.parent == Path(sys.executable).parent else ""
+        module = _SCRIPTS.get(path.name, "") if path.parent in (Path(), Path(sys.executable).parent) else ""
     return (module, [program, *rest]) if module else None
 
 
-def _changed(environment: Mapping[str, str]) -> bool | None:
-    """Whether what runs there is changed by `inside`; None: its variables work only in a real start."""
-    names = {*environment, *os.environ}
-    early = {name for name in names if name.startswith(_AT_START)}
-    different = {name for name in early if environment.get(name) != os.environ.get(name)}
-    if not different:
-        return False
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    as_here = os.pathsep.join(paths[1:]) == os.environ.get("PYTHONPATH", "")
-    if different == {"PYTHONPATH"} and paths[0] == str(INSIDE) and as_here:
-        return None if any(name in environment for name in _LATE_CHANGES) else True
-    return None
+def different_at_start(environment: Mapping[str, str]) -> set[str]:
+    """The variables that take effect only at the start of a process, and are others than here."""
+    names = {name for name in environment if name.startswith(_AT_START)} | _AT_OUR_START.keys()
+    return {name for name in names if environment.get(name) != _AT_OUR_START.get(name)}
 
 
-def _fork(
+def fork(
     main: tuple[str, list[str]],
     environment: Mapping[str, str],
     output: IO[bytes],
     errors: IO[bytes],
-    cwd: Path | None,
-    *,
-    changed: bool = False,
+    cwd: Path | None = None,
+    first: str = "",
 ) -> Forked:
+    """Starts a program of ours.
+
+    Args:
+        main: as `main_of` gives it.
+        environment: its whole environment.
+        output: takes its standard output.
+        errors: takes its standard error.
+        cwd: its working directory; None: that of this process.
+        first: a file of Python that it runs before.
+    """
     module, arguments = main
     start = _Start(
-        module,
-        arguments,
-        dict(environment),
-        str(cwd or Path.cwd()),
-        changed,
-        output.fileno(),
-        errors.fileno(),
+        module, arguments, dict(environment), str(cwd or Path.cwd()), first, output.fileno(), errors.fileno()
     )
     process = _CONTEXT.Process(target=start, name=" ".join(arguments), daemon=True)
     process.start()
@@ -190,18 +169,21 @@ class _Start:
     arguments: list[str]
     environment: dict[str, str]
     cwd: str
-    changed: bool
+    first: str
     output: int
     errors: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.module, self.arguments, self.environment, self.cwd, self.changed)
+        given = (self.module, self.arguments, self.environment, self.cwd, self.first)
         return _received, (given, DupFd(self.output), DupFd(self.errors))
 
     def __call__(self) -> None:
         """Becomes a process as if it had been started, and runs the program."""
         os.setsid()
-        tie(os.getppid())
+        if find_spec("muster_server") is not None:
+            from muster_server._tied import tie
+
+            tie(os.getppid())
         nothing = os.open(os.devnull, os.O_RDONLY)
         for number, file in enumerate((nothing, self.output, self.errors)):
             os.dup2(file, number)
@@ -210,13 +192,13 @@ class _Start:
         os.environ.clear()
         os.environ.update(self.environment)
         sys.argv = self.arguments
-        if self.changed:
-            runpy.run_path(str(INSIDE / "sitecustomize.py"))
+        if self.first:
+            runpy.run_path(self.first)
         try:
             import_module(self.module).main()
         finally:
             atexit._run_exitfuncs()
 
 
-def _received(given: tuple[str, list[str], dict[str, str], str, bool], output: Any, errors: Any) -> _Start:
+def _received(given: tuple[str, list[str], dict[str, str], str, str], output: Any, errors: Any) -> _Start:
     return _Start(*given, output.detach(), errors.detach())

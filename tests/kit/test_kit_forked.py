@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit import forked
+from kit.clusters import forked_servers
 from kit.clusters.linked_cluster import inside
 from kit.waiting import until
 from muster_server.child_process import Launched
@@ -18,7 +19,6 @@ from muster_server.child_process import Launched
 pytestmark = pytest.mark.cluster
 
 SERVER = [sys.executable, "-m", "muster_server"]
-MUSTER = str(Path(sys.executable).with_name("muster"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def ended(process: Launched, number: signal.Signals) -> int:
 def launch(folder: Path, environment: Mapping[str, str]) -> Launched:
     """A server that does not end by itself; its output is in `log`, its data in `data`."""
     with (folder / "log").open("ab") as output:
-        return forked.launch(
+        return forked_servers.launch(
             [*SERVER, "--roles", "metadata", "--data", "data", "--ready-file", "ready"],
             output, {**os.environ, "MUSTER_METADATA_LISTEN": "127.0.0.1:0", **environment}, folder,
         )  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_command_has_its_arguments_settings_outputs_and_exit_code() -> None:
     shown = forked.run([*SERVER, "config", "--json"], {**os.environ, "MUSTER_GROUP_MAX_SIZE": "7"})
     rows = {row["name"]: row["value"] for row in json.loads(shown.stdout)}
     assert (shown.returncode, shown.stderr, rows["MUSTER_GROUP_MAX_SIZE"]) == (0, "", "7")
-    wrong = forked.run([MUSTER, "nodes", "nothing"])
+    wrong = forked.run(["muster", "nodes", "nothing"])
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "nothing" in wrong.stderr
 

@@ -1,4 +1,4 @@
-"""`muster-server` and `muster dev` as a user starts them."""
+"""`muster-server` and `muster dev` as a user starts them; what commands answer, in forks (`kit.forked`)."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from kit import forked
 from kit.collector import Collector
 from kit.interrupted import interrupted
 from muster_server.child_process import ChildError, ChildProcess
@@ -34,19 +35,15 @@ def environment(**settings: str) -> dict[str, str]:
 
 
 def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SERVER, *arguments],
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    return forked.run([*SERVER, *arguments], environment(**settings))
 
 
 def test_version_and_help() -> None:
-    assert run("--version").stdout.startswith("muster-server ")
-    assert "--roles" in run("--help").stdout
+    for option, shown in (("--version", "muster-server "), ("--help", "--roles")):
+        done = subprocess.run(
+            [*SERVER, option], env=environment(), capture_output=True, text=True, timeout=SECONDS, check=True
+        )
+        assert shown in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ SECRET = "redis://user:secret@a:1"
     ],
 )
 def test_a_password_on_a_wrong_command_line_is_not_repeated(command: list[str]) -> None:
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    done = forked.run(command, environment())
     assert done.returncode == 2
     assert "redis://…@" in done.stderr
     assert "secret" not in done.stdout + done.stderr

@@ -1,15 +1,14 @@
 """`muster doctor` on real processes and real servers, each failure made for real."""
 
-import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import forked
 from kit.clusters.linked_cluster import inside
 from kit.clusters.server_cluster import running
 from muster_metadata.operator.initialise import initialise
@@ -25,25 +24,15 @@ from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
 
-MUSTER = str(Path(sys.executable).with_name("muster"))
 NOBODY = f"{LOOPBACK}:1"
 SECONDS = 60
 
 
 async def doctor(*arguments: str, **settings: str) -> tuple[int, str, str]:
-    """Runs the command as a user does; exit code, output, errors."""
+    """Runs the command; exit code, output, errors."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("MUSTER_")}
-    process = await asyncio.create_subprocess_exec(
-        MUSTER,
-        "doctor",
-        *arguments,
-        env={**clean, "COLUMNS": "200", **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(SECONDS):
-        out, errors = await process.communicate()
-    return process.returncode or 0, out.decode(), errors.decode()
+    done = await forked.run_beside(["muster", "doctor", *arguments], {**clean, "COLUMNS": "200", **settings})
+    return done.returncode, done.stdout, done.stderr
 
 
 class Diagnosis:

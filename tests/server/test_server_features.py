@@ -1,12 +1,11 @@
 """`muster features`, against real metadata."""
 
-import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from kit import forked
 from kit.metadata.metadata_instances import MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES, Feature
@@ -17,20 +16,11 @@ pytestmark = pytest.mark.cluster
 UPGRADE = Path(__file__).parents[2] / "docs" / "upgrade.md"
 
 
-async def features(cluster: MetadataCluster, *arguments: str) -> tuple[int | None, str, str]:
+async def features(cluster: MetadataCluster, *arguments: str) -> tuple[int, str, str]:
     """Exit code, output and errors of the command."""
     addresses = ",".join(instance.address for instance in cluster.instances)
-    process = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).with_name("muster")),
-        "features",
-        *arguments,
-        "--metadata",
-        addresses,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    return process.returncode, output.decode(), errors.decode()
+    done = await forked.run_beside(["muster", "features", *arguments, "--metadata", addresses])
+    return done.returncode, done.stdout, done.stderr
 
 
 async def test_lists_and_enables(tmp_path: Path) -> None:

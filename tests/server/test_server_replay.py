@@ -1,11 +1,11 @@
 """What was kept of a failure, played again by `muster-server replay`; what `muster doctor` says of it."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
+from kit import forked
 from muster_core import fault
 from muster_core.clock import Now
 from muster_core.config import GroupConfig
@@ -15,8 +15,6 @@ from muster_protos.muster.internal.v1 import fault_pb2
 from muster_protos.muster.v1 import coordinator_pb2
 from muster_server.doctor.cluster import judge_faults
 from muster_server.doctor.findings import CheckResult
-
-SERVER = str(Path(sys.executable).with_name("muster-server"))
 
 
 def kept(folder: Path, *events: fault_pb2.FaultEvent, complete: bool = True) -> Path:
@@ -34,9 +32,7 @@ def kept(folder: Path, *events: fault_pb2.FaultEvent, complete: bool = True) -> 
 
 
 def replayed(path: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [SERVER, "replay", str(path)], capture_output=True, text=True, timeout=60, check=False
-    )
+    return forked.run(["muster-server", "replay", str(path)])
 
 
 def test_an_event_that_fails_again(tmp_path: Path) -> None:

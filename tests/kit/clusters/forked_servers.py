@@ -1,0 +1,34 @@
+"""Servers as forks of a process that has imported them; see `kit.forked`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from kit.clusters.linked_cluster import INSIDE
+from kit.forked import different_at_start, fork, main_of
+from muster_server import child_process
+
+_LATE_CHANGES = ("SKEWED_CLOCK_MS", "SKEWED_VERSION")
+"""Changes of `inside` that only those imports notice that come after them."""
+
+_START = child_process.launch
+
+
+def launch(
+    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
+) -> child_process.Launched:
+    """As `muster_server.child_process.launch`, which starts what cannot be forked."""
+    main = main_of(arguments)
+    different = different_at_start(environment)
+    if main is None or (different and not _is_inside(different, environment)):
+        return _START(arguments, output, environment, cwd)
+    first = str(INSIDE / "sitecustomize.py") if different else ""
+    return fork(main, environment, output, output, cwd, first)
+
+
+def _is_inside(different: set[str], environment: Mapping[str, str]) -> bool:
+    """Whether what differs is only that `inside` changes the process, and a fork will do for that."""
+    first, _, others = environment.get("PYTHONPATH", "").partition(os.pathsep)
+    added = (first, others) == (str(INSIDE), os.environ.get("PYTHONPATH", ""))
+    return different == {"PYTHONPATH"} and added and not any(name in environment for name in _LATE_CHANGES)
