@@ -126,18 +126,6 @@ class Unimplemented(Refused):
     status = grpc.StatusCode.UNIMPLEMENTED
 
 
-class Unauthenticated(Refused):
-    """The call carries no valid credentials."""
-
-    status = grpc.StatusCode.UNAUTHENTICATED
-
-
-class PermissionDenied(Refused):
-    """The caller may not make this call."""
-
-    status = grpc.StatusCode.PERMISSION_DENIED
-
-
 def undecodable() -> InvalidArgument:
     """The refusal of bytes that are not the message they should be."""
     return InvalidArgument([Violation("", "the request is not a valid message of its type")])
