@@ -31,6 +31,7 @@ FOOT = """## Around the services
 | variable | read by | meaning |
 |---|---|---|
 | `MUSTER_SERVERS` | the Python client, `muster` | addresses of discovery; `localhost:7400` by default |
+| `MUSTER_TLS_…_FILE` | also the Python client, `muster` | certificates, PEM; plain text without any |
 | `MUSTER_HOST` | `docker-compose.yml` | what workers outside of Docker reach the coordinators at |
 | `MUSTER_VERSION` | `docker-compose.yml` | tag of the images |
 | `MUSTER_OTLP` | `docker-compose.yml` | collector of traces; none by default ([metrics.md](metrics.md)) |

@@ -9,7 +9,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from abuse.certificates import AUTHORITY, SERVER, Certificates
+from kit.certificates import AUTHORITY, SERVER, Certificates
 from kit.programs import Broken, report, run
 from muster_server.dev.cluster import DevCluster
 

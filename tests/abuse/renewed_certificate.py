@@ -10,12 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from abuse.certificates import AUTHORITY, SERVER, WORKER, Certificates
+from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
-
-STANDS_OPEN = "certificates are read once, at the start"
 
 SOON_S = 15.0
 

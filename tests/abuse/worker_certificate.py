@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from abuse.certificates import WORKER, Certificates
 from abuse.internal_ports import REFUSALS, entries_read, renewals
+from kit.certificates import WORKER, Certificates
 from kit.programs import Broken, run
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc

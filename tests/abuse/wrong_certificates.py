@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 from abuse.caller import HEALTH, raw
-from abuse.certificates import AUTHORITY, STRANGER, WORKER, Certificates
+from kit.certificates import AUTHORITY, STRANGER, WORKER, Certificates
 from kit.programs import Broken, report, run
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster

@@ -43,6 +43,7 @@ if typing.TYPE_CHECKING:
     from muster._member.member import Member, MemberSettings
     from muster._member.partition import BlockingPartition, Partition
     from muster._run import arun, run
+    from muster._session.tls import TlsFiles
     from muster._standing import MemberState
     from muster._values import Committed, Topic, TopicPartition
 
@@ -68,6 +69,7 @@ __all__ = [
     "PartitionsCallback",
     "RequestRefused",
     "SettingsError",
+    "TlsFiles",
     "Topic",
     "TopicError",
     "TopicPartition",
@@ -100,6 +102,7 @@ _MODULES = {
     "_member.member": ("Member", "MemberSettings"),
     "_member.partition": ("BlockingPartition", "Partition"),
     "_run": ("arun", "run"),
+    "_session.tls": ("TlsFiles",),
     "_standing": ("MemberState",),
     "_values": ("Committed", "Topic", "TopicPartition"),
 }

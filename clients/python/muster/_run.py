@@ -8,10 +8,13 @@ from collections.abc import Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Any, Unpack
 
+import grpc
+
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
 from muster._member.member import Member, MemberSettings
 from muster._member.work import Work, WorkRunner
+from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
 
 
@@ -22,6 +25,7 @@ def run(
     topic: str,
     partitions: int,
     servers: str | Sequence[str] | None = None,
+    credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     **settings: Unpack[MemberSettings],
 ) -> None:
     """Works on a share of a topic's partitions until SIGINT or SIGTERM.
@@ -38,6 +42,7 @@ def run(
         topic: created if it does not exist.
         partitions: how many partitions the topic has.
         servers: see `Cluster`.
+        credentials: see `Cluster`.
         settings: see `MemberConfig`.
 
     Raises:
@@ -45,7 +50,7 @@ def run(
         PartitionCountMismatch: the topic exists with another number of partitions.
         ClusterUnavailable: no server answered at the start.
         GroupError: the group refuses the member.
-        SettingsError: a setting is outside its limits.
+        SettingsError: a setting is outside its limits, or a certificate file cannot be read.
         KeyboardInterrupt: a second signal came before everything had ended.
     """
 
@@ -55,7 +60,14 @@ def run(
             if early:
                 stop.set()
             await arun(
-                work, group=group, topic=topic, partitions=partitions, servers=servers, stop=stop, **settings
+                work,
+                group=group,
+                topic=topic,
+                partitions=partitions,
+                servers=servers,
+                credentials=credentials,
+                stop=stop,
+                **settings,
             )
 
     with _early_signals() as early:
@@ -72,6 +84,7 @@ async def arun(
     topic: str,
     partitions: int,
     servers: str | Sequence[str] | None = None,
+    credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     stop: asyncio.Event | None = None,
     **settings: Unpack[MemberSettings],
 ) -> None:
@@ -90,7 +103,7 @@ async def arun(
     def lost(_owned: tuple[TopicPartition, ...]) -> None:
         runner.end()
 
-    async with Cluster(servers) as cluster:
+    async with Cluster(servers, credentials=credentials) as cluster:
         member = Member(
             cluster,
             group_id=group,

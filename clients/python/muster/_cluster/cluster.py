@@ -20,6 +20,7 @@ from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicErro
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool, Connect
 from muster._session.sessions import SessionTransport
+from muster._session.tls import TlsFiles
 from muster._session.transport import (
     ConnectionLost,
     GroupRequest,
@@ -53,12 +54,14 @@ class Cluster:
         servers: discovery addresses, `host:port` with commas between or a list. None: the environment
             variable MUSTER_SERVERS, else `localhost:7400`.
         timeout_ms: how long a call of this class tries before it raises `ClusterUnavailable`.
-        credentials: TLS credentials; None: plain text.
+        credentials: TLS credentials, or `TlsFiles`, which may be renewed meanwhile. None: the files that the
+            environment variables MUSTER_TLS_CA_FILE, MUSTER_TLS_CERT_FILE and MUSTER_TLS_KEY_FILE name;
+            plain text without any of them.
         connect: makes the gRPC channel to an address, e.g. with options or interceptors of your own;
             `credentials` are then not used. The channel must not retry calls.
 
     Raises:
-        SettingsError: an address cannot be read.
+        SettingsError: an address or a certificate file cannot be read.
     """
 
     def __init__(
@@ -66,12 +69,14 @@ class Cluster:
         servers: str | Sequence[str] | None = None,
         *,
         timeout_ms: int = 30_000,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: grpc.ChannelCredentials | TlsFiles | None = None,
         connect: Connect | None = None,
     ) -> None:
         self.servers = parse_servers(servers)
         self.timeout_ms = timeout_ms
         self.alarms = Alarms()
+        if credentials is None and connect is None:
+            credentials = TlsFiles.from_environment()
         self._channels = ChannelPool(credentials, connect=connect)
         self._discovery = DiscoveryClient(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)

@@ -14,6 +14,7 @@ from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._session.channels import ChannelPool
+from muster._session.tls import speaks_tls
 from muster._session.transport import ConnectionLost, Overloaded, raise_status
 from muster._tracing import metadata
 
@@ -25,6 +26,7 @@ ATTEMPT_TIMEOUT_MS = 5_000
 """How long a server may take before the next one is asked."""
 OLD_VIEW_MS = 5_000
 """A server whose view is older than this is asked after the others from then on."""
+_HUNG_UP = "Socket closed"
 MOST_LOOKUPS = 1_000
 """Limit of groups in one FindCoordinator."""
 
@@ -169,7 +171,7 @@ class DiscoveryClient:
             try:
                 response = await self._ask(self.servers[index], method, request)
             except (ConnectionLost, Overloaded) as error:
-                trouble = f"{self.servers[index]}: {error}"
+                trouble = f"{self.servers[index]}: {await self._explained(self.servers[index], error)}"
                 continue
             self._first = index
             if not isinstance(response, response_type):
@@ -179,6 +181,16 @@ class DiscoveryClient:
             return self.servers[index], response
         self._first = (self._first + 1) % len(self.servers)
         raise ConnectionLost(trouble)
+
+    async def _explained(self, address: str, error: Exception) -> str:
+        """Why a call failed; finds out whether a server that hangs up wants TLS."""
+        if not str(error).endswith(_HUNG_UP):
+            return str(error)
+        if not self._channels.plain:
+            return f"{error}; it may ask for a client certificate (MUSTER_TLS_CERT_FILE, MUSTER_TLS_KEY_FILE)"
+        if await speaks_tls(address):
+            return "the server speaks TLS, and this client does not (MUSTER_TLS_CA_FILE)"
+        return str(error)
 
     async def ask(
         self, method: str, request: Any, response_type: type[Response], *, timeout_ms: int
@@ -217,6 +229,12 @@ class DiscoveryClient:
             try:
                 answer: object = await call(request, timeout=ATTEMPT_TIMEOUT_MS / 1_000, metadata=metadata())
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    text = (
+                        f"{address} does not know {method}: it is a coordinator or metadata, or of an older "
+                        f"version; name the addresses of discovery with `servers` or MUSTER_SERVERS"
+                    )
+                    raise RequestRefused(error.code().name, text) from error
                 raise_status(error, method)
                 raise
             except grpc.aio.UsageError as error:

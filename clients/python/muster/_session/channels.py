@@ -9,6 +9,8 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
+from muster._session.tls import RenewedCredentials, TlsFiles
+
 IDLE_MS = 60_000
 """A channel without a call is closed after this time."""
 
@@ -50,19 +52,23 @@ class ChannelPool:
     """A pool of channels. Belongs to the event loop that it is used in.
 
     Args:
-        credentials: TLS credentials; None: plain text.
+        credentials: TLS credentials, or the files to make them of; None: plain text.
         connect: makes the channels instead.
         idle_ms: a channel without a call is closed after this time.
+
+    Raises:
+        SettingsError: a file cannot be read.
     """
 
     def __init__(
         self,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: grpc.ChannelCredentials | TlsFiles | None = None,
         *,
         connect: Connect | None = None,
         idle_ms: int = IDLE_MS,
     ) -> None:
-        self._credentials = credentials
+        self._renewed = RenewedCredentials(credentials) if isinstance(credentials, TlsFiles) else None
+        self._credentials = None if isinstance(credentials, TlsFiles) else credentials
         self._connect = connect
         self._idle_ms = idle_ms
         self._entries: dict[str, _Pooled] = {}
@@ -73,9 +79,17 @@ class ChannelPool:
         """Addresses that have a channel now."""
         return frozenset(self._entries)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it makes connections without TLS."""
+        return self._connect is None and self._credentials is None and self._renewed is None
+
     @asynccontextmanager
     async def use(self, address: str) -> AsyncIterator[grpc.aio.Channel]:
         """The channel to `address`, kept open for the duration of a call or a stream."""
+        if self._renewed is not None and self._renewed.renew():
+            for old in self.addresses:
+                self.give_up(old)
         entry = self._entries.get(address)
         if entry is None:
             entry = self._entries[address] = _Pooled(self._open(address))
@@ -94,7 +108,10 @@ class ChannelPool:
                 self._close_soon(entry)
 
     def give_up(self, address: str) -> None:
-        """Drops a connection that is dead though it reports no error: the next call opens another one."""
+        """Drops a connection: the next call opens another one, and calls that are open on it go on.
+
+        For one that is dead though it reports no error, or has old certificates.
+        """
         entry = self._entries.pop(address, None)
         if entry is None:
             return
@@ -116,9 +133,10 @@ class ChannelPool:
     def _open(self, address: str) -> grpc.aio.Channel:
         if self._connect is not None:
             return self._connect(address)
-        if self._credentials is None:
+        credentials = self._credentials if self._renewed is None else self._renewed.current
+        if credentials is None:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
-        return grpc.aio.secure_channel(address, self._credentials, options=OPTIONS)
+        return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
     def _drop(self, address: str, entry: _Pooled) -> None:
         if entry.users or self._entries.get(address) is not entry:

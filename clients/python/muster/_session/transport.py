@@ -192,7 +192,12 @@ def sort_status(status: grpc.StatusCode, details: str, what: str) -> Exception:
 
 
 def _in_short(status: grpc.StatusCode, details: str) -> str:
-    """The status and its details; of gRPC's long text for a refused connection only the last part."""
+    """The status and its details; of gRPC's long text for a failed connection only what it comes to."""
+    if "WRONG_VERSION_NUMBER" in details:
+        return "the server does not speak TLS, and this client does (MUSTER_TLS_…)"
+    if "CERTIFICATE_VERIFY_FAILED" in details or "Verification Check failed" in details:
+        reason = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].removesuffix(": OK")
+        return f"the server's certificate is not trusted (MUSTER_TLS_CA_FILE): {reason}"
     if details.startswith("failed to connect to all addresses"):
         return details.rpartition(": ")[2]
     return f"{status.name}: {details}".removesuffix(": ")

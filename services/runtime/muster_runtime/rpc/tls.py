@@ -1,5 +1,6 @@
 """Certificates for the server and for channels between services."""
 
+import logging
 from pathlib import Path
 
 import grpc
@@ -8,12 +9,15 @@ from pydantic_settings import SettingsConfigDict
 
 from muster_runtime.settings import Settings, SettingsError
 
+log = logging.getLogger(__name__)
+
 
 class TlsSettings(Settings):
     """Where the certificates are. Without any of them connections are plain text.
 
     With `cert_file` and `key_file` the server speaks TLS only, and channels present that certificate. With
-    `ca_file` channels are encrypted and servers checked against it. Files are read once, at start.
+    `ca_file` channels are encrypted and servers checked against it. The server reads renewed files for the
+    connections that it accepts from then on; channels keep what was read at the start.
     """
 
     model_config = SettingsConfigDict(env_prefix="MUSTER_TLS_")
@@ -47,9 +51,12 @@ class TlsSettings(Settings):
         """
         if self.cert_file is None or self.key_file is None:
             return None
-        pair = (_read("MUSTER_TLS_KEY_FILE", self.key_file), _read("MUSTER_TLS_CERT_FILE", self.cert_file))
-        authority = None if self.ca_file is None else _read("MUSTER_TLS_CA_FILE", self.ca_file)
-        return grpc.ssl_server_credentials([pair], authority, self.require_client_certificate)
+        renewed = _ServerFiles(self.key_file, self.cert_file, self.ca_file)
+        return grpc.dynamic_ssl_server_credentials(
+            renewed.read(),
+            renewed.changed,  # type: ignore[arg-type]  # None: as before; the stubs lack it
+            self.require_client_certificate,
+        )
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """What channels connect with; None: plain text.
@@ -66,6 +73,54 @@ class TlsSettings(Settings):
             if self.cert_file is None
             else _read("MUSTER_TLS_CERT_FILE", self.cert_file),
         )
+
+
+class _ServerFiles:
+    """The files of a server, read again when one of them has changed."""
+
+    def __init__(self, key: Path, cert: Path, ca: Path | None) -> None:
+        self._key = key
+        self._cert = cert
+        self._ca = ca
+        self._stamp = self._look()
+
+    def read(self) -> grpc.ServerCertificateConfiguration:
+        """What they hold now.
+
+        Raises:
+            SettingsError: a file cannot be read.
+        """
+        pair = (_read("MUSTER_TLS_KEY_FILE", self._key), _read("MUSTER_TLS_CERT_FILE", self._cert))
+        authority = None if self._ca is None else _read("MUSTER_TLS_CA_FILE", self._ca)
+        return grpc.ssl_server_certificate_configuration([pair], authority)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """What they hold if that has changed since it was read, else None. grpc asks at each connection."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        try:
+            renewed = self.read()
+        except SettingsError as error:
+            log.warning(
+                "new certificates are not used: %s", error, extra={"event": "certificates_unreadable"}
+            )
+            return None
+        log.info("the certificates were renewed", extra={"event": "certificates_renewed"})
+        return renewed
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(file) for file in (self._key, self._cert, self._ca) if file is not None)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """What changes when a file does; None: it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read(variable: str, file: Path) -> bytes:

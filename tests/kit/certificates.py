@@ -1,4 +1,4 @@
-"""Certificates of an authority, a server and others, made with openssl for programs that attack TLS."""
+"""Certificates of an authority, a server and others, made with openssl."""
 
 import subprocess
 from pathlib import Path

@@ -1,0 +1,151 @@
+"""TLS of the client's connections: its certificate files, which may be renewed while it runs."""
+
+import asyncio
+import logging
+import os
+import ssl
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import grpc
+
+from muster._clock import boot_ms
+from muster._errors import SettingsError
+
+log = logging.getLogger("muster")
+
+LOOK_MS = 1_000
+"""How often it is checked whether a file has changed."""
+_PROBE_S = 2.0
+_Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files for encrypted connections, all PEM. When one changes, new connections are made with the new one.
+
+    Attributes:
+        ca_file: certificates that servers are checked against; None: the public ones that gRPC brings.
+        cert_file: certificate chain of this client, for servers that ask for one; None: it has none.
+        key_file: private key of that certificate.
+
+    Raises:
+        SettingsError: only one of certificate and key is given.
+    """
+
+    ca_file: str | os.PathLike[str] | None = None
+    cert_file: str | os.PathLike[str] | None = None
+    key_file: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            missing = "cert_file" if self.cert_file is None else "key_file"
+            raise SettingsError(missing, "a certificate and its key must be given together")
+
+    @classmethod
+    def from_environment(cls) -> Self | None:
+        """The files that `MUSTER_TLS_CA_FILE`, `…_CERT_FILE` and `…_KEY_FILE` name; None: there are none.
+
+        Raises:
+            SettingsError: only one of certificate and key is given.
+        """
+        names = {name: os.environ.get(_variable(name)) or None for name in _NAMES}
+        return cls(**names) if any(names.values()) else None
+
+    def read(self) -> dict[str, bytes]:
+        """The content of the files, by field.
+
+        Raises:
+            SettingsError: a file cannot be read; names it.
+        """
+        contents = {}
+        for name in _NAMES:
+            file = getattr(self, name)
+            if file is not None:
+                try:
+                    contents[name] = Path(file).read_bytes()
+                except OSError as error:
+                    text = f"{os.fspath(file)!r} cannot be read: {error.strerror} ({_variable(name)})"
+                    raise SettingsError(name, text) from None
+        return contents
+
+    def stamp(self) -> _Stamp:
+        """What changes when a file does; shorter when a file is missing."""
+        stamps = []
+        for name in _NAMES:
+            file = getattr(self, name)
+            if file is not None:
+                try:
+                    found = Path(file).stat()
+                except OSError:
+                    continue
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        return tuple(stamps)
+
+
+_NAMES = tuple(field.name for field in fields(TlsFiles))
+
+
+def _variable(name: str) -> str:
+    return f"MUSTER_TLS_{name.upper()}"
+
+
+class RenewedCredentials:
+    """The credentials of new connections, made of files that may be renewed.
+
+    Args:
+        files: where the certificates are.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp = files.stamp()
+        self._looked_ms = boot_ms()
+        self.current = _credentials(files.read())
+
+    def renew(self) -> bool:
+        """Reads files that have changed; returns whether connections should be made anew.
+
+        Files that cannot be read leave the credentials as they are, with a warning.
+        """
+        now_ms = boot_ms()
+        if now_ms - self._looked_ms < LOOK_MS:
+            return False
+        self._looked_ms = now_ms
+        stamp = self._files.stamp()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self.current = _credentials(self._files.read())
+        except SettingsError as error:
+            log.warning("new certificates are not used: %s", error)
+            return False
+        log.info("certificates were renewed; connections made from now on use them")
+        return True
+
+
+def _credentials(contents: dict[str, bytes]) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        contents.get("ca_file"), contents.get("key_file"), contents.get("cert_file")
+    )
+
+
+async def speaks_tls(address: str) -> bool:
+    """Whether a server answers a TLS handshake; False also where nobody can be reached. Takes up to 2 s."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
