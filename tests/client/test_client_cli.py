@@ -21,8 +21,10 @@ FULL_DISK = Path("/dev/full")
 
 
 async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command whose output goes into files."""
     servers = scripted.address if scripted else "127.0.0.1:1"
-    environment = {**os.environ, "MUSTER_SERVERS": servers, "COLUMNS": "200"}
+    environment = {**os.environ, "MUSTER_SERVERS": servers}
+    environment.pop("COLUMNS", None)
     done = await forked.run_beside(["muster", *arguments], environment)
     return done.returncode, done.stdout, done.stderr
 
@@ -36,6 +38,13 @@ async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> Non
     assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24", "t", "3"])
     code, out, _ = await cli(cluster, "topics", "delete", "sites")
     assert (code, cluster.topics) == (0, {"t": 3})
+
+
+async def test_in_a_pipe_each_row_is_one_line(cluster: ScriptedCluster) -> None:
+    name = "a" * 249
+    await cli(cluster, "topics", "create", name, "12")
+    _, out, _ = await cli(cluster, "topics", "list")
+    assert [line.split() for line in out.splitlines()][1:] == [[name, "12"], ["t", "3"]]
 
 
 @pytest.mark.parametrize(

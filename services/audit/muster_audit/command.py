@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import redis
 import typer
+from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
@@ -110,7 +111,7 @@ def check_command(
     if output == "json":
         typer.echo(as_json(result))
     else:
-        show(result, Console())
+        show(result, console())
         if report is not None:
             typer.echo(f"report: {report / 'index.html'}")
     if not result.clean:
@@ -222,7 +223,7 @@ def describe_command(
     if output == "json":
         typer.echo(json.dumps(as_dict(then, group), indent=2))
     else:
-        show_then(then, group, Console())
+        show_then(then, group, console())
     if then.group is None:
         raise typer.Exit(EXIT_BROKEN)
 

@@ -10,12 +10,12 @@ from typing import Annotated, TypeVar
 import typer
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from muster._cluster.cluster import Cluster
 from muster._text import harmless
+from muster.cli.console import console
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
         # User strings are values, not markup.
         table.add_row(*(Text(harmless(str(cell)), overflow="fold") for cell in row))
     if table.row_count:
-        Console().print(table)
+        console().print(table)
     else:
         typer.echo(empty)
 

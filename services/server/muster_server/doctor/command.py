@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_coordinator.settings import CoordinatorSettings
 from muster_discovery.settings import DiscoverySettings
@@ -95,7 +96,7 @@ def doctor(
     if output == "json":
         typer.echo(as_json(findings))
     else:
-        show(findings, Console())
+        show(findings, console())
     if not healthy(findings):
         raise typer.Exit(EXIT_UNHEALTHY)
 

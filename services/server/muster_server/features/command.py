@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import grpc
 import typer
+from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_coordinator.settings import CoordinatorSettings
 from muster_core.features import Feature
@@ -85,7 +86,7 @@ def list_features(
     if output == "json":
         typer.echo(as_json(found))
     else:
-        show(found, Console())
+        show(found, console())
         if found.known - found.enabled:
             typer.echo(_unseen(_addresses(metadata, data)), err=True)
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from muster.cli.console import console
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +21,7 @@ def tell(found: Survey, output: str) -> bool:
     if output == "json":
         print(as_json(found))
     else:
-        show(found, Console())
+        show(found, console())
     return found.healthy
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_core.audit.invariants import INVARIANTS
 from muster_runtime.logs import clean_text
@@ -45,7 +46,7 @@ def verify(
     if output == "json":
         typer.echo(as_json(report))
     else:
-        show(report, Console())
+        show(report, console())
     if not report.clean:
         raise typer.Exit(EXIT_BROKEN)
 
