@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from kit.waiting import until, until_equal
 from muster_coordinator.coordinator import Coordinator
 from muster_coordinator.failstop import faults
+from muster_coordinator.log.shard_log import ShardLog
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_core import error_code, fault
@@ -485,6 +486,31 @@ async def test_what_no_group_is_to_blame_for_fails_the_shard_the_third_time(
     assert [one.group_id for one in kept(tmp_path)] == ["", "", ""]
     monkeypatch.undo()
     assert await scene.caller.commit(group_of(1), 1) == error_code.NONE
+
+
+@pytest.mark.parametrize("name", ["_next_batch", "_schedule_rest"])
+async def test_a_log_whose_writer_raises_costs_nobody_a_rebalance(
+    name: str, cluster: MemoryCluster, poison: Poison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before a step, or after it: whoever waits for the log is told to try again, and the shard is loaded."""
+    scene = await begun(cluster)
+    original, left = getattr(ShardLog, name), [SHARD]
+
+    def raises_once(shard_log: ShardLog) -> Any:
+        if shard_log.shard in left:
+            left.clear()
+            raise RuntimeError("planted")
+        return original(shard_log)
+
+    before = await scene.served()
+    monkeypatch.setattr(ShardLog, name, raises_once)
+    assert await scene.caller.commit(GOOD, 5, scene.good) in {error_code.NONE, *AGAIN}
+    await until(lambda: scene.only.shards.get(SHARD) is not before)
+    assert (await scene.served()).epoch > before.epoch
+    await scene.all_is_well_for_the_good_one()
+    (fault_kept,) = kept(tmp_path)
+    assert (fault_kept.group_id, fault_kept.shard) == ("", SHARD)
+    assert "planted" in fault_kept.traceback
 
 
 async def test_an_event_of_no_group_that_makes_the_core_raise_fails_the_shard_the_third_time(

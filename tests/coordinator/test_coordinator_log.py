@@ -38,6 +38,7 @@ class Bench:
         self.nonces = Nonces()
         self.done: list[tuple[int, Position]] = []
         self.stopped: list[LogStopped] = []
+        self.failed: list[Exception] = []
 
     async def start(self) -> None:
         for _ in range(2):
@@ -71,6 +72,7 @@ class Bench:
             self.nonces,
             lambda append_id, position: self.done.append((append_id, position)),
             self.stopped.append,
+            self.failed.append,
         )
 
     def entries(self, shard: int) -> list[bytes]:

@@ -4,7 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import structlog
 from muster_core.position import Position
 from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
@@ -17,6 +20,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_coordinator.log.log_client import Log, Nonces, Step
 from muster_coordinator.log.watch import Watch
+
+log = structlog.get_logger()
 
 STEP_BYTES = RECORD_PART_BYTES
 """Appends that wait go together in steps of at most so many bytes, a larger one alone: a step takes the time
@@ -71,6 +76,7 @@ class ShardLog:
         nonces: source of nonces.
         on_done: called for each append, in order, with the position of its first record.
         on_stopped: called once, when nothing can be written any more.
+        on_failed: called when this raised: what it holds may be half sent, so it must be closed.
         watch: notified of the steps that carry appends; absent: nobody is.
 
     Attributes:
@@ -89,6 +95,7 @@ class ShardLog:
         nonces: Nonces,
         on_done: Callable[[int, Position], None],
         on_stopped: Callable[[LogStopped], None],
+        on_failed: Callable[[Exception], None],
         watch: Watch | None = None,
     ) -> None:
         self.shard = shard
@@ -101,6 +108,7 @@ class ShardLog:
         self._nonces = nonces
         self._on_done = on_done
         self._on_stopped = on_stopped
+        self._on_failed = on_failed
         self._watch = watch
         self._queue: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
@@ -186,7 +194,15 @@ class ShardLog:
     def _schedule(self) -> None:
         if self._step is None and not self._scheduled and not self._closed and self._stopped is None:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self._guarded, self._pump)
+
+    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+        """Does what nobody waits for: where it raises, the shard fails instead of waiting for ever."""
+        try:
+            work(*args)
+        except Exception as error:
+            log.exception("shard_log_failed", shard=self.shard)
+            self._on_failed(error)
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -204,7 +220,7 @@ class ShardLog:
             return
         self._barriers_of_step, self._barriers = self._barriers, []
         self._step = self._log.submit(self.shard, step)
-        self._step.add_done_callback(self._stepped)
+        self._step.add_done_callback(partial(self._guarded, self._stepped))
 
     def _next_batch(self) -> metadata_pb2.AppendStep:
         step = metadata_pb2.AppendStep(epoch=self.epoch, claim_nonce=self.claim_nonce, end=self.end)

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from muster_core import error_code
@@ -52,7 +52,7 @@ class Outlets:
     Attributes:
         push: takes news for session streams.
         refuse: makes answers that say no.
-        failed: called once, when the core raised; it gets no event after that.
+        failed: called once, when the core or its log raised; it gets no event after that.
         log_stopped: called once, when nothing can be stored any more.
     """
 
@@ -114,6 +114,7 @@ class ServedShard:
             shared.nonces,
             self._appended,
             outlets.log_stopped,
+            self._log_failed,
             self._watch,
         )
         self.kept = KeptSnapshots(self._log, image)
@@ -296,6 +297,12 @@ class ServedShard:
             if self._watch is not None:
                 self._watch.stored(append_id)
             self.handle(AppendDone(append_id, position))
+
+    def _log_failed(self, error: Exception) -> None:
+        """What writes to the log raised; who waits for it would wait for ever."""
+        if not self._over:
+            self._over = True
+            self._out.failed(replace(self._failure(None, self._now(), error, ""), event="ShardLog"))
 
     # --- lease
 
