@@ -308,6 +308,27 @@ async def test_markers_in_the_log_count_when_the_nodes_lost_their_hints(cluster:
     assert await picture(cluster.caller(second)) == before
 
 
+async def test_a_shard_whose_log_is_brought_back_is_served_again_by_itself(cluster: RealCluster) -> None:
+    only = await cluster.add("a", settle_ms=NEVER_MS, shard_log=KEEP)
+    await owns(only, SHARDS)
+    caller = cluster.caller(only)
+    joined = await joined_group(caller)
+    assert await caller.commit(GROUP, 1, joined) == error_code.NONE
+    epoch = only.shards[SHARD].epoch
+    for index in (0, 1):
+        async with node(cluster, index) as client:
+            await client.rename(LOG, "away")
+    committing = asyncio.ensure_future(caller.commit(GROUP, 2, joined))
+    await until(lambda: only.shards[SHARD].phase is Phase.FAILED)
+    assert await committing == error_code.COORDINATOR_NOT_AVAILABLE
+    for index in (0, 1):
+        async with node(cluster, index) as client:
+            await client.rename("away", LOG)
+    await until(lambda: SHARD in only.shards and only.shards[SHARD].phase is Phase.SERVING)
+    assert only.shards[SHARD].epoch == epoch + 1, "while the log was away nobody tried to claim it"
+    assert await caller.commit(GROUP, 3, joined) == error_code.NONE
+
+
 async def spoil_entry(client: "Redis", back: int) -> str:
     """Changes one byte of the record of an entry, so many before the last one; gives its place."""
     rows: Any = await client.xrevrange(LOG, count=back + 1)
@@ -418,9 +439,15 @@ async def test_nothing_is_trimmed_while_the_wall_clock_is_not_trusted() -> None:
 
 async def test_nothing_is_summed_up_that_ends_before_the_owners_claim() -> None:
     """It may be a history that the owner's log does not go on from, where an accepted loss cut it."""
-    log = KeptLog(NothingRead())
-    await log.taker._take(cast(OwnedShard, log), log.kept)
+    log = KeptLog(NothingRead(), records=10)
+    shard = cast(OwnedShard, log)
+    assert log.taker._wanted(shard)
+    log.taker.start()
+    await until(lambda: not log.taker._wanted(shard))
+    await log.taker.stop()
     assert log.steps == []
+    log.now = Now(SnapshotPace().retry_ms, WALL_MS)
+    assert log.taker._wanted(shard), "the log is read again, but not at once"
 
 
 class NothingRead(Loader):
@@ -438,7 +465,7 @@ class KeptLog:
 
     number = 0
 
-    def __init__(self, loader: Loader | None = None) -> None:
+    def __init__(self, loader: Loader | None = None, *, records: int = 10_000) -> None:
         self.now = Now(0, WALL_MS)
         self.steps: list[metadata_pb2.TrimStep] = []
         image = LogImage(0, GroupConfig())
@@ -450,8 +477,9 @@ class KeptLog:
         log.end = metadata_pb2.LogEnd(position=Position(1, 950).to_proto(), hash=bytes(32))
         self.kept = KeptSnapshots(log, image)
         self.kept.marker = metadata_pb2.LogEnd(position=Position(1, 901).to_proto(), hash=bytes(32))
-        pace = SnapshotPace(retention_ms=1)
-        self.taker = SnapshotTaker(dict, cast(Loader, loader), self, lambda: self.now, pace)
+        pace = SnapshotPace(records=records, retention_ms=1, tick_ms=1)
+        shards = {0: cast(OwnedShard, self)}
+        self.taker = SnapshotTaker(lambda: shards, cast(Loader, loader), self, lambda: self.now, pace)
 
     def submit(self, shard: int, step: Step) -> "asyncio.Future[metadata_pb2.LogResult]":
         assert isinstance(step, metadata_pb2.TrimStep)

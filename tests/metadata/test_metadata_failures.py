@@ -230,25 +230,50 @@ async def test_repair_goes_on_at_the_instance_that_the_owner_moved_to(cluster: M
     await cluster[0].stop()
     async with cluster.client(1) as client:
         await client.flushall()
-    lease = cluster[1].stub.Lease()
-    served = [metadata_pb2.ServedShard(shard=0, epoch=writer.epoch)]
+
+    async def rebuilt() -> bool:
+        ends = await cluster.ends(0)
+        return ends[0] == ends[1]
+
+    async with lease_of(writer, cluster[1]):
+        await until(rebuilt, "the wiped node has the log, though nobody wrote")
+
+
+async def test_a_claim_is_acknowledged_though_its_instance_dies_at_once(tmp_path: Path) -> None:
+    """The owner moves to an instance that knows of the claim only what the log says."""
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        writer = Writer(0)
+        await cluster[0].server.metadata.upkeep.stop()
+        await writer.claim(cluster[0])
+        assert (await writer.check(cluster[1])).outcome == metadata_pb2.LOG_OUTCOME_OK
+
+        async def acknowledged() -> bool:
+            stored = set()
+            for index in range(3):
+                async with cluster.client(index) as client:
+                    stored.add(await client.get("muster:{0}:acknowledged"))
+            return stored == {writer.end.position.stream_id.encode()}
+
+        async with lease_of(writer, cluster[1]):
+            await until(acknowledged, "the nodes hear how far the log is acknowledged, though nobody writes")
+
+
+@asynccontextmanager
+async def lease_of(writer: Writer, instance: Instance) -> AsyncIterator[None]:
+    """The writer says there, once, that it serves its shard."""
+    lease = instance.stub.Lease()
     request = metadata_pb2.LeaseRequest(
         node_id=writer.name,
         session=writer.session,
         host="127.0.0.1",
         port=1,
         number=1,
-        serving=served,
+        serving=[metadata_pb2.ServedShard(shard=writer.shard, epoch=writer.epoch)],
         features=FEATURE_NAMES,
     )
     await lease.write(request)
     assert (await lease.read()).renewed
-
-    async def rebuilt() -> bool:
-        ends = await cluster.ends(0)
-        return ends[0] == ends[1]
-
-    await until(rebuilt, "the wiped node has the log, though nobody wrote")
+    yield
     lease.cancel()
 
 

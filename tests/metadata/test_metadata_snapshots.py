@@ -12,6 +12,7 @@ from kit.waiting import until
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import Position
 from muster_metadata.log.reading import Wanted
+from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -156,6 +157,32 @@ async def test_a_node_that_is_slow_keeps_no_read_waiting(
     mine = {"epoch": writer.epoch, "claim_nonce": writer.nonce}
     async with asyncio.timeout(60):
         assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
+
+
+async def test_markers_are_looked_for_in_some_megabytes_of_the_log_at_a_time(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the nodes lost their lists the whole log is read, however large its records are."""
+    writer = await begin(cluster)
+    upto, _ = await snapshot(cluster, writer, PARTS)
+    for _ in range(5):
+        assert (await writer.append(cluster[0], bytes(4 << 20))).outcome == OK
+    last, _ = await snapshot(cluster, writer, PARTS)
+    source = cluster[0].server.metadata.quorum.nodes[0]
+    send, sizes = source.entries, list[int]()
+
+    def noted(*arguments: Any) -> Answer:
+        answer = send(*arguments)
+        answer.add_done_callback(
+            lambda reply: sizes.append(sum(len(row[1][1]) for row in reply.result().values))
+        )
+        return answer
+
+    monkeypatch.setattr(source, "page", None)
+    monkeypatch.setattr(source, "entries", noted)
+    found = await SnapshotCopies(cluster[0].server.metadata.quorum)._markers(source, 0, writer.end.position)
+    assert [Position.from_proto(snapshot.upto) for snapshot in found] == [upto, last]
+    assert max(sizes) < 10 << 20 < sum(sizes)
 
 
 async def later(send: Callable[..., Answer]) -> NodeReply:

@@ -51,6 +51,11 @@ class LogStopped(Exception):
         """Whether another claim took the shard; everything else is damage."""
         return self.outcome == metadata_pb2.LOG_OUTCOME_FENCED
 
+    @property
+    def missing(self) -> bool:
+        """Whether a majority of the nodes has no such log."""
+        return self.outcome == metadata_pb2.LOG_OUTCOME_NO_LOG
+
 
 @dataclass(slots=True)
 class _Batch:

@@ -265,6 +265,8 @@ class Ownership(ShardListener):
             else:
                 self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_owner_ms)
                 self._shared.faults.forget(shard.number)
+        if shard.log_missing and shard.phase is Phase.FAILED:
+            self._in_background(self._take_again(shard))
         if shard.phase is Phase.SERVING:
             self._given.pop(shard.number, None)
             self._failures.pop(shard.number, None)
@@ -390,6 +392,16 @@ class Ownership(ShardListener):
             log.debug("handoff_refused", shard=shard.number, owner=action.owner, reason=answer.message)
             return
         await shard.claim(max(action.above_epoch, answer.shard_epoch), image)
+
+    async def _take_again(self, shard: OwnedShard) -> None:
+        """Gives a failed shard up once the nodes have its log again: it is claimed as any other one.
+
+        Until then the log is only read, which raises no epoch and can lose nothing.
+        """
+        await self._loader.acknowledged(shard.number)
+        if self.shards.get(shard.number) is shard:
+            log.warning("log_is_back", shard=shard.number)
+            shard.unload(None)
 
     def _image(self, shard: int) -> LogImage:
         return self._loader.image(shard, self._shared.faults.quarantine(shard))

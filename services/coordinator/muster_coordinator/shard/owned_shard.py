@@ -65,6 +65,7 @@ class OwnedShard:
 
     Attributes:
         reloads: whether it is gone because its state was dropped, to be claimed and loaded here again.
+        log_missing: whether it failed because a majority of the nodes has no such log.
         load_ms: how long its load took, to its end or to where it failed.
         loaded_records: how many records the load replayed.
     """
@@ -82,6 +83,7 @@ class OwnedShard:
         self.epoch = known_epoch
         self.successor: common_pb2.Coordinator | None = None
         self.reloads = False
+        self.log_missing = False
         self.load_ms = 0
         self.loaded_records = 0
         self._shared = shared
@@ -154,7 +156,7 @@ class OwnedShard:
             await shared.loader.load(image, result.epoch, nonce, result.end)
         except LogStopped as error:
             if not error.fenced:
-                self._fail(str(error))
+                self._fail(str(error), log_missing=error.missing)
             raise
         except LoadFailed as error:
             self.load_ms = shared.now().boot_ms - began_ms
@@ -336,7 +338,7 @@ class OwnedShard:
             self.epoch = max(self.epoch, reason.epoch)
             self.unload(self.successor)
         else:
-            self._fail(str(reason))
+            self._fail(str(reason), log_missing=reason.missing)
 
     # --- lease
 
@@ -457,8 +459,9 @@ class OwnedShard:
         self._reload()
         return coordinator_pb2.ReleaseGroupResponse(error_code=error_code.NONE, shard_epoch=self.epoch)
 
-    def _fail(self, reason: str, last_event: Event | None = _SUSPEND) -> None:
+    def _fail(self, reason: str, last_event: Event | None = _SUSPEND, *, log_missing: bool = False) -> None:
         alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
+        self.log_missing = log_missing
         self._drop(last_event)
         self._become(Phase.FAILED)
         self._listener.changed(self)

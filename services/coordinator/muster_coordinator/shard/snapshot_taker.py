@@ -141,7 +141,7 @@ class SnapshotTaker:
         image = self._loader.image(shard.number)
         await self._loader.preload(image)
         if image.chain.end.epoch != kept.log.epoch or image.core.skipped_records:
-            return  # the nodes have not heard yet how far this owner's log is acknowledged
+            raise _GivenUp("the nodes have not heard yet how far this owner's log is acknowledged")
         upto = image.chain.end
         covered = Covered(
             shard.number,

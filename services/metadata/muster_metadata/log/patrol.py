@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
 from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.repair import Held, Inspected
+from muster_metadata.log.repair import Inspected, claim_on_majority
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Node
@@ -120,9 +120,10 @@ class Patrol:
                 await node.note(shard)
         lagging = self._lagging(shard, sure)
         self._ends[shard] = {node: state.end for node, state in sure.items()}
-        held = _claim_on_majority(shard, sure.values(), self._quorum.majority)
-        if held is None:
+        standing = claim_on_majority(shard, sure.values(), self._quorum.majority)
+        if standing is None:
             return
+        held = standing[0]
         lacking = [
             node
             for node, reply in answers.items()
@@ -201,12 +202,3 @@ class Patrol:
         if self._reported.get((node, event)) != run_id:
             self._reported[node, event] = run_id
             log.warning(event, node=node.index, address=node.place, until=until, **fields)
-
-
-def _claim_on_majority(shard: int, states: Iterable[Inspected], majority: int) -> Held | None:
-    """The claim that a majority has promised and has in its log; None: there is none."""
-    found = [(state.epoch, state.nonce) for state in states if state.end.position.epoch == state.epoch]
-    for epoch, nonce in set(found):
-        if found.count((epoch, nonce)) >= majority:
-            return Held(shard, epoch, nonce)
-    return None

@@ -3,7 +3,8 @@
 import asyncio
 import enum
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,6 +91,24 @@ class Inspected:
             reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries), int(floor),
             run.decode(),
         )  # fmt: skip
+
+
+def claim_on_majority(shard: int, states: Iterable[Inspected], majority: int) -> tuple[Held, LogEnd] | None:
+    """The claim that a majority has promised and has in its log; None: there is none.
+
+    Returns:
+        The claim, and the last entry that a majority has under it, so that it is acknowledged. Logs that have
+        the Claim differ in how far they go alone.
+    """
+    ends: defaultdict[tuple[int, bytes], list[LogEnd]] = defaultdict(list)
+    for state in states:
+        if state.end.position.epoch == state.epoch:
+            ends[state.epoch, state.nonce].append(state.end)
+    for (epoch, nonce), found in ends.items():
+        if len(found) >= majority:
+            found.sort(key=lambda end: end.position, reverse=True)
+            return Held(shard, epoch, nonce), found[majority - 1]
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from muster_core.log.snapshot import digest_of, part_hash
-from muster_core.position import Position
+from muster_core.position import GENESIS, Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.logs import alarm
 
@@ -20,6 +21,7 @@ HASHES = "hashes"
 
 _HASH_BYTES = 32
 _SCAN_PAGE = 1_000
+_SCAN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +224,22 @@ class SnapshotCopies:
 
     async def _marker(self, source: Node, shard: int, place: Position) -> records_pb2.Snapshot | None:
         """The marker at a position; None: there is none."""
-        found = _markers_in(await source.page(shard, place.stream_id, place.stream_id, 1))
+        reply = await source.page(shard, place.stream_id, place.stream_id, 1)
+        found = _markers_in(reply.values[0]) if reply.status is Status.OK else []
         return found[0] if found else None
 
     async def _markers(self, source: Node, shard: int, last: Position) -> list[records_pb2.Snapshot]:
         """All markers in a log, found by reading it: for nodes that lost their lists."""
         found: list[records_pb2.Snapshot] = []
-        first = "-"
-        while True:
-            reply = await source.page(shard, first, last.stream_id, _SCAN_PAGE)
-            found += _markers_in(reply)
-            if reply.status is not Status.OK or len(reply.values[0]) < _SCAN_PAGE:
-                return found
-            first = f"({parse_id(reply.values[0][-1][0]).stream_id}"
+        first, end = "-", GENESIS
+        while end < last:
+            reply = await source.entries(shard, first, _SCAN_PAGE, _SCAN_BYTES)
+            if reply.status is not Status.OK or not reply.values:
+                break
+            found += _markers_in(row for row in reply.values if parse_id(row[0]) <= last)
+            end = parse_id(reply.values[-1][0])
+            first = f"({end.stream_id}"
+        return found
 
 
 def _names_in(reply: NodeReply) -> list[tuple[Position, Position | None]]:
@@ -251,8 +256,7 @@ def _names_in(reply: NodeReply) -> list[tuple[Position, Position | None]]:
         return []
 
 
-def _markers_in(reply: NodeReply) -> list[records_pb2.Snapshot]:
-    rows: Iterable[list[bytes]] = reply.values[0] if reply.status is Status.OK else ()
+def _markers_in(rows: Iterable[Sequence[Any]]) -> list[records_pb2.Snapshot]:
     found = []
     for row in rows:
         try:

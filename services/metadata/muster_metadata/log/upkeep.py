@@ -11,7 +11,7 @@ import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
-from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
+from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer, claim_on_majority
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.problem import Problem
@@ -112,9 +112,9 @@ class Upkeep:
             self._fenced(known, node)
 
     def knows(self, shard: int, epoch: int) -> bool:
-        """Whether this instance keeps up a log under this or a later claim."""
+        """Whether this instance keeps up a log under this claim, and knows an end of it, or a later claim."""
         known = self._logs.get(shard)
-        return known is not None and known.held.epoch >= epoch
+        return known is not None and (known.held.epoch > epoch or known.end is not None)
 
     def behind(self) -> Counter[Node]:
         """For each node, of how many logs it is known to lack something."""
@@ -124,11 +124,9 @@ class Upkeep:
         """Takes on a log that was claimed through another instance, whose owner uses this one now."""
         replies = await asyncio.gather(*(node.inspect(shard) for node in self._quorum.nodes))
         found = [Inspected.read(reply) for reply in replies if reply.status is Status.OK]
-        nonces = [
-            state.nonce for state in found if state.epoch == epoch and state.end.position.epoch == epoch
-        ]
-        if len(nonces) >= self._quorum.majority:
-            self.wrote(Held(shard, epoch, nonces[0]), None, self._quorum.nodes)
+        standing = claim_on_majority(shard, found, self._quorum.majority)
+        if standing is not None and standing[0].epoch == epoch:
+            self.wrote(*standing, self._quorum.nodes)
 
     def lacks(self, held: Held, nodes: Iterable[Node]) -> None:
         """Has some nodes repaired under a claim that a majority has."""
