@@ -472,7 +472,15 @@ class KeptLog:
         old, new = Position(1, 500), Position(1, 900)
         image.base = Covered(0, new, bytes(32), (Milestone(old, 5), Milestone(new, 6)), old)
         log = ShardLog(
-            0, 1, bytes(16), metadata_pb2.LogEnd(), self, Nonces(), *(lambda *_: None for _ in range(3))
+            0,
+            1,
+            bytes(16),
+            metadata_pb2.LogEnd(),
+            self,
+            Nonces(),
+            lambda *_: None,
+            lambda _: None,
+            lambda _: None,
         )
         log.end = metadata_pb2.LogEnd(position=Position(1, 950).to_proto(), hash=bytes(32))
         self.kept = KeptSnapshots(log, image)
