@@ -8,6 +8,9 @@ import grpc
 import pytest
 from kit.metadata.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
+from muster_metadata.log import patrol
+from muster_metadata.log.repair import Repaired
+from muster_metadata.nodes.reply import Status
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
@@ -196,6 +199,45 @@ async def test_partition_counts_have_bounds(tmp_path: Path) -> None:
             response = await create(cluster[0], "t", partitions)
             assert response.error_code == common_pb2.ERROR_CODE_INVALID_PARTITIONS
         assert (await create(cluster[0], "t", 100_000)).error_code == common_pb2.ERROR_CODE_NONE
+
+
+async def test_a_node_that_cannot_be_filled_brings_nobody_to_claim_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each claim is a record more, and takes the log from the instance that holds it."""
+    monkeypatch.setattr(patrol, "_PAUSE_S", 0.1)
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        await create(cluster[0], "kept")
+        before = await entries(cluster[0])
+        async with cluster.client(2) as node:
+            await node.config_set("maxmemory", "1mb")
+            await node.flushall()
+        waited = [watched.server.metadata.upkeep.repairs for watched in cluster.instances]
+        await until(lambda: all(repairs[Repaired.LATER] > 100 for repairs in waited), "it is not filled")
+        assert await entries(cluster[0]) == before
+        assert (await create(cluster[0], "later", only_writer=True)).error_code == common_pb2.ERROR_CODE_NONE
+
+
+@pytest.mark.parametrize("wiped", [True, False], ids=["wiped", "restarted"])
+async def test_a_catalog_without_a_claim_on_a_majority_is_claimed_and_the_third_node_votes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, wiped: bool
+) -> None:
+    """Nobody asks for its claim, as owners of shards do, and without one no node is repaired."""
+    monkeypatch.setattr(patrol, "_PAUSE_S", 0.1)
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        await create(cluster[0], "kept")
+        metadata = cluster[0].server.metadata
+        catalog = metadata.shard_count
+        promised = await metadata.quorum.nodes[1].prepare(catalog, 9, bytes(16), b"of one that died")
+        assert promised.status is Status.OK
+        if wiped:
+            async with cluster.client(2) as node:
+                await node.flushall()
+        else:
+            await cluster.nodes[2].kill()
+            await cluster.nodes[2].start()
+        await until(lambda: cluster.level(catalog), "all nodes vote")
+        assert await topics(cluster[0]) == {"kept": 3}
 
 
 async def test_a_claim_of_the_catalog_looks_at_nothing_that_was_read(

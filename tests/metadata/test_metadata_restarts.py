@@ -223,7 +223,7 @@ async def doubted(tmp_path: Path) -> AsyncIterator[tuple[MetadataCluster, Patrol
         await until_equal(lambda: hears(cluster[0]), [True, True, True], "connected again")
         assert await voting(cluster, 0) == 1
         now_ms = [0]
-        yield cluster, Patrol(metadata.quorum, metadata.upkeep, lambda: now_ms[0]), now_ms
+        yield cluster, Patrol(metadata.quorum, metadata.upkeep, lambda: None, lambda: now_ms[0]), now_ms
 
 
 async def test_what_was_heard_long_ago_lets_no_node_vote(

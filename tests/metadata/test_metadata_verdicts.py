@@ -37,7 +37,6 @@ def test_silence_counts_to_what_a_majority_was_read_by() -> None:
     monitor = Monitor(
         Quorum(nodes, 1_000), None, view, 600, lambda: now_ms,  # type: ignore[arg-type]  # nothing is removed
         on_catalog=lambda _: None, on_empty=lambda _: None, on_foreign=lambda: None,
-        on_catalog_missing=lambda: None,
     )  # fmt: skip
 
     def heard(node: int, counter: int, sent_ms: int) -> None:

@@ -64,7 +64,6 @@ def dead_after_ms(lease_ms: int, poll_ms: int, seed: int, *, slow: bool = True) 
     monitor = Monitor(
         Quorum(nodes, 1_000), None, view, poll_ms, lambda: now_ms,  # type: ignore[arg-type]  # nothing is removed
         on_catalog=lambda _: None, on_empty=lambda _: None, on_foreign=lambda: None,
-        on_catalog_missing=lambda: None,
     )  # fmt: skip
     last_ms = 14_000 + INTERVAL_MS * draw.randrange(5)
     # The renewals of the last second come to a majority alone, whose reads may be the slow ones.

@@ -81,7 +81,7 @@ class Metadata:
         )
         self.membership = Membership(self.quorum, repairer, settings.step_timeout_ms)
         self.upkeep = Upkeep(self.quorum, repairer)
-        self._patrol = Patrol(self.quorum, self.upkeep)
+        self._patrol = Patrol(self.quorum, self.upkeep, on_unclaimed_catalog=self._hold_catalog)
         self.reader = LogReader(self.quorum)
         claimer = Claimer(self.quorum, repairer, self._stamp_ms, settings.claim_timeout_ms)
         self.logs = Logs(self.quorum, claimer, self.upkeep, self._claimed)
@@ -130,7 +130,6 @@ class Metadata:
             on_catalog=self.catalog.acknowledged,
             on_empty=self.upkeep.recheck,
             on_foreign=self._follow,
-            on_catalog_missing=self._hold_catalog,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()

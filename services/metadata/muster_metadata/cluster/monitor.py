@@ -1,8 +1,6 @@
 """Reads the tables of every node periodically, and makes the view of them."""
 
 import asyncio
-import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
@@ -23,7 +21,6 @@ CLOCKS_APART_MS = 60_000
 """Wall clocks that are further apart than this are not taken for the same time."""
 
 _FORGET_MS = 600_000
-_LACKING_S = 3.0
 
 
 class Monitor:
@@ -38,7 +35,6 @@ class Monitor:
         on_catalog: called after each read with the highest acknowledged position of the catalog's log.
         on_empty: called with a node that lost its data.
         on_foreign: called while a node is not the one that it should be.
-        on_catalog_missing: called when a node has lacked the catalog's log for long.
     """
 
     def __init__(
@@ -52,7 +48,6 @@ class Monitor:
         on_catalog: Callable[[Position], None],
         on_empty: Callable[[Node], None],
         on_foreign: Callable[[], None],
-        on_catalog_missing: Callable[[], None],
     ) -> None:
         self._quorum = quorum
         self._tables = tables
@@ -63,11 +58,8 @@ class Monitor:
         self._on_catalog = on_catalog
         self._on_empty = on_empty
         self._on_foreign = on_foreign
-        self._on_catalog_missing = on_catalog_missing
         self._latest: dict[Node, tuple[int, NodeTables]] = {}
         self._wall_ahead_ms: dict[Node, int] = {}
-        self._lacking_since_s: float | None = None
-        self._patience_s = _LACKING_S
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -166,7 +158,6 @@ class Monitor:
         catalogs = [tables.catalog for _, tables in fresh.values() if tables.catalog is not None]
         if catalogs:
             self._on_catalog(max(catalogs))
-        self._look_for_missing_catalog()
 
     def _problem(self, node: Node, fresh: dict[Node, tuple[int, NodeTables]]) -> str:
         if node in fresh:
@@ -176,22 +167,6 @@ class Monitor:
         if latest is None:
             return str(NOT_REACHED_YET)
         return latest[1].problem or str(SILENT)
-
-    def _look_for_missing_catalog(self) -> None:
-        lacking = any(
-            tables.empty or (not tables.problem and tables.catalog is None)
-            for _, tables in self._latest.values()
-        )
-        now_s = time.monotonic()
-        if not lacking:
-            self._lacking_since_s = None
-        elif self._lacking_since_s is None:
-            # Each instance waits for a different time, so that one of them does it.
-            self._lacking_since_s = now_s
-            self._patience_s = _LACKING_S + secrets.randbelow(3_000) / 1000
-        elif now_s - self._lacking_since_s > self._patience_s:
-            self._lacking_since_s = None
-            self._on_catalog_missing()
 
 
 def agreed(ahead_ms: Sequence[int], majority: int) -> int | None:

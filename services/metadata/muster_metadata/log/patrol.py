@@ -31,17 +31,28 @@ class Patrol:
       with what they have, since nothing better exists, and an alarm is raised.
     * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
       the server's settings changed: the run is stored.
+    * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. A shard's owner
+      does that by itself (OWN-33).
 
     Args:
         quorum: the nodes.
         upkeep: repairs.
+        on_unclaimed_catalog: called when two rounds in a row found the catalog's log without such a claim.
         now_ms: boot clock; that of the machine if absent.
     """
 
-    def __init__(self, quorum: Quorum, upkeep: Upkeep, now_ms: Callable[[], int] = boot_ms) -> None:
+    def __init__(
+        self,
+        quorum: Quorum,
+        upkeep: Upkeep,
+        on_unclaimed_catalog: Callable[[], None],
+        now_ms: Callable[[], int] = boot_ms,
+    ) -> None:
         self._quorum = quorum
         self._upkeep = upkeep
+        self._on_unclaimed_catalog = on_unclaimed_catalog
         self._now_ms = now_ms
+        self._unclaimed: set[int] = set()
         self._log_count = 0
         self._again = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -84,11 +95,14 @@ class Patrol:
                 pass
 
     async def _round(self) -> None:
+        catalog, before, self._unclaimed = self._log_count - 1, self._unclaimed, set()
         await asyncio.gather(*(node.look() for node in self._quorum.nodes))
         for first in range(0, self._log_count, _AT_ONCE):
             shards = range(first, min(first + _AT_ONCE, self._log_count))
             await asyncio.gather(*(self._look(shard) for shard in shards))
         self._report_readmitted()
+        if catalog in before and catalog in self._unclaimed:
+            self._on_unclaimed_catalog()
 
     async def _look(self, shard: int) -> None:
         nodes = self._quorum.nodes
@@ -122,6 +136,8 @@ class Patrol:
         self._ends[shard] = {node: state.end for node, state in sure.items()}
         standing = claim_on_majority(shard, sure.values(), self._quorum.majority)
         if standing is None:
+            if len(sure) >= self._quorum.majority:
+                self._unclaimed.add(shard)
             return
         held = standing[0]
         lacking = [
