@@ -13,9 +13,10 @@ import pytest
 from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
 from metadata.test_metadata_leases import Holder
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_metadata.log.reading import Wanted
 from muster_metadata.log.repair import Held
+from muster_metadata.log.verdicts import OK
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer
@@ -238,6 +239,24 @@ async def test_a_log_is_damaged_only_when_every_node_that_may_have_it_was_looked
         await until(damaged, "no node has it right")
 
 
+async def test_a_log_that_its_node_loses_while_it_is_read_has_not_ended(tmp_path: Path) -> None:
+    """Who reads it would take what came so far for all of it."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 60)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        found = []
+        async for page in cluster[0].server.metadata.reader.read(
+            Wanted(shard=0, first=NOWHERE, epoch=writer.epoch, nonce=writer.nonce)
+        ):
+            assert page.verdict == OK
+            found += page.entries
+            async with cluster.client(0) as client:
+                await client.delete("muster:{0}:log")
+        assert records(found) == writer.acknowledged
+
+
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_node_is_filled_from_a_copy_that_is_right(tmp_path: Path, removed: bool) -> None:
     """The first one that there is has another byte in it, or lacks an entry."""
@@ -325,6 +344,24 @@ async def test_what_stands_on_one_node_and_is_no_log_keeps_no_step_waiting(
             assert (await successor.claim(cluster[0])).outcome == metadata_pb2.LOG_OUTCOME_OK
             assert records(await cluster[0].read(0, successor)) == writer.acknowledged
             await write(cluster, successor, 1)
+
+
+async def test_a_node_with_something_else_in_a_place_of_the_log_has_written_nothing(tmp_path: Path) -> None:
+    """The others refuse, so the writer is told that nobody wrote: it sends other bytes then."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 3)
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        before = await cluster.ends(0)
+        async with cluster.client(0) as client:
+            await spoil_acknowledged(client, writer)
+        for index in (1, 2):
+            await set_config(cluster, index, "maxmemory", "1mb")
+        batch = writer.batch(b"w:other")
+        batch.first_attempt = True
+        assert (await writer.send(cluster[0], batch)).outcome == metadata_pb2.LOG_OUTCOME_REFUSED
+        assert await cluster.ends(0) == before
 
 
 def later(send: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:

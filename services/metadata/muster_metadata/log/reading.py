@@ -103,7 +103,6 @@ class _Cursor:
     count: int
     largest: int
     before: LogEnd | None
-    sent: bool = False
     damage: str = ""
     damaged: set[Node] = field(default_factory=set)
     widened: bool = False
@@ -112,7 +111,6 @@ class _Cursor:
 
     def advance(self, end: LogEnd, runs: Sequence[Run]) -> None:
         """A page was read; the next one is for twice as many, if they are no larger than these."""
-        self.sent = True
         self.next, self.expected = f"({end.position.stream_id}", end.position.offset + 1
         self.before = end if self.before is not None else None
         entries, size = sum(len(run.records) for run in runs), sum(run.size_bytes for run in runs)
@@ -186,7 +184,7 @@ class LogReader:
                 cursor.unsure = True
                 cursor.sources.pop(0)
                 continue
-            if not reply.values[0] and (cursor.sent or wanted.first > plan.last):
+            if not reply.values[0] and wanted.first > plan.last:
                 yield ReadPage(verdicts.OK, (), plan.acknowledged)
                 return
             try:

@@ -11,7 +11,8 @@ if id ~= ARGV[4] or hash ~= ARGV[5] then
   acknowledge(ARGV[6])
   return {'DUP', id, hash}
 end
-write(8)
+-- First, for it fails where something else stands in that place, and then nothing may have been written.
 acknowledge(ARGV[6])
+write(8)
 note_run(mark)
 return {'OK', ARGV[count - 3], ARGV[count]}
