@@ -9,6 +9,7 @@ import pytest
 from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
+from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -41,6 +42,28 @@ async def test_a_node_that_promised_to_a_dead_claimant_votes_again_after_a_resta
             async with node_of(cluster, index) as node:
                 again = await node.prepare(0, writer.epoch + 1, DYING, b"again")
                 assert again.status is Status.PROMISED
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+async def test_a_node_with_the_claim_of_a_dead_claimant_votes_again_where_nobody_writes(
+    tmp_path: Path,
+) -> None:
+    """No other node has anything after the place from which on it has to be cut."""
+    async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+        writer = await claimed(cluster, b"w:1")
+        await until(lambda: cluster.level(0), "all nodes have the log")
+        id_, above = writer.end.position.stream_id, writer.epoch + 1
+        dead = chain(writer.end, above, [(b"w:of the dead", DYING)])
+        async with node_of(cluster, 0) as node:
+            await promise_to_the_dying(node, above)
+            batch: list[bytes | str] = [id_, writer.end.hash, "", *arguments(dead)]
+            assert (await node.append(0, above, DYING, batch)).status is Status.OK
+        await cluster.nodes[0].kill()
+        await cluster.nodes[0].start()
+        await until_equal(lambda: voting(cluster, 0), 3, "all nodes vote")
+        await until(lambda: cluster.level(0), "the node has the log of the claim that stands")
+        await cluster.nodes[1].kill()
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
 
 

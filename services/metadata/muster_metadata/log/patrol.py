@@ -31,8 +31,8 @@ class Patrol:
       with what they have, since nothing better exists, and an alarm is raised.
     * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
       the server's settings changed: the run is stored.
-    * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. A shard's owner
-      does that by itself (OWN-33).
+    * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. Owners of
+      shards do that by themselves (OWN-33).
 
     Args:
         quorum: the nodes.

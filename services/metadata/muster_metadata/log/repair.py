@@ -304,6 +304,9 @@ class Repairer:
             entries = await self._page(source[0], held.shard, cut)
             if entries is None:
                 return Repaired.LATER
+            if not entries and end.position.epoch > held.epoch:
+                # What a dead claimant left, whose promise was lowered, is cut though nothing takes its place.
+                return await self._rebuild(node, held, end)
             if not entries:
                 return result if cut == end else Repaired.LATER
             if result is Repaired.LEVEL and acknowledged.offset > cut.position.offset:
