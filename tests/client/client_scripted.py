@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from muster_protos.limits import TOPIC_NAMES_MAX, is_name
 from muster_protos.muster.v1 import (
     common_pb2,
     coordinator_pb2,
@@ -294,6 +295,8 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         )
 
     async def ListTopics(self, request: Any, context: Any) -> Any:
+        if len(request.names) > TOPIC_NAMES_MAX or not all(map(is_name, request.names)):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "names")
         wanted = request.names or sorted(self.topics)
         return discovery_pb2.ListTopicsResponse(
             topics=[

@@ -36,7 +36,7 @@ class Alarms:
             self._set.pop(key, None)
 
     @asynccontextmanager
-    async def deadline(self, due_ms: int) -> AsyncIterator[None]:
+    async def deadline(self, due_ms: int) -> AsyncIterator[asyncio.Timeout]:
         """Like `asyncio.timeout_at`, on the boot clock.
 
         Raises:
@@ -45,7 +45,7 @@ class Alarms:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
             with self.at(due_ms, lambda: limit.reschedule(loop.time())):
-                yield
+                yield limit
 
     def _look_by(self, due_ms: int) -> None:
         now_ms = boot_ms()

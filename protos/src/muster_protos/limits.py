@@ -21,6 +21,15 @@ PROTOCOLS_MAX: Final = 16
 TOPIC_PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic."""
 
+REQUEST_MAX_BYTES: Final = 4 << 20
+"""A call of the group protocol; some have a lower limit."""
+
+TOPIC_NAMES_MAX: Final = 1_000
+"""Topics that a ListTopics may name."""
+
+COMMIT_METADATA_MAX_BYTES: Final = 65_536
+"""Metadata of one committed offset; a coordinator may allow less."""
+
 DISCONNECT_GRACE_MAX_MS: Final = 1_800_000
 """Longest disconnect grace."""
 

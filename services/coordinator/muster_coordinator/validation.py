@@ -10,6 +10,7 @@ from typing import Any
 
 from muster_core.events import GroupRequest
 from muster_protos.limits import (
+    COMMIT_METADATA_MAX_BYTES,
     DISCONNECT_GRACE_MAX_MS,
     ID_MAX_BYTES,
     NAME_MAX_CHARACTERS,
@@ -34,7 +35,6 @@ PARTITIONS_MAX = 10_000
 ASSIGNMENTS_MAX = 100_000
 STATES_MAX = 100
 HISTORY_MAX = 100
-COMMIT_METADATA_MAX_BYTES = 65_536
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
 
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from muster_protos.limits import NAME_RULE, TOPIC_PARTITIONS_MAX, is_name
+from muster_protos.limits import NAME_RULE, TOPIC_NAMES_MAX, TOPIC_PARTITIONS_MAX, is_name
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.ids import id_problem
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 GROUP_IDS_MAX = 1_000
-TOPIC_NAMES_MAX = 1_000
 REQUEST_ID_MAX_BYTES = 255
 
 

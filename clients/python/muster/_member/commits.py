@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from muster_protos.limits import COMMIT_METADATA_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._cluster.link import GroupLink, Outcome
-from muster._errors import CommitFailed, CommitRejected, MemberClosed, MusterError, RequestRefused, code_name
+from muster._errors import CommitFailed, CommitRejected, MemberClosed, RequestRefused, code_name
 from muster._messages import group_by_topic
 from muster._reactions import CONNECTION_LOST, Call, Reaction
 from muster._standing import Seat, Standing
@@ -19,10 +21,16 @@ from muster._values import Committed, TopicPartition
 MOST_PARTITIONS = 10_000
 """Limit of one request."""
 
+MOST_BYTES = 1 << 20
+"""A request gets no further commit once its commits have this size."""
+
+
+_Entry: TypeAlias = coordinator_pb2.OffsetCommitRequest.Partition
+
 
 @dataclass(slots=True)
 class _PendingCommit:
-    position: Committed
+    entry: _Entry
     token: str
     done: "asyncio.Future[None]"
 
@@ -47,6 +55,7 @@ class Committer:
         self._waiting: dict[TopicPartition, _PendingCommit] = {}
         self._member_seq = 0
         self._sender: asyncio.Task[None] | None = None
+        self._patience: asyncio.Timeout | None = None
         self._closed = False
 
     async def commit(
@@ -59,25 +68,28 @@ class Committer:
         Raises:
             CommitFailed: partitions are no longer owned.
             CommitRejected: an offset or its metadata is not acceptable.
+            ValueError, TypeError: an offset is no number of 64 bits, or metadata are no text.
         """
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
+        entries = {partition: _entry(partition, position) for partition, position in offsets.items()}
         if gone := [p for p in offsets if p not in tokens or not self._standing.owns(p, tokens[p])]:
             raise CommitFailed(gone, "they are not, or no longer, owned")
         loop = asyncio.get_running_loop()
         waits = []
-        for partition, position in offsets.items():
-            entry = self._waiting.get(partition)
-            if entry is not None and entry.token != tokens[partition]:
-                _fail({partition: entry}, CommitFailed([partition], "the ownership ended before it was sent"))
-                entry = None
-            if entry is None:
-                entry = self._waiting[partition] = _PendingCommit(
-                    position, tokens[partition], loop.create_future()
+        for partition, entry in entries.items():
+            pending = self._waiting.get(partition)
+            if pending is not None and pending.token != tokens[partition]:
+                ended = CommitFailed([partition], "the ownership ended before it was sent")
+                _fail({partition: pending}, ended)
+                pending = None
+            if pending is None:
+                pending = self._waiting[partition] = _PendingCommit(
+                    entry, tokens[partition], loop.create_future()
                 )
-                entry.done.add_done_callback(_seen)
-            entry.position = position
-            waits.append(entry.done)
+                pending.done.add_done_callback(_seen)
+            pending.entry = entry
+            waits.append(pending.done)
         if self._sender is None:
             self._sender = loop.create_task(self._send_all(), name="muster-commit")
         # A cancelled caller does not withdraw the commit: others may wait for the same request.
@@ -89,6 +101,11 @@ class Committer:
         while self._sender is not None:
             await asyncio.wait((self._sender,))
 
+    def abandon(self) -> None:
+        """Waits for the answer to no request any more: the ownership that it was made under has ended."""
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
     async def close(self) -> None:
         """Refuses further commits and waits for those in flight."""
         self._closed = True
@@ -98,12 +115,14 @@ class Committer:
         try:
             while self._waiting:
                 batch: dict[TopicPartition, _PendingCommit] = {}
-                while self._waiting and len(batch) < MOST_PARTITIONS:
+                size_bytes = 0
+                while self._waiting and len(batch) < MOST_PARTITIONS and size_bytes < MOST_BYTES:
                     partition = next(iter(self._waiting))
                     batch[partition] = self._waiting.pop(partition)
+                    size_bytes += batch[partition].entry.ByteSize()
                 try:
                     await self._send(batch)
-                except MusterError as error:
+                except Exception as error:  # whoever waits gets it, and those after them are sent
                     _fail(batch, error)
                 finally:
                     _fail(batch, MemberClosed("the member was stopped before the commit was answered"))
@@ -118,13 +137,13 @@ class Committer:
             return
         self._member_seq += 1
         seat = self._standing.seat
-        request = self._request(seat, {p: e.position for p, e in batch.items()})
+        request = self._request(seat, batch)
         backoff = Backoff()
         unknown_until_ms = boot_ms() + self._request_timeout_ms
         while True:
             try:
                 # The search for a coordinator does not end by itself: there may never be one again.
-                async with self._alarms.deadline(self._standing.life.ends_at_ms):
+                async with self._alarms.deadline(self._standing.life.ends_at_ms) as self._patience:
                     outcome = await self._link.call(
                         request,
                         coordinator_pb2.OffsetCommitResponse,
@@ -135,6 +154,8 @@ class Committer:
             except RequestRefused as error:
                 _fail(batch, error)
                 return
+            finally:
+                self._patience = None
             reaction = self._standing.react(Call.COMMIT, outcome.code, seat, outcome.message)
             if reaction is Reaction.DONE and not self._settle(batch, outcome, boot_ms() >= unknown_until_ms):
                 return
@@ -144,7 +165,7 @@ class Committer:
             if reaction is Reaction.DONE:  # what was refused was not stored: it is another commit
                 batch = {p: e for p, e in batch.items() if not e.done.done()}
                 self._member_seq += 1
-                request = self._request(seat, {p: e.position for p, e in batch.items()})
+                request = self._request(seat, batch)
             if self._standing.seat != seat or not self._standing.holds:
                 _fail(
                     batch,
@@ -198,7 +219,7 @@ class Committer:
             _fail(batch, CommitFailed(batch, f"the coordinator answered {why}"))
 
     def _request(
-        self, seat: Seat, positions: Mapping[TopicPartition, Committed]
+        self, seat: Seat, batch: Mapping[TopicPartition, _PendingCommit]
     ) -> coordinator_pb2.OffsetCommitRequest:
         return coordinator_pb2.OffsetCommitRequest(
             group_id=self._link.group_id,
@@ -209,20 +230,27 @@ class Committer:
             topics=[
                 coordinator_pb2.OffsetCommitRequest.Topic(
                     name=topic,
-                    partitions=[
-                        coordinator_pb2.OffsetCommitRequest.Partition(
-                            partition=number, offset=at.offset, leader_epoch=-1, metadata=at.metadata
-                        )
-                        for number in numbers
-                        for at in (positions[TopicPartition(topic, number)],)
-                    ],
+                    partitions=[batch[TopicPartition(topic, number)].entry for number in numbers],
                 )
-                for topic, numbers in group_by_topic(positions).items()
+                for topic, numbers in group_by_topic(batch).items()
             ],
         )
 
 
-def _fail(entries: Mapping[TopicPartition, _PendingCommit], error: MusterError) -> None:
+def _entry(partition: TopicPartition, position: Committed) -> _Entry:
+    """A commit as it is sent. Whatever cannot be sent is refused here, where it concerns no other commit."""
+    entry = _Entry(
+        partition=partition.number, offset=position.offset, leader_epoch=-1, metadata=position.metadata
+    )
+    size_bytes = len(entry.metadata.encode())
+    if size_bytes > COMMIT_METADATA_MAX_BYTES:
+        code = code_name(common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE)
+        why = f"{code}: it has {size_bytes:,} bytes, at most {COMMIT_METADATA_MAX_BYTES:,} can be sent"
+        raise CommitRejected(partition, code, why)
+    return entry
+
+
+def _fail(entries: Mapping[TopicPartition, _PendingCommit], error: Exception) -> None:
     for entry in entries.values():
         if not entry.done.done():
             entry.done.set_exception(error)

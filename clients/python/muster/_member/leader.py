@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+from muster_protos.limits import TOPIC_NAMES_MAX, is_name
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._errors import AssignorFailed
@@ -76,11 +77,11 @@ class Leader:
         return "number of partitions changed: " + ", ".join(changed)
 
     async def _count(self, names: Iterable[str]) -> dict[str, int]:
-        wanted = sorted(names)
-        if not wanted:
-            return {}
-        found = {topic.name: topic.partitions for topic in await self._read_topics(wanted)}
-        return {name: found.get(name, 0) for name in wanted}
+        counts = dict.fromkeys(sorted(names), 0)
+        # Members may name anything: what can be no topic is none, and many are looked up among all topics.
+        wanted = [name for name in counts if is_name(name)]
+        found = await self._read_topics(wanted if len(wanted) <= TOPIC_NAMES_MAX else ()) if wanted else []
+        return counts | {topic.name: topic.partitions for topic in found if topic.name in counts}
 
 
 def check_assignment(name: str, group: GroupSnapshot, assignment: Assignment) -> None:

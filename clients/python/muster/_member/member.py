@@ -411,6 +411,7 @@ class Member:
                     self.config.rebalance_timeout_ms,
                 )
         standing.holding = False
+        self._committer.abandon()
         return True
 
     async def _lose(self) -> None:
@@ -418,6 +419,7 @@ class Member:
         if not standing.holding:
             return
         standing.holding = False
+        self._committer.abandon()
         if standing.owned:
             limit_ms = boot_ms() + self.config.rebalance_timeout_ms
             await self._call_back("on_partitions_lost", self._callbacks.on_partitions_lost, _never, limit_ms)

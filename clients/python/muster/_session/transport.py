@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from muster_protos.limits import REQUEST_MAX_BYTES
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 from muster._backoff import Backoff
@@ -214,6 +215,10 @@ class UnaryTransport:
     ) -> Response:
         """See `Transport`."""
         method = _METHODS[type(request)]
+        size_bytes = request.ByteSize()
+        if size_bytes > REQUEST_MAX_BYTES:  # gRPC would refuse it as a busy server does
+            text = f"{method} has {size_bytes:,} bytes, at most {REQUEST_MAX_BYTES:,} are allowed"
+            raise RequestRefused(grpc.StatusCode.INVALID_ARGUMENT.name, text)
         async with self._channels.use(address) as channel:
             stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
             call: Any = getattr(stub, method)

@@ -4,11 +4,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from muster_core.events import GroupRequest, GroupResponse
+from muster_protos.limits import REQUEST_MAX_BYTES
 from muster_protos.muster.v1 import coordinator_pb2_grpc, session_pb2_grpc
 
 from muster_coordinator.api.callers import Callers
 
-METHOD_LIMITS = {"JoinGroup": 2 << 20, "SyncGroup": 4 << 20, "OffsetCommit": 4 << 20, "OffsetFetch": 4 << 20}
+METHOD_LIMITS = {
+    "JoinGroup": 2 << 20,
+    "SyncGroup": REQUEST_MAX_BYTES,
+    "OffsetCommit": REQUEST_MAX_BYTES,
+    "OffsetFetch": REQUEST_MAX_BYTES,
+}
 """Largest request in bytes of the calls that may exceed the general limit. What a call brings must fit into
 one record of the log (8 MiB)."""
 SESSION_LIMITS = {"Session": 8 << 20}
