@@ -168,6 +168,21 @@ async def test_a_group_is_described(cluster: ScriptedCluster) -> None:
     assert (code, out) == (1, "there is no group other\n")
 
 
+async def test_what_a_later_version_or_a_wrong_clock_says_is_shown_as_it_is(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    state = coordinator_pb2.GroupState.ValueType(77)
+    described = coordinator_pb2.DescribeGroupsResponse.Group(
+        group_id="g", state=state, state_since_ms=2**62, cause=common_pb2.RebalanceCause(sentence="why")
+    )
+    a.script["DescribeGroups"].append(coordinator_pb2.DescribeGroupsResponse(groups=[described]))
+    code, out, _ = await cli(cluster, "groups", "describe", "g")
+    assert (code, out.splitlines()[0]) == (0, f"group g: 77 since {2**62} ms UTC")
+    listed = coordinator_pb2.ListGroupsResponse.Group(group_id="g", state=state)
+    a.script["ListGroups"].append(coordinator_pb2.ListGroupsResponse(groups=[listed]))
+    code, out, _ = await cli(cluster, "groups", "list")
+    assert (code, out.splitlines()[1].split()) == (0, ["g", "77", "simple"])
+
+
 async def test_groups_of_all_coordinators_are_listed(cluster: ScriptedCluster) -> None:
     for coordinator, name in zip(cluster.coordinators, ("z", "b"), strict=True):
         entry = coordinator_pb2.ListGroupsResponse.Group(

@@ -12,6 +12,8 @@ import pytest
 from client.client_scripted import TOKEN, Break, Coordinator, ScriptedCluster, commit_answer
 from kit.waiting import until
 from muster import MemberState, TopicPartition
+from muster._cluster.link import Outcome
+from muster._member.waits import Waits
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
@@ -99,6 +101,33 @@ async def test_a_join_and_its_retries_carry_one_request_id(cluster: ScriptedClus
         assert len(joins) == 4
         assert {(j.request_id, j.member_seq) for j in joins} == {(joins[0].request_id, 1)}
         assert [j.member_id for j in joins] == ["", "", "", "m-1"]
+
+
+async def test_a_coordinator_that_always_asks_for_another_id_is_not_asked_without_a_pause(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = cluster.coordinators[0]
+    pauses: list[int] = []
+
+    async def pause(_waits: Waits, _backoff: object, outcome: Outcome[Any]) -> None:
+        pauses.append(outcome.code)
+
+    monkeypatch.setattr(Waits, "pause", pause)
+    again = coordinator_pb2.JoinGroupResponse(
+        error_code=common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED, member_id="m-9", generation=-1, shard_epoch=1
+    )
+    a.script["JoinGroup"] = deque([again] * 5)
+    async with joined(cluster):
+        assert pauses == [common_pb2.ERROR_CODE_MEMBER_ID_REQUIRED] * 4
+
+
+async def test_a_code_of_discovery_that_is_not_known_is_no_reason_to_stop(cluster: ScriptedCluster) -> None:
+    unknown = discovery_pb2.FindCoordinatorResponse.Result(
+        group_id="g", error_code=common_pb2.ErrorCode.ValueType(12_345)
+    )
+    cluster.script["FindCoordinator"].append(discovery_pb2.FindCoordinatorResponse(results=[unknown]))
+    async with joined(cluster) as story:
+        assert story.member.partitions == ALL
 
 
 @pytest.mark.row("SM-39")
@@ -397,6 +426,72 @@ async def test_what_was_refused_of_a_commit_is_repeated_under_a_number_of_its_ow
         ] == [(1, [(0, 4), (1, 5)]), (2, [(1, 5)])]
 
 
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [
+        (2**63, ValueError),
+        (muster.Committed(1, "\ud800"), UnicodeEncodeError),
+        (muster.Committed(1, 7), TypeError),  # type: ignore[arg-type]
+        (muster.Committed(1, "é" * 40_000), muster.CommitRejected),
+    ],
+)
+async def test_a_commit_that_cannot_be_sent_concerns_no_other(
+    cluster: ScriptedCluster, position: int | muster.Committed, error: type[Exception]
+) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster) as story:
+        commits = [story.member.commit({ALL[n]: at}) for n, at in enumerate((1, position, 3))]
+        outcomes = await asyncio.gather(*commits, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), error, type(None)]
+    assert a.offsets == {("t", 0): 1, ("t", 2): 3}
+
+
+async def test_a_failure_that_nobody_foresaw_costs_the_commits_of_one_request(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = asyncio.Event()
+
+    async def fails(*_: object, **__: object) -> None:
+        await hold.wait()
+        monkeypatch.undo()
+        raise KeyError("unforeseen")
+
+    async with joined(cluster) as story:
+        monkeypatch.setattr(story.member._link, "call", fails)
+        first = asyncio.create_task(story.member.commit({ALL[0]: 1}))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(story.member.commit({ALL[1]: 2}))
+        await asyncio.sleep(0)
+        hold.set()
+        with pytest.raises(KeyError):
+            await first
+        await asyncio.wait_for(second, 60)
+
+
+async def test_commits_that_are_large_together_travel_apart(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    cluster.topics["t"] = 100
+    async with joined(cluster) as story:
+        large = {partition: muster.Committed(1, "x" * 60_000) for partition in story.member.partitions}
+        await story.member.commit(large)
+    requests = a.requests("OffsetCommit")
+    assert sum(len(request.topics[0].partitions) for request in requests) == 100
+    assert max(request.ByteSize() for request in requests) < 2 << 20
+
+
+async def test_a_commit_that_hangs_holds_up_none_of_the_next_ownership(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    async with joined(cluster, request_timeout_ms=600_000) as story:
+        a.script["OffsetCommit"].append(lambda _: asyncio.Event().wait())
+        hanging = asyncio.create_task(story.member.commit({ALL[0]: 1}))
+        await a.until("OffsetCommit")
+        a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID))
+        await story.until("assigned", "lost", "assigned")
+        await asyncio.wait_for(story.member.commit({ALL[0]: 2}), 60)
+        with pytest.raises(muster.CommitFailed):
+            await asyncio.wait_for(hanging, 60)
+
+
 async def test_commits_that_come_together_travel_together(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
     hold = asyncio.Event()
@@ -467,6 +562,23 @@ async def test_a_leader_rejoins_when_a_topic_grew(cluster: ScriptedCluster) -> N
         await story.until("assigned", "revoked", "assigned")
         assert story.told[-1][1] == (*ALL, TopicPartition("t", 3))
         assert "t from 3 to 4" in a.requests("JoinGroup")[-1].reason
+
+
+@pytest.mark.parametrize("topics", [["t", "no such/topic", "x" * 300], ["t", *map(str, range(1_000))]])
+async def test_what_another_member_subscribes_to_stops_no_leader(
+    cluster: ScriptedCluster, topics: list[str]
+) -> None:
+    a = cluster.coordinators[0]
+
+    def with_another(request: Any) -> Any:
+        response = a.join(request)
+        metadata = common_pb2.Subscription(version=1, topics=topics).SerializeToString()
+        response.members.add(member_id="other", metadata=metadata)
+        return response
+
+    a.script["JoinGroup"] = deque([a.join, with_another])
+    async with joined(cluster) as story:
+        assert 0 < len(story.member.partitions) < 3
 
 
 async def test_kept_partitions_keep_their_token(cluster: ScriptedCluster) -> None:

@@ -14,6 +14,7 @@ import pytest
 from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from kit.waiting import until, until_equal
 from muster import TopicPartition
+from muster._member.work import WorkRunner
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
@@ -245,6 +246,34 @@ async def test_a_failing_thread_is_surfaced(cluster: ScriptedCluster) -> None:
     task = await running(cluster, work, asyncio.Event())
     with pytest.raises(muster.WorkFailed, match=r"partition 2 .* ValueError: bad line"):
         await asyncio.wait_for(task, 60)
+
+
+async def _leaves_in_a_task(_: muster.Partition) -> None:
+    sys.exit(7)
+
+
+def _leaves_in_a_thread(_: muster.BlockingPartition) -> None:
+    sys.exit(7)
+
+
+@pytest.mark.parametrize("work", [_leaves_in_a_task, _leaves_in_a_thread])
+async def test_work_that_calls_exit_ends_the_program_in_order(cluster: ScriptedCluster, work: Any) -> None:
+    async with asyncio.timeout(60):
+        with pytest.raises(SystemExit, match="7"):
+            await muster.arun(
+                work, group="g", topic="t", partitions=3, servers=cluster.address, stop=None, **FAST
+            )
+    assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
+
+
+async def test_a_life_that_ends_before_its_work_begins_is_no_failure() -> None:
+    async def work(_: muster.Partition) -> None:
+        raise AssertionError("it is not owned")
+
+    member = muster.Member(muster.Cluster("127.0.0.1:1"), group_id="g", topics="t")
+    runner = WorkRunner(work)
+    runner.start(member, (TopicPartition("t", 0),))
+    assert runner.end() == []
 
 
 async def test_cancelling_arun_leaves_the_group(cluster: ScriptedCluster) -> None:

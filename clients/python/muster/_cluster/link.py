@@ -10,7 +10,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._backoff import Backoff
 from muster._cluster.discovery import DiscoveryClient
-from muster._errors import GroupError, RequestRefused, group_error
+from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
 from muster._reactions import Call as _Call
 from muster._session.transport import ConnectionLost, GroupRequest, GroupResponse, Overloaded, Transport
@@ -160,7 +160,7 @@ class GroupLink:
             return "" if self.follow(found) else "discovery still names an earlier owner"
         if result.error_code == common_pb2.ERROR_CODE_INVALID_GROUP_ID:
             raise group_error(self.group_id, int(result.error_code), result.error_message)
-        return result.error_message or common_pb2.ErrorCode.Name(result.error_code)
+        return result.error_message or code_name(int(result.error_code))
 
     def follow(self, coordinator: common_pb2.Coordinator) -> bool:
         """Switches to that coordinator unless a later owner is known; returns whether it did."""

@@ -78,8 +78,10 @@ class Joiner:
                     case Reaction.DONE:
                         return await self._take_seat(outcome.expect())
                     case Reaction.TAKE_ID:
+                        had_id = bool(standing.seat.member_id)
                         standing.seat = Seat(outcome.expect().member_id)
-                        continue
+                        if not had_id and standing.seat.member_id:
+                            continue
                     case Reaction.FATAL | Reaction.RAISE:
                         raise group_error(self._link.group_id, outcome.code, outcome.message)
                     case Reaction.REJOIN_RESET_ID:

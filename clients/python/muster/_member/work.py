@@ -28,7 +28,8 @@ class WorkRunner:
         work: the user's function.
 
     Attributes:
-        failure: why the program has to stop; None: it does not.
+        failure: what the program has to stop with: `WorkFailed`, or what is no error, such as `SystemExit`;
+            None: it goes on.
         failed: set together with `failure`.
     """
 
@@ -37,14 +38,17 @@ class WorkRunner:
         self._blocking = not _is_async(work)
         self._running: dict[TopicPartition, tuple[Partition, asyncio.Task[None]]] = {}
         self._leaving: dict[TopicPartition, list[asyncio.Task[None]]] = {}
-        self.failure: WorkFailed | None = None
+        self.failure: BaseException | None = None
         self.failed = asyncio.Event()
 
     def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
         """Starts the work on some partitions."""
         loop = asyncio.get_running_loop()
         for where in partitions:
-            partition = Partition(member, where)
+            try:
+                partition = Partition(member, where)
+            except CommitFailed:
+                return  # the member's life has just ended: what it owns is lost, and assigned again
             name = f"muster-work-{where}"
             task = loop.create_task(self._run(where, partition, self._leaving.get(where, [])), name=name)
             self._running[where] = (partition, task)
@@ -86,15 +90,17 @@ class WorkRunner:
         except asyncio.CancelledError:
             if not partition.is_ending:
                 self._fail(where, asyncio.CancelledError("the work cancelled itself"))
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: it is to end the program in order
             self._fail(where, error)
 
     def _fail(self, where: TopicPartition, error: BaseException) -> None:
         if self.failure is not None:
             log.error("work on %s failed too", where, exc_info=error)
             return
-        self.failure = WorkFailed(where, error)
-        self.failure.__cause__ = error
+        self.failure = error
+        if isinstance(error, Exception | asyncio.CancelledError):
+            self.failure = WorkFailed(where, error)
+            self.failure.__cause__ = error
         self.failed.set()
 
     async def _in_thread(self, where: TopicPartition, partition: Partition) -> None:
@@ -103,10 +109,10 @@ class WorkRunner:
         done: asyncio.Future[None] = loop.create_future()
 
         def run() -> None:
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 cast(BlockingWork, self._work)(blocking)
-            except Exception as raised:
+            except BaseException as raised:  # else SystemExit would end the thread without a word
                 error = raised
             # The loop is gone if the program did not wait for this thread.
             with contextlib.suppress(RuntimeError):
@@ -124,7 +130,7 @@ class WorkRunner:
         done.result()
 
 
-def _finish(done: "asyncio.Future[None]", error: Exception | None) -> None:
+def _finish(done: "asyncio.Future[None]", error: BaseException | None) -> None:
     if done.cancelled():
         return
     if error is None:

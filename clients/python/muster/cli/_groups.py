@@ -6,7 +6,18 @@ import typer
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._messages import decode_assignment, group_by_topic
-from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table, when
+from muster.cli._output import (
+    Format,
+    Output,
+    Servers,
+    as_dict,
+    ask,
+    name_of,
+    say,
+    show_json,
+    show_table,
+    when,
+)
 
 app = typer.Typer(help="List, describe and delete groups; show why they rebalanced.", no_args_is_help=True)
 
@@ -108,7 +119,7 @@ def offsets(group_id: GroupId, servers: Servers = None, output: Format = Output.
 
 def _state(state: coordinator_pb2.GroupState.ValueType) -> str:
     """`GROUP_STATE_PREPARING_REBALANCE` as Kafka writes it: `PreparingRebalance`."""
-    return coordinator_pb2.GroupState.Name(state).removeprefix("GROUP_STATE_").title().replace("_", "")
+    return name_of(state, coordinator_pb2.GroupState.Name, "GROUP_STATE_").title().replace("_", "")
 
 
 def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from google.protobuf.json_format import MessageToDict
@@ -78,7 +78,18 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
 
 
 def when(at_ms: int) -> str:
-    """Unix time in ms as a date and time in UTC; `never` for 0."""
+    """Unix time in ms as a date and time in UTC; `never` for 0; what is no date as it is."""
     if not at_ms:
         return "never"
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # beyond what a date can say
+        return f"{at_ms} ms"
+
+
+def name_of(value: int, names: Callable[[Any], str], prefix: str) -> str:
+    """The name of an enum's value without its prefix; the number of one that this version does not know."""
+    try:
+        return names(value).removeprefix(prefix)
+    except ValueError:
+        return str(value)

@@ -6,7 +6,7 @@ import typer
 from muster_protos.muster.v1 import discovery_pb2
 
 from muster._values import Topic
-from muster.cli._output import Format, Output, Servers, as_dict, ask, say, show_json, show_table
+from muster.cli._output import Format, Output, Servers, as_dict, ask, name_of, say, show_json, show_table
 
 app = typer.Typer(help="List, create, alter and delete topics.", no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def cluster(servers: Servers = None, output: Format = Output.TABLE) -> None:
 
 
 def _state(state: discovery_pb2.CoordinatorState.ValueType) -> str:
-    return discovery_pb2.CoordinatorState.Name(state).removeprefix("COORDINATOR_STATE_").lower()
+    return name_of(state, discovery_pb2.CoordinatorState.Name, "COORDINATOR_STATE_").lower()
 
 
 def _show(topics: list[Topic], output: Output) -> None:
