@@ -481,7 +481,8 @@ async def test_commits_that_are_large_together_travel_apart(cluster: ScriptedClu
 
 async def test_a_commit_that_hangs_holds_up_none_of_the_next_ownership(cluster: ScriptedCluster) -> None:
     a = cluster.coordinators[0]
-    async with joined(cluster, request_timeout_ms=600_000) as story:
+    long = dict.fromkeys(("request_timeout_ms", "session_timeout_ms", "rebalance_timeout_ms"), 600_000)
+    async with joined(cluster, **long) as story:
         a.script["OffsetCommit"].append(lambda _: asyncio.Event().wait())
         hanging = asyncio.create_task(story.member.commit({ALL[0]: 1}))
         await a.until("OffsetCommit")
