@@ -488,7 +488,7 @@ async def test_a_commit_that_hangs_holds_up_none_of_the_next_ownership(cluster: 
         await a.until("OffsetCommit")
         a.script["Heartbeat"].append(answer(common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID))
         await story.until("assigned", "lost", "assigned")
-        await asyncio.wait_for(story.member.commit({ALL[0]: 2}), 60)
+        await asyncio.wait_for(story.member.commit({ALL[0]: 2}), 30)
         with pytest.raises(muster.CommitFailed):
             await asyncio.wait_for(hanging, 60)
 
