@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 EXIT_BROKEN = 1
 EXIT_UNREADABLE = 2
 
+_COMMAND = "muster-audit"
+
 app = typer.Typer(
     help="Proves from the log, with Spark, that no promise was broken; keeps the history that is trimmed.",
     no_args_is_help=True,
@@ -239,13 +241,15 @@ def executor_command() -> None:
         _fail(str(error))
 
 
-def _fail(message: str) -> NoReturn:
-    typer.echo(without_passwords(f"muster-audit: {message}"), err=True)
+def _fail(message: str, command: str = _COMMAND) -> NoReturn:
+    typer.echo(without_passwords(f"{command}: {message}"), err=True)
     raise typer.Exit(EXIT_UNREADABLE)
 
 
 @contextmanager
-def session(name: str, master: str, log: Path | None) -> "Iterator[tuple[SparkSession, Progress]]":
+def session(
+    name: str, master: str, log: Path | None, command: str = _COMMAND
+) -> "Iterator[tuple[SparkSession, Progress]]":
     """A Spark session and what shows the progress; what goes wrong becomes a sentence and exit code 2."""
     console = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="muster-audit-"))
@@ -257,18 +261,18 @@ def session(name: str, master: str, log: Path | None) -> "Iterator[tuple[SparkSe
             def progress(text: str) -> None:
                 status.update(text)
 
-            with spark_session(f"muster-audit {name}", master=master, folder=folder, log=target) as spark:
+            with spark_session(f"{command} {name}", master=master, folder=folder, log=target) as spark:
                 yield spark, progress
     except (JavaMissing, LogUnreadableError, ValueError, OSError) as error:
-        _fail(str(error))
+        _fail(str(error), command)
     except ModuleNotFoundError:
         raise
     except Exception as error:
         unreadable = _reason(error)
         if unreadable:
-            _fail(unreadable)
+            _fail(unreadable, command)
         keep = True
-        typer.echo(f"muster-audit: Spark's own log is in {target}", err=True)
+        typer.echo(f"{command}: Spark's own log is in {target}", err=True)
         raise
     finally:
         if not keep:

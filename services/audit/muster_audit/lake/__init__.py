@@ -1,0 +1,5 @@
+"""The log as data: decoded tables in Parquet, by day, that each run makes longer.
+
+Begin with `tables`: a file for each table, with its columns and what the records do to it. `decoder` has the
+tables of one log, `build` runs it over all logs with Spark, `store` is the folder. No rule is checked here.
+"""

@@ -1,0 +1,191 @@
+"""Who had which partition, from when to when, by which token."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+from muster_core.position import Position
+from muster_core.state.published import TopicPartition, partitions_in, partitions_of, read_subscription
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_audit.lake.row import Interval, Place
+from muster_audit.lake.tracker import Take, Tracker
+from muster_audit.reading.timeline import cause_in_words
+
+
+@dataclass(slots=True, kw_only=True)
+class Assignment(Interval):
+    """A member had a partition of a group under one token.
+
+    It begins with the assignment that gave it. It ends with the first record that shows that the member does
+    not have it any more: the next generation where the member did not say that it still holds the partition
+    (`given up`) or is not part of (`not rejoined`), the next assignment (`reassigned`), the removal of the
+    member (its cause), its new process (`static replaced`), `topic deleted` or `group gone`. One that has
+    ended stays `open` until the next assignment.
+    """
+
+    table: ClassVar[str] = "assignments"
+
+    group_id: Annotated[str, "The group."]
+    topic: Annotated[str, "Topic of the partition."]
+    partition: Annotated[int, "Number of the partition."]
+    member_id: Annotated[str, "Who had it."]
+    token: Annotated[str, "Fencing token: place of the record that gave it. Later ones are greater as text."]
+    generation: Annotated[int, "Generation whose assignment gave it; of a new process, the one it came in."]
+
+
+class Moves(NamedTuple):
+    """What an assignment changed: partitions given, partitions with a new owner, and how few could have."""
+
+    partitions: int
+    moves: int
+    minimum: int
+
+
+class Assignments(Tracker[Assignment]):
+    """Follows who has what.
+
+    Attributes:
+        moves: what the last assignment changed.
+    """
+
+    row = Assignment
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, Assignment]] = {}
+        self.moves = Moves(0, 0, 0)
+
+    @property
+    def takes(self) -> Mapping[str, Take[Assignment]]:
+        """What it does with which kind of record."""
+        return {
+            "generation_started": self._generation_started,
+            "assignment_committed": self._assignment_committed,
+            "member_left": self._member_left,
+            "member_replaced": self._member_replaced,
+            "group_tombstone": self._group_tombstone,
+            "topics_seen": self._topics_seen,
+        }
+
+    def resume(self, row: Assignment) -> None:
+        """Takes back a row that was not final."""
+        self._groups.setdefault(row.group_id, {})[row.topic, row.partition] = row
+
+    def running(self) -> Iterator[Assignment]:
+        """What is owned, and what was until the assignment to come."""
+        for held in self._groups.values():
+            yield from held.values()
+
+    def _generation_started(self, at: Place, message: records_pb2.GenerationStarted) -> Iterator[Assignment]:
+        held = self._groups.get(message.group_id, {})
+        claimed = {one.member_id: _claimed(one, message.protocol_name) for one in message.members}
+        for partition, row in held.items():
+            if row.member_id not in claimed:
+                row.end(at, "not rejoined")
+            elif partition not in claimed[row.member_id]:
+                row.end(at, "given up")
+        if not claimed:
+            yield from self._groups.pop(message.group_id, {}).values()
+
+    def _assignment_committed(
+        self, at: Place, message: records_pb2.AssignmentCommitted
+    ) -> Iterator[Assignment]:
+        before = self._groups.get(message.group_id, {})
+        given = _given(at.position, message)
+        self.moves = _moves(before, given)
+        after: dict[TopicPartition, Assignment] = {}
+        for partition, (member_id, token) in given.items():
+            row = before.get(partition)
+            if row is not None and (row.member_id, row.token) == (member_id, token.token):
+                row.to_ms = row.ended_by = None
+            else:
+                row = _row(at, message.group_id, partition, member_id, token, message.generation)
+            after[partition] = row
+        for partition, row in before.items():
+            if after.get(partition) is not row:
+                yield row.end(at, "reassigned")
+        self._groups[message.group_id] = after
+
+    def _member_left(self, at: Place, message: records_pb2.MemberLeft) -> Iterator[Assignment]:
+        for row in self._groups.get(message.group_id, {}).values():
+            if row.member_id == message.member_id:
+                row.end(at, cause_in_words(message.cause.kind))
+        yield from ()
+
+    def _member_replaced(self, at: Place, message: records_pb2.MemberReplaced) -> Iterator[Assignment]:
+        held, member_id = self._groups.get(message.group_id, {}), message.member.member_id
+        for partition, row in held.items():
+            if row.member_id == message.old_member_id and row.to_ms is None:
+                yield row.end(at, "static replaced")
+                held[partition] = _row(
+                    at, message.group_id, partition, member_id, at.position, message.generation
+                )
+
+    def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Assignment]:
+        for row in self._groups.pop(message.group_id, {}).values():
+            yield row.end(at, "group gone")
+
+    def _topics_seen(self, at: Place, message: records_pb2.TopicsSeen) -> Iterator[Assignment]:
+        topics = frozenset(message.topics)
+        for held in self._groups.values():
+            for partition in [partition for partition in held if partition[0] in topics]:
+                yield held.pop(partition).end(at, "topic deleted")
+
+
+def _row(
+    at: Place, group_id: str, partition: TopicPartition, member_id: str, token: Position, generation: int
+) -> Assignment:
+    return Assignment(
+        shard=at.shard,
+        epoch=at.position.epoch,
+        offset=at.position.offset,
+        from_ms=at.at_ms,
+        group_id=group_id,
+        topic=partition[0],
+        partition=partition[1],
+        member_id=member_id,
+        token=token.token,
+        generation=generation,
+    )
+
+
+def _claimed(member: records_pb2.Member, protocol_name: str) -> frozenset[TopicPartition]:
+    """The partitions that a member said it never gave up when it joined."""
+    for protocol in member.protocols:
+        if protocol.name == protocol_name:
+            subscription = read_subscription(protocol.metadata)
+            if subscription is not None and subscription.keeps_owned:
+                return frozenset(partitions_of(subscription.owned_partitions))
+    return frozenset()
+
+
+def _given(
+    position: Position, message: records_pb2.AssignmentCommitted
+) -> dict[TopicPartition, tuple[str, Position]]:
+    """Partition → its owner and its token."""
+    given: dict[TopicPartition, tuple[str, Position]] = {}
+    for row in message.members:
+        kept = {(one.topic, one.partition): Position.from_proto(one.position) for one in row.kept_tokens}
+        for partition in partitions_in(row.assignment):
+            given[partition] = row.member_id, kept.get(partition, position)
+    return given
+
+
+def _moves(
+    before: Mapping[TopicPartition, Assignment], given: Mapping[TopicPartition, tuple[str, Position]]
+) -> Moves:
+    """How many partitions moved, and the fewest that give members shares of the same sizes.
+
+    The members who had most of these partitions would get the largest shares.
+    """
+    shares, had, kept = dict[str, int](), dict[str, int](), 0
+    for member_id, _ in given.values():
+        shares[member_id] = shares.get(member_id, 0) + 1
+    for partition, (member_id, _) in given.items():
+        row = before.get(partition)
+        if row is not None:
+            kept += row.member_id == member_id
+            if row.member_id in shares:
+                had[row.member_id] = had.get(row.member_id, 0) + 1
+    sizes = zip(sorted(shares.values(), reverse=True), sorted(had.values(), reverse=True), strict=False)
+    return Moves(len(given), len(given) - kept, len(given) - sum(map(min, sizes)))

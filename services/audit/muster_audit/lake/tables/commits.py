@@ -1,0 +1,107 @@
+"""Progress: what was committed, and what was removed of it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Annotated, ClassVar
+
+import pyarrow as pa
+from muster_core.log.record_run import RecordRun
+from muster_core.state.published import partitions_of
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_audit.lake.row import Place, Row, day_of, schema_of
+from muster_audit.lake.tracker import Take, Tracker
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit(Row):
+    """The progress of a group in one partition, as one record stores it, or the removal of it.
+
+    A commit of several partitions is as many rows. What goes with its group has no row.
+    """
+
+    table: ClassVar[str] = "commits"
+
+    written_at_ms: Annotated[int, "When it was written: wall clock of the writer, ms since the Unix epoch."]
+    group_id: Annotated[str, "The group."]
+    generation: Annotated[int | None, "Generation it was made in; -1: from outside the group."] = None
+    member_id: Annotated[str | None, "Who made it; empty: from outside the group."] = None
+    member_seq: Annotated[int | None, "Number that the member gave it; 0: none."] = None
+    topic: Annotated[str, "Topic of the partition."]
+    partition: Annotated[int, "Number of the partition."]
+    committed_offset: Annotated[int | None, "Position to go on from; null: it was removed."] = None
+    leader_epoch: Annotated[int | None, "Epoch of the source; -1: not known."] = None
+    metadata: Annotated[str | None, "The worker's own words."] = None
+    expire_at_ms: Annotated[int | None, "When it expires whatever the group does, wall clock; 0: not."] = None
+    removed: Annotated[str | None, "Why it was removed, e.g. `expired`; null: it was committed."] = None
+
+    @property
+    def day(self) -> str:
+        """The UTC day of the record."""
+        return day_of(self.written_at_ms)
+
+
+class Commits(Tracker[Commit]):
+    """Takes commits, in columns, and removals. Nothing of them is carried on."""
+
+    row = Commit
+
+    @property
+    def takes(self) -> Mapping[str, Take[Commit]]:
+        """What it does with which kind of record."""
+        return {"offset_tombstone": self._offset_tombstone}
+
+    def resume(self, row: Commit) -> None:
+        """There are none: each row is final."""
+
+    def running(self) -> Iterator[Commit]:
+        """None: each row is final."""
+        return iter(())
+
+    def _offset_tombstone(self, at: Place, message: records_pb2.OffsetTombstone) -> Iterator[Commit]:
+        for topic, partition in partitions_of(message.topics):
+            yield Commit(
+                shard=at.shard,
+                epoch=at.position.epoch,
+                offset=at.position.offset,
+                written_at_ms=at.at_ms,
+                group_id=message.group_id,
+                topic=topic,
+                partition=partition,
+                removed=message.reason,
+            )
+
+
+def commits_batch(shard: int, run: RecordRun) -> pa.RecordBatch:
+    """The commits of a run as rows of the table."""
+    commits, schema, first = run.commits, schema_of(Commit), run.first
+    offsets = [first.offset + index for index in range(len(run)) if index not in run.others]
+    of_commits = {
+        "offset": offsets,
+        "written_at_ms": commits.written_at_ms,
+        "group_id": commits.group_ids,
+        "generation": commits.generations,
+        "member_id": commits.member_ids,
+        "member_seq": commits.member_seqs,
+        "expire_at_ms": commits.expire_at_ms,
+    }
+    if commits.counts is not None:
+        of_commits = {
+            name: list(chain.from_iterable(map(repeat, values, commits.counts)))
+            for name, values in of_commits.items()
+        }
+    count = len(commits.topics)
+    columns = of_commits | {
+        "shard": [shard] * count,
+        "epoch": [first.epoch] * count,
+        "topic": commits.topics,
+        "partition": commits.partitions,
+        "committed_offset": commits.offsets,
+        "leader_epoch": commits.leader_epochs,
+        "metadata": commits.metadatas,
+        "removed": [None] * count,
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )

@@ -1,0 +1,118 @@
+"""Generations of groups: why each was started, who was in it, what it moved."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_audit.lake.row import Interval, Place
+from muster_audit.lake.tables.assignments import Assignments
+from muster_audit.lake.tables.members import Members
+from muster_audit.lake.tracker import Take, Tracker
+from muster_audit.reading.timeline import cause_in_words
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation(Interval):
+    """A generation of a group, from the end of its join phase until the next one (`next generation`) or the
+    end of the group (`group gone`).
+    """  # noqa: D205  one sentence
+
+    table: ClassVar[str] = "generations"
+
+    group_id: Annotated[str, "The group."]
+    generation: Annotated[int, "Its number."]
+    protocol_type: Annotated[str, "Kind of the group."]
+    protocol_name: Annotated[str, "Chosen protocol; empty: there are no members."]
+    leader: Annotated[str, "Member that leads; empty: there are no members."]
+    server_assignor: Annotated[str, "Assignor that the coordinator runs; empty: the leader assigns."]
+    members: Annotated[int, "Number of its members; 0: the group became empty."]
+    joined: Annotated[int, "How many of them were not in the group before."]
+    missing: Annotated[int, "How many members were in the group until now and did not join again."]
+    cause: Annotated[str, "Why the rebalance was started, e.g. `session expired`."]
+    cause_member_id: Annotated[str, "Member that caused it; empty: none did."]
+    cause_host: Annotated[str, "Address of that member."]
+    cause_reason: Annotated[str, "Reason that the member gave; empty: none."]
+    cause_sentence: Annotated[str, "The cause in one sentence."]
+    cause_at_ms: Annotated[int, "When the rebalance was started, wall clock; 0: not known."]
+    silence_ms: Annotated[int, "How long the removed member had to be silent for it; 0: not for its silence."]
+    assigned_at_ms: Annotated[int | None, "When its assignment was stored; null: it never was."] = None
+    assigned_offset: Annotated[int | None, "Offset of that record; null: there is none."] = None
+    partitions: Annotated[int | None, "How many partitions it gave; null: no assignment."] = None
+    moves: Annotated[int | None, "How many of them did not belong to the same member before."] = None
+    minimum_moves: Annotated[int | None, "The fewest moves that give shares of the same sizes."] = None
+
+
+class Generations(Tracker[Generation]):
+    """Follows generations.
+
+    Args:
+        members: has taken each record before.
+        assignments: likewise.
+    """
+
+    row = Generation
+
+    def __init__(self, members: Members, assignments: Assignments) -> None:
+        self._members, self._assignments = members, assignments
+        self._groups: dict[str, Generation] = {}
+
+    @property
+    def takes(self) -> Mapping[str, Take[Generation]]:
+        """What it does with which kind of record."""
+        return {
+            "generation_started": self._generation_started,
+            "assignment_committed": self._assignment_committed,
+            "group_tombstone": self._group_tombstone,
+        }
+
+    def resume(self, row: Generation) -> None:
+        """Takes back a row that was not final."""
+        self._groups[row.group_id] = row
+
+    def running(self) -> Iterator[Generation]:
+        """The present generation of each group."""
+        return iter(self._groups.values())
+
+    def _generation_started(self, at: Place, message: records_pb2.GenerationStarted) -> Iterator[Generation]:
+        before = self._groups.get(message.group_id)
+        if before is not None:
+            yield before.end(at, "next generation")
+        cause = message.cause
+        self._groups[message.group_id] = Generation(
+            shard=at.shard,
+            epoch=at.position.epoch,
+            offset=at.position.offset,
+            from_ms=at.at_ms,
+            group_id=message.group_id,
+            generation=message.generation,
+            protocol_type=message.protocol_type,
+            protocol_name=message.protocol_name,
+            leader=message.leader,
+            server_assignor=message.server_assignor,
+            members=len(message.members),
+            joined=self._members.joined,
+            missing=self._members.missing,
+            cause=cause_in_words(cause.kind),
+            cause_member_id=cause.member_id,
+            cause_host=cause.host,
+            cause_reason=cause.reason,
+            cause_sentence=cause.sentence,
+            cause_at_ms=cause.at_ms,
+            silence_ms=cause.silence_ms,
+        )
+
+    def _assignment_committed(
+        self, at: Place, message: records_pb2.AssignmentCommitted
+    ) -> Iterator[Generation]:
+        row = self._groups.get(message.group_id)
+        if row is not None:
+            row.assigned_at_ms, row.assigned_offset = at.at_ms, at.position.offset
+            row.partitions, row.moves, row.minimum_moves = self._assignments.moves
+        yield from ()
+
+    def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Generation]:
+        row = self._groups.pop(message.group_id, None)
+        if row is not None:
+            yield row.end(at, "group gone")

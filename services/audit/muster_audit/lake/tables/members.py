@@ -1,0 +1,121 @@
+"""Members of groups: who was there, from when to when, and why they went."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_audit.lake.row import Interval, Place
+from muster_audit.lake.tracker import Take, Tracker
+from muster_audit.reading.timeline import cause_in_words
+
+
+@dataclass(slots=True, kw_only=True)
+class Member(Interval):
+    """A member of a group, from the first generation that knows it.
+
+    It ends with the cause for which it was removed (`member left`, `session expired`, …), with its new
+    process (`static replaced`), with a generation that it is no part of (`not rejoined`) or with the group
+    (`group gone`).
+    """
+
+    table: ClassVar[str] = "members"
+
+    group_id: Annotated[str, "The group."]
+    member_id: Annotated[str, "Its id."]
+    group_instance_id: Annotated[str, "Its static id; empty: it is dynamic."]
+    client_id: Annotated[str, "Its client id, as it gave it."]
+    host: Annotated[str, "Its address, as the coordinator saw it."]
+    session_timeout_ms: Annotated[int, "Its session timeout, ms."]
+    rebalance_timeout_ms: Annotated[int, "Its rebalance timeout, ms."]
+    disconnect_grace_ms: Annotated[
+        int, "How long it may stay away after its stream broke, ms; 0: not at all."
+    ]
+    first_generation: Annotated[int, "The first generation that it was in."]
+    last_generation: Annotated[int, "The last one."]
+    reason: Annotated[str, "Its own words when it left; empty: none."] = ""
+
+
+class Members(Tracker[Member]):
+    """Follows members.
+
+    Attributes:
+        joined: how many members the last generation had that the group did not have before.
+        missing: how many members the group had that were no part of it.
+    """
+
+    row = Member
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, Member]] = {}
+        self.joined = self.missing = 0
+
+    @property
+    def takes(self) -> Mapping[str, Take[Member]]:
+        """What it does with which kind of record."""
+        return {
+            "generation_started": self._generation_started,
+            "member_left": self._member_left,
+            "member_replaced": self._member_replaced,
+            "group_tombstone": self._group_tombstone,
+        }
+
+    def resume(self, row: Member) -> None:
+        """Takes back a row that was not final."""
+        self._groups.setdefault(row.group_id, {})[row.member_id] = row
+
+    def running(self) -> Iterator[Member]:
+        """The members that are there."""
+        for members in self._groups.values():
+            yield from members.values()
+
+    def _generation_started(self, at: Place, message: records_pb2.GenerationStarted) -> Iterator[Member]:
+        before, after = self._groups.get(message.group_id, {}), dict[str, Member]()
+        for one in message.members:
+            known = before.pop(one.member_id) if one.member_id in before else None
+            row = after[one.member_id] = known or _row(at, message.group_id, one)
+            row.first_generation = row.first_generation or message.generation
+            row.last_generation = message.generation
+        self._groups[message.group_id] = after
+        self.joined = sum(row.first_generation == message.generation for row in after.values())
+        self.missing = len(before)
+        for row in before.values():
+            yield row.end(at, "not rejoined")
+
+    def _member_left(self, at: Place, message: records_pb2.MemberLeft) -> Iterator[Member]:
+        row = self._groups.get(message.group_id, {}).pop(message.member_id, None)
+        if row is not None:
+            row.reason = message.cause.reason
+            yield row.end(at, cause_in_words(message.cause.kind))
+
+    def _member_replaced(self, at: Place, message: records_pb2.MemberReplaced) -> Iterator[Member]:
+        members = self._groups.setdefault(message.group_id, {})
+        row = members.pop(message.old_member_id, None)
+        if row is not None:
+            yield row.end(at, "static replaced")
+        new = members[message.member.member_id] = _row(at, message.group_id, message.member)
+        new.first_generation = new.last_generation = message.generation
+
+    def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Member]:
+        for row in self._groups.pop(message.group_id, {}).values():
+            yield row.end(at, "group gone")
+
+
+def _row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
+    return Member(
+        shard=at.shard,
+        epoch=at.position.epoch,
+        offset=at.position.offset,
+        from_ms=at.at_ms,
+        group_id=group_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        disconnect_grace_ms=member.disconnect_grace_ms,
+        first_generation=0,
+        last_generation=0,
+    )

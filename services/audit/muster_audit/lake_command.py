@@ -1,0 +1,46 @@
+"""`muster-lake`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster_audit.command import Master, SparkLog, session
+
+app = typer.Typer(
+    help="The log as data: decoded tables in Parquet, by day, brought up to date by each run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the lake.")]
+
+
+@app.callback()
+def main() -> None:
+    """A command of its own, however many there are."""
+
+
+@app.command(name="build")
+def build_command(
+    export: Annotated[str, typer.Argument(help="Folder of an export; or redis://host:port,… of whole logs.")],
+    lake: Folder,
+    master: Master = "",
+    spark_log: SparkLog = None,
+) -> None:
+    """Decodes what is new into the tables of a lake. Exit code 2: it could not be read, nothing changed."""
+    with session("build", master, spark_log, "muster-lake") as (spark, progress):
+        from muster_audit.lake.build import build
+
+        progress(f"building {lake}")
+        built = build(spark, export, lake)
+    rows: Counter[str] = Counter()
+    for one in built:
+        rows.update(one.rows)
+        if one.undecodable:
+            typer.echo(f"log {one.shard}: {one.undecodable:,} entries are no records", err=True)
+    entries = sum(one.entries for one in built)
+    said = "".join(f"; {count:,} {name}" for name, count in sorted(rows.items()))
+    typer.echo(f"{entries:,} new entries{said}")

@@ -1,0 +1,227 @@
+"""The lake's tables against a plain computation of each, and runs that are cut short, without Spark."""
+
+import json
+import os
+import runpy
+import shutil
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
+
+import pyarrow.parquet as pq
+from kit.logs.damaged_catalogs import healthy_catalog
+from kit.logs.drawn_logs import drawn
+from kit.logs.lake_folders import build, expected, export, in_order, rows_of
+from kit.logs.lived_logs import lived
+from kit.logs.log_builder import LogBuilder, healthy
+from kit.logs.log_nodes import empty
+from muster_audit.lake.row import columns
+from muster_audit.lake.store import LAKE_MARK, opened
+from muster_audit.lake.tables import ALL
+from muster_server.verify.reader import LogUnreadableError
+
+pytestmark = pytest.mark.spark
+
+
+def check(folder: Path, *logs: LogBuilder) -> None:
+    for name, rows in expected(*logs).items():
+        assert rows_of(folder, name) == rows, name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_tables_are_what_a_plain_computation_gives(seed: int, tmp_path: Path) -> None:
+    built = drawn(seed, 150)
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_of_a_real_core_gives_the_same(seed: int, tmp_path: Path) -> None:
+    built = lived(seed)
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    check(tmp_path / "lake", built)
+
+
+def test_several_logs_and_the_catalog(tmp_path: Path) -> None:
+    logs = [drawn(1, 60, 0, 2), healthy(empty(1, 2)), healthy_catalog(empty(2, 2))]
+    for built in logs:
+        export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake", tasks=2)
+    check(tmp_path / "lake", *logs)
+    assert {row["topic"] for row in rows_of(tmp_path / "lake", "topics")} == {"orders", "gone"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_after_each_other_give_what_one_gives_and_leave_finished_days_alone(
+    seed: int, tmp_path: Path
+) -> None:
+    built = drawn(seed, 150)
+    finished: dict[Path, bytes] = {}
+    before = 0
+    for upto in (1, 2, 40, 41, 90, 151):
+        export(tmp_path / "export", built, upto)
+        (done,) = build(tmp_path / "export", tmp_path / "lake")
+        assert done.entries == upto - before
+        for path, content in finished.items():
+            assert path.read_bytes() == content
+        finished = {
+            path: path.read_bytes()
+            for path in (tmp_path / "lake").glob("*/day=*/*.parquet")
+            if path.parent.name != "day=open"
+        }
+        before = upto
+        part = LogBuilder(built.entries[:upto], shard_count=1, shard=0)
+        check(tmp_path / "lake", part)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_run_that_is_killed_anywhere_is_completed_by_the_next_and_no_row_is_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = drawn(3, 70)
+    export(tmp_path / "export", built, 40)
+    build(tmp_path / "export", tmp_path / "before")
+    export(tmp_path / "export", built)
+    left = 0
+    replace, unlink = Path.replace, Path.unlink
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    def counted_replace(path: Path, target: Path) -> Path:
+        count()
+        return replace(path, target)
+
+    def counted_unlink(path: Path) -> None:
+        count()
+        unlink(path)
+
+    steps, killed = 0, True
+    while killed:
+        lake = tmp_path / str(steps)
+        shutil.copytree(tmp_path / "before", lake)
+        left = steps
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", counted_replace)
+            patched.setattr(Path, "unlink", counted_unlink)
+            try:
+                build(tmp_path / "export", lake)
+                killed = False
+            except Killed:
+                steps += 1
+        places = [(row["epoch"], row["offset"]) for row in rows_of(lake, "generations")]
+        assert len(places) == len(set(places))
+        build(tmp_path / "export", lake)
+        check(lake, built)
+        assert not list((lake / "_runs").glob("*"))
+    assert steps > 15
+
+
+def test_columns_that_an_earlier_version_did_not_write_have_their_defaults(tmp_path: Path) -> None:
+    built, lake = drawn(5, 80), tmp_path / "lake"
+    export(tmp_path / "export", built, 40)
+    build(tmp_path / "export", lake)
+    paths = list(lake.glob("members/day=*/*.parquet"))
+    assert paths
+    for path in paths:
+        pq.write_table(pq.ParquetFile(path).read().drop_columns(["reason"]), path)
+    mark = lake / LAKE_MARK
+    stated = json.loads(mark.read_text("utf-8"))
+    stated["columns"]["members"].remove("reason")
+    mark.write_text(json.dumps(stated), "utf-8")
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", lake)
+    wanted = [row | {"reason": row["reason"] or None} for row in expected(built)["members"]]
+    found = [{"reason": None} | row for row in rows_of(lake, "members")]
+    for row in (*found, *wanted):
+        if row["day"] != "open":
+            row["reason"] = ""  # of the rows that were final, some are of the earlier version
+    assert in_order([row | {"reason": row["reason"] or ""} for row in found]) == in_order(
+        [row | {"reason": row["reason"] or ""} for row in wanted]
+    )
+
+
+def test_every_column_that_is_added_later_must_have_a_default() -> None:
+    """These had none from the first version on; what comes later is missing in rows that are carried on."""
+    required = {
+        name: [field.name for field in fields(row) if field.default is MISSING] for name, row in ALL.items()
+    }
+    assert {name: len(names) for name, names in required.items()} == {
+        "generations": 20, "members": 14, "assignments": 10, "commits": 7, "topics": 7, "coordinators": 11,
+    }  # fmt: skip
+
+
+def test_a_lake_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    export(tmp_path / "export", healthy(empty(0, 1)))
+    build(tmp_path / "export", tmp_path / "lake")
+    mark = tmp_path / "lake" / LAKE_MARK
+    stated = json.loads(mark.read_text("utf-8"))
+    stated["columns"]["members"].append("mood")
+    mark.write_text(json.dumps(stated), "utf-8")
+    with pytest.raises(LogUnreadableError, match=r"a later version \(members.mood\)"):
+        build(tmp_path / "export", tmp_path / "lake")
+
+
+def test_another_history_another_cluster_and_another_folder_are_refused(tmp_path: Path) -> None:
+    built = drawn(1, 40)
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    export(tmp_path / "other", drawn(2, 60))
+    with pytest.raises(LogUnreadableError, match="of another history"):
+        build(tmp_path / "other", tmp_path / "lake")
+    export(tmp_path / "shorter", built, 20)
+    with pytest.raises(LogUnreadableError, match="of another history"):
+        build(tmp_path / "shorter", tmp_path / "lake")
+    export(tmp_path / "two", healthy(empty(0, 2)))
+    with pytest.raises(LogUnreadableError, match=r"with 1 shards, not of .* with 2"):
+        build(tmp_path / "two", tmp_path / "lake")
+    with pytest.raises(LogUnreadableError, match="is no lake, and not empty"):
+        build(tmp_path / "export", tmp_path / "other")
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    export(tmp_path / "export", healthy(empty(0, 1)))
+    with opened(tmp_path / "lake"), pytest.raises(LogUnreadableError, match=f"by process {os.getpid()}"):
+        build(tmp_path / "export", tmp_path / "lake")
+
+
+def test_bytes_that_are_no_record_are_counted_and_in_no_table(tmp_path: Path) -> None:
+    built = healthy(empty(0, 1))
+    whole = expected(built)
+    built.add(b"\xff\xff\xff")
+    export(tmp_path / "export", built)
+    (done,) = build(tmp_path / "export", tmp_path / "lake")
+    assert (done.undecodable, done.entries) == (1, 23)
+    assert rows_of(tmp_path / "lake", "commits") == whole["commits"]
+    assert rows_of(tmp_path / "lake", "generations") == whole["generations"]
+
+
+def test_files_say_what_their_columns_mean(tmp_path: Path) -> None:
+    export(tmp_path / "export", healthy(empty(0, 1)))
+    build(tmp_path / "export", tmp_path / "lake")
+    for name, row in ALL.items():
+        assert all(column.doc.endswith(".") for column in columns(row)), name
+        for path in (tmp_path / "lake" / name).glob("day=*/*.parquet"):
+            stored = pq.read_schema(path)
+            told = json.loads(stored.metadata[b"org.apache.spark.sql.parquet.row.metadata"])
+            assert {one["name"]: one["metadata"]["comment"] for one in told["fields"]} == {
+                column.name: column.doc for column in columns(row)
+            }
+
+
+def test_the_page_of_the_tables_is_up_to_date() -> None:
+    program = Path(__file__).parent.parent.parent / "tools" / "data.py"
+    written = runpy.run_path(str(program))
+    stored = written["PAGE"].read_text("utf-8")
+    assert written["page"](stored) == stored, "`./x data` writes docs/data.md"

@@ -1,0 +1,72 @@
+"""Exports and lakes made of built logs, without a server and without Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from kit.logs.log_builder import LogBuilder
+from kit.logs.log_nodes import CLUSTER
+from kit.logs.plain_tables import Table, tables
+from muster_audit.lake.build import Built, plan, write_task
+from muster_audit.lake.row import OPEN, columns, day_of
+from muster_audit.lake.store import opened
+from muster_audit.lake.tables import ALL
+from muster_audit.reading.exported import ShardExport, mark
+from muster_core.log.page import Page
+from muster_protos.muster.log.v1 import records_pb2
+
+_PAGE = 7  # small, so that what belongs together is on several
+
+
+def export(folder: Path, built: LogBuilder, upto: int | None = None) -> None:
+    """Adds the entries of a log to an export, as far as they are not in it."""
+    mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
+    shard = ShardExport.open(folder, built.shard)
+    left = built.entries[shard.end.offset : upto]
+    shard.write([Page.of_entries(left[begin : begin + _PAGE]) for begin in range(0, len(left), _PAGE)])
+
+
+def build(export_folder: Path, folder: Path, *, tasks: int = 1) -> list[Built]:
+    """What the Spark job does, in this process."""
+    with opened(folder) as lake:
+        pieces = plan(str(export_folder), lake)
+        done = [
+            one
+            for task in range(tasks)
+            for one in write_task(str(export_folder), lake, task, tuple(pieces[task::tasks]))
+        ]
+        lake.commit({one.shard: one.end for one in done})
+    return done
+
+
+def rows_of(folder: Path, name: str) -> Table:
+    """A table as anybody reads it from its files, each row with the day of its folder, in order."""
+    found: Table = []
+    for path in (folder / name).glob("day=*/*.parquet"):
+        day = path.parent.name.removeprefix("day=")
+        found += [row | {"day": day} for row in pq.ParquetFile(path).read().to_pylist()]
+    return in_order(found)
+
+
+def in_order(rows: Table) -> Table:
+    """Rows in an order of their own."""
+    return sorted(rows, key=lambda row: [str(row[name]) for name in sorted(row)])
+
+
+def expected(*logs: LogBuilder) -> dict[str, Table]:
+    """The tables of some logs, by plain Python, with the days that they must be in."""
+    found: dict[str, Table] = {name: [] for name in ALL}
+    for built in logs:
+        catalog = built.shard == built.shard_count
+        for name, rows in tables(built.shard, built.entries, catalog=catalog).items():
+            found[name] += [_placed(name, row) for row in rows]
+    return {name: in_order(rows) for name, rows in found.items()}
+
+
+def _placed(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    ends_ms = row["written_at_ms"] if name == "commits" else row["to_ms"]
+    running = row.get("_open", ends_ms is None)
+    if name == "coordinators":
+        running = row["_last"]
+    day = OPEN if running else day_of(ends_ms)
+    return {one.name: row[one.name] for one in columns(ALL[name])} | {"day": day}

@@ -1,0 +1,443 @@
+"""The tables of the lake computed again, each from its definition: slowly, with nothing carried along.
+
+An interval is found by looking at the records that follow the one it begins with; who is in a group, and
+which topics there are, is what the core's own replay says.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+from muster_core.config import GroupConfig
+from muster_core.log.replay import Entry
+from muster_core.log.topics import Topics
+from muster_core.position import Position
+from muster_core.shard import Shard
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+Table = list[dict[str, Any]]
+_Partition = tuple[str, int]
+
+
+class Read(NamedTuple):
+    """An entry of a log, decoded."""
+
+    position: Position
+    kind: str
+    record: records_pb2.Record
+
+    @property
+    def at_ms(self) -> int:
+        return self.record.written_at_ms
+
+    @property
+    def message(self) -> Any:
+        return getattr(self.record, self.kind)
+
+
+def tables(shard: int, entries: Sequence[Entry], *, catalog: bool = False) -> dict[str, Table]:
+    """Every table of one log."""
+    reads = []
+    for entry in entries:
+        record = records_pb2.Record.FromString(entry.record)
+        reads.append(Read(entry.position, record.WhichOneof("kind") or "", record))
+    found = {
+        "generations": generations(reads),
+        "members": members(reads) if not catalog else [],
+        "assignments": list(assignments(reads)),
+        "commits": list(commits(reads)),
+        "topics": topics(entries) if catalog else [],
+        "coordinators": list(coordinators(reads)),
+    }
+    for rows in found.values():
+        for row in rows:
+            row["shard"] = shard
+    return found
+
+
+def _of_group(reads: Sequence[Read], group_id: str) -> list[Read]:
+    return [read for read in reads if read.kind and getattr(read.message, "group_id", None) == group_id]
+
+
+def _cause(cause: common_pb2.RebalanceCause) -> str:
+    name = common_pb2.RebalanceCauseKind.Name(cause.kind)
+    return name.removeprefix("REBALANCE_CAUSE_KIND_").lower().replace("_", " ")
+
+
+def _begun(read: Read, **values: Any) -> dict[str, Any]:
+    return {"epoch": read.position.epoch, "offset": read.position.offset, "from_ms": read.at_ms, **values}
+
+
+def _ended(at_ms: int | None, by: str | None) -> dict[str, Any]:
+    return {"to_ms": at_ms, "ended_by": by}
+
+
+# --- generations
+
+
+def generations(reads: Sequence[Read]) -> Table:
+    """Each GenerationStarted with the next one, and its assignment, of the same group."""
+    rows = []
+    for begin, read in enumerate(reads):
+        if read.kind != "generation_started":
+            continue
+        message, later = read.message, _of_group(reads[begin + 1 :], read.message.group_id)
+        end = next((one for one in later if one.kind in ("generation_started", "group_tombstone")), None)
+        during = later[: later.index(end)] if end is not None else later
+        assigned = [one for one in during if one.kind == "assignment_committed"][-1:]
+        before = _ids_before(reads[:begin], message.group_id)
+        ids = {one.member_id for one in message.members}
+        row = _begun(
+            read,
+            group_id=message.group_id,
+            generation=message.generation,
+            protocol_type=message.protocol_type,
+            protocol_name=message.protocol_name,
+            leader=message.leader,
+            server_assignor=message.server_assignor,
+            members=len(ids),
+            joined=len(ids - before),
+            missing=len(before - ids),
+            cause=_cause(message.cause),
+            cause_member_id=message.cause.member_id,
+            cause_host=message.cause.host,
+            cause_reason=message.cause.reason,
+            cause_sentence=message.cause.sentence,
+            cause_at_ms=message.cause.at_ms,
+            silence_ms=message.cause.silence_ms,
+            assigned_at_ms=None,
+            assigned_offset=None,
+            partitions=None,
+            moves=None,
+            minimum_moves=None,
+            **_ended(None, None),
+        )
+        if end is not None:
+            named = "next generation" if end.kind == "generation_started" else "group gone"
+            row |= _ended(end.at_ms, named)
+        for one in assigned:
+            row |= {"assigned_at_ms": one.at_ms, "assigned_offset": one.position.offset}
+            row |= _moves(reads[: reads.index(one)], one)
+        rows.append(row)
+    return rows
+
+
+def _ids_before(reads: Sequence[Read], group_id: str) -> set[str]:
+    """Who is in a group, by its records from the last generation on."""
+    ids: set[str] = set()
+    for read in _of_group(reads, group_id):
+        if read.kind == "generation_started":
+            ids = {one.member_id for one in read.message.members}
+        elif read.kind == "member_left":
+            ids.discard(read.message.member_id)
+        elif read.kind == "member_replaced":
+            ids.discard(read.message.old_member_id)
+            ids.add(read.message.member.member_id)
+        elif read.kind == "group_tombstone":
+            ids = set()
+    return ids
+
+
+def _moves(reads: Sequence[Read], assigned: Read) -> dict[str, int]:
+    """What moved, and the fewest moves, by trying every way to hand out the shares."""
+    given = {partition: member_id for partition, (member_id, _) in _given(assigned).items()}
+    before = _last_owners(reads, assigned.message.group_id)
+    moves = sum(before.get(partition) != member_id for partition, member_id in given.items())
+    shares = Counter(given.values())
+    had = Counter(before[partition] for partition in given if before.get(partition) in shares)
+    ids = list(shares)
+    most = max(
+        (
+            sum(min(had[member_id], size) for member_id, size in zip(ids, sizes, strict=True))
+            for sizes in set(permutations(shares.values()))
+        ),
+        default=0,
+    )
+    return {"partitions": len(given), "moves": moves, "minimum_moves": len(given) - most}
+
+
+def _last_owners(reads: Sequence[Read], group_id: str) -> dict[_Partition, str]:
+    """Who had each partition last, of those that are not gone for good."""
+    owners = {}
+    for row in assignments(reads):
+        if row["group_id"] == group_id and row["_open"]:
+            owners[row["topic"], row["partition"]] = row["member_id"]
+    return owners
+
+
+# --- members
+
+
+def members(reads: Sequence[Read]) -> Table:
+    """Who the core's replay has in its groups after each record, told apart by id."""
+    shard = Shard(0, GroupConfig())
+    rows: Table = []
+    open_: dict[tuple[str, str], dict[str, Any]] = {}
+    for read in reads:
+        before = {group_id: set(group.members) for group_id, group in shard.groups.items()}
+        shard.replay(read.position, read.record)
+        after = {group_id: dict(group.members) for group_id, group in shard.groups.items()}
+        for group_id in before.keys() | after.keys():
+            had, has = before.get(group_id, set()), after.get(group_id, {})
+            for member_id in had - has.keys():
+                row = open_.pop((group_id, member_id))
+                row |= _ended(read.at_ms, _why_gone(read))
+                if read.kind == "member_left":
+                    row["reason"] = read.message.cause.reason
+            for member_id in has.keys() - had:
+                stored = _stored_member(read, member_id)
+                row = open_[group_id, member_id] = _begun(
+                    read,
+                    group_id=group_id,
+                    member_id=member_id,
+                    group_instance_id=stored.group_instance_id,
+                    client_id=stored.client_id,
+                    host=stored.host,
+                    session_timeout_ms=stored.session_timeout_ms,
+                    rebalance_timeout_ms=stored.rebalance_timeout_ms,
+                    disconnect_grace_ms=stored.disconnect_grace_ms,
+                    first_generation=read.message.generation,
+                    reason="",
+                    **_ended(None, None),
+                )
+                rows.append(row)
+            for member_id in has:
+                if (group_id, member_id) in open_:
+                    open_[group_id, member_id]["last_generation"] = shard.groups[group_id].generation
+    return rows
+
+
+def _why_gone(read: Read) -> str:
+    if read.kind == "member_left":
+        return _cause(read.message.cause)
+    by = {"member_replaced": "static replaced", "group_tombstone": "group gone"}
+    return by.get(read.kind, "not rejoined")
+
+
+def _stored_member(read: Read, member_id: str) -> records_pb2.Member:
+    if read.kind == "member_replaced":
+        found: records_pb2.Member = read.message.member
+        return found
+    started: records_pb2.GenerationStarted = read.message
+    return next(one for one in started.members if one.member_id == member_id)
+
+
+# --- assignments
+
+
+def _given(read: Read) -> dict[_Partition, tuple[str, Position]]:
+    given = {}
+    for row in read.message.members:
+        assignment = _parsed(common_pb2.Assignment, row.assignment)
+        if assignment is None:
+            continue
+        kept = {(one.topic, one.partition): Position.from_proto(one.position) for one in row.kept_tokens}
+        for one in assignment.partitions:
+            for number in one.partitions:
+                token = kept.get((one.topic, number), read.position)
+                given[one.topic, number] = row.member_id, token
+    return given
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        message = kind.FromString(data)
+    except Exception:
+        return None
+    return message if message.version == 1 else None
+
+
+def _held_on(read: Read, member_id: str) -> set[_Partition] | None:
+    """What a member says that it still holds; None: it is no part of the generation."""
+    for one in read.message.members:
+        if one.member_id == member_id:
+            metadata = {each.name: each.metadata for each in one.protocols}.get(read.message.protocol_name)
+            said = _parsed(common_pb2.Subscription, metadata) if metadata is not None else None
+            if said is None or not said.keeps_owned:
+                return set()
+            return {(each.topic, number) for each in said.owned_partitions for number in each.partitions}
+    return None
+
+
+def assignments(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+    """Each partition that was given with a token of its own, until the record that ends it.
+
+    `_open` says whether a later record may still change the row.
+    """
+    for begin, read in enumerate(reads):
+        if read.kind == "assignment_committed":
+            for partition, (member_id, token) in _given(read).items():
+                if token == read.position:
+                    yield _interval(reads, begin, partition, member_id, read.message.generation)
+        elif read.kind == "member_replaced":
+            for row in list(assignments(reads[:begin])):
+                same = row["group_id"] == read.message.group_id
+                if (
+                    same
+                    and row["_open"]
+                    and row["member_id"] == read.message.old_member_id
+                    and row["to_ms"] is None
+                ):
+                    partition = row["topic"], row["partition"]
+                    new = read.message.member.member_id
+                    yield _interval(reads, begin, partition, new, read.message.generation)
+
+
+def _interval(
+    reads: Sequence[Read], begin: int, partition: _Partition, member_id: str, generation: int
+) -> dict[str, Any]:
+    read = reads[begin]
+    group_id, token = read.message.group_id, read.position
+    ended, open_ = _end_of(reads[begin + 1 :], group_id, partition, member_id, token)
+    return _begun(
+        read,
+        group_id=group_id,
+        topic=partition[0],
+        partition=partition[1],
+        member_id=member_id,
+        token=token.token,
+        generation=generation,
+        _open=open_,
+        **_ended(*ended),
+    )
+
+
+def _end_of(
+    later: Iterable[Read], group_id: str, partition: _Partition, member_id: str, token: Position
+) -> tuple[tuple[int | None, str | None], bool]:
+    """When and by what an ownership ended, and whether that may change."""
+    ended: tuple[int | None, str | None] = None, None
+    for read in later:
+        about = read.kind == "topics_seen" and partition[0] in read.message.topics
+        if not about and (not read.kind or getattr(read.message, "group_id", None) != group_id):
+            continue
+        if read.kind == "assignment_committed" and _given(read).get(partition) == (member_id, token):
+            ended = None, None
+            continue
+        by = _ending(read, partition, member_id)
+        if by and ended[0] is None:
+            ended = read.at_ms, by
+        elif read.kind == "member_replaced":
+            continue  # it had ended before: the new process gets it with the next assignment, if at all
+        if by in _FOR_GOOD or (read.kind == "generation_started" and not read.message.members):
+            return ended, False
+    return ended, True
+
+
+_FOR_GOOD = ("topic deleted", "group gone", "reassigned", "static replaced")
+
+
+def _ending(read: Read, partition: _Partition, member_id: str) -> str:
+    """Why a member that has a partition does not have it after a record; empty: it does."""
+    kind, message = read.kind, read.message
+    if kind == "generation_started":
+        held = _held_on(read, member_id)
+        return "not rejoined" if held is None else "" if partition in held else "given up"
+    if kind == "member_left":
+        return _cause(message.cause) if message.member_id == member_id else ""
+    if kind == "member_replaced":
+        return "static replaced" if message.old_member_id == member_id else ""
+    by = {
+        "topics_seen": "topic deleted",
+        "group_tombstone": "group gone",
+        "assignment_committed": "reassigned",
+    }
+    return by.get(kind, "")
+
+
+# --- commits
+
+
+def commits(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+    """A row for each partition of each commit and of each removal."""
+    for read in reads:
+        at = {"epoch": read.position.epoch, "offset": read.position.offset, "written_at_ms": read.at_ms}
+        if read.kind == "offset_committed":
+            for one in read.message.offsets:
+                yield at | {
+                    "group_id": read.message.group_id,
+                    "generation": read.message.generation,
+                    "member_id": read.message.member_id,
+                    "member_seq": read.message.member_seq,
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "committed_offset": one.offset,
+                    "leader_epoch": one.leader_epoch,
+                    "metadata": one.metadata,
+                    "expire_at_ms": read.message.expire_at_ms,
+                    "removed": None,
+                }
+        elif read.kind == "offset_tombstone":
+            for one in read.message.topics:
+                for number in one.partitions:
+                    yield at | {
+                        "group_id": read.message.group_id,
+                        "topic": one.topic,
+                        "partition": number,
+                        "removed": read.message.reason,
+                        **dict.fromkeys(
+                            (
+                                "generation", "member_id", "member_seq", "committed_offset", "leader_epoch",
+                                "metadata", "expire_at_ms",
+                            )
+                        ),
+                    }  # fmt: skip
+
+
+# --- the catalog and the owners
+
+
+def topics(entries: Sequence[Entry]) -> Table:
+    """What the catalog's own replay has after each record."""
+    state, rows = Topics(strict=False), Table()
+    open_: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        record = records_pb2.Record.FromString(entry.record)
+        before = dict(state.by_name)
+        state.apply(entry)
+        for name in before.keys() | state.by_name.keys():
+            old, new = before.get(name), state.by_name.get(name)
+            if old == new:
+                continue
+            if old is not None:
+                open_.pop(name).update(_ended(record.written_at_ms, "deleted" if new is None else "resized"))
+            if new is not None:
+                open_[name] = _begun(
+                    Read(entry.position, "", record),
+                    topic=name,
+                    partitions=new.partitions,
+                    incarnation=new.incarnation,
+                    **_ended(None, None),
+                )
+                rows.append(open_[name])
+    return rows
+
+
+def coordinators(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:
+    """Each Claim with the entries of its epoch; `_last`: there is no later one."""
+    for begin, read in enumerate(reads):
+        if read.kind != "claim":
+            continue
+        epoch = [one for one in reads if one.position.epoch == read.position.epoch]
+        previous = [one for one in reads[:begin] if one.position.epoch > 0]
+        handed_over = [one.at_ms for one in epoch if one.kind == "handoff"]
+        last_ms = epoch[-1].at_ms
+        ended = _ended(None, None)
+        if handed_over:
+            ended = _ended(handed_over[0], "handed over")
+        elif any(one.position.epoch > read.position.epoch for one in reads):
+            ended = _ended(last_ms, "taken over")
+        yield _begun(
+            read,
+            owner=read.message.node_id,
+            session=read.message.session,
+            version=read.message.version,
+            planned=bool(previous) and previous[-1].kind == "handoff",
+            unowned_ms=max(read.at_ms - previous[-1].at_ms, 0) if previous else None,
+            entries=len(epoch),
+            last_written_at_ms=last_ms,
+            _last=not any(one.position.epoch > read.position.epoch for one in reads),
+            **ended,
+        )
