@@ -255,7 +255,7 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
             await coordinator.start()
         self.server = grpc.aio.server()
         discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server(self, self.server)
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self.server.add_insecure_port(self.address or '127.0.0.1:0')}"
         await self.server.start()
 
     async def stop(self) -> None:

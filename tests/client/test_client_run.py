@@ -1,6 +1,7 @@
 """`run` and `arun`: work on what is owned, stop it when it is not."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -11,9 +12,9 @@ from typing import Any
 
 import muster
 import pytest
-from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
+from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_answer
 from kit.waiting import until, until_equal
-from muster import TopicPartition
+from muster import TopicPartition, _backoff
 from muster._member.work import WorkRunner
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
@@ -352,6 +353,38 @@ def test_nobody_there_is_said_in_one_sentence() -> None:
     with pytest.raises(muster.ClusterUnavailable, match=r"127\.0\.0\.1:1 answered within 0.3 s.*muster dev"):
         asyncio.run(ask())
     assert time.monotonic() - started < 20
+
+
+async def test_a_worker_waits_for_a_cluster_and_says_what_happens(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for each event: waiting, coordinator, assignment with its cause, and leaving."""
+    monkeypatch.setattr(_backoff, "WORTH_A_LINE_MS", 1)
+    caplog.set_level(logging.INFO, "muster")
+    late = ScriptedCluster([Coordinator("a")])
+    await late.start()  # to have its address
+    await late.stop()
+    stop = asyncio.Event()
+
+    async def work(p: muster.Partition) -> None:
+        if p.number == 2:
+            stop.set()
+
+    fleet = asyncio.create_task(
+        muster.arun(work, group="g", topic="t", partitions=3, servers=late.address, session=False, stop=stop)
+    )
+    await until(lambda: f"none of the servers {late.address} answers" in caplog.text, "that it waits")
+    await late.start()
+    try:
+        await fleet
+    finally:
+        await late.stop()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == [
+        f"group 'g': its coordinator is 127.0.0.1:{late.coordinators[0].port}",
+        "group 'g': m-1 has t 0-2 in generation 1",
+        "group 'g': m-1 has left: the program stopped",
+    ]
 
 
 STUBBORN = """

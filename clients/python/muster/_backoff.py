@@ -3,9 +3,12 @@
 import asyncio
 import random
 
+from muster._clock import boot_ms
+
 FIRST_MS = 100
 LONGEST_MS = 1_000
 JITTER = 0.2
+WORTH_A_LINE_MS = 2_000
 
 
 class Backoff:
@@ -39,3 +42,19 @@ class Backoff:
     async def pause(self, *, connection_broken: bool = False) -> None:
         """Waits before the next attempt."""
         await asyncio.sleep(self.next_ms(connection_broken=connection_broken) / 1_000)
+
+
+class Waiting:
+    """Says when a wait is worth a line in the log: after 2 s, then each time that it has tripled."""
+
+    def __init__(self) -> None:
+        self._began_ms = boot_ms()
+        self._next_ms = WORTH_A_LINE_MS
+
+    @property
+    def is_worth_a_line(self) -> bool:
+        """Whether it has lasted long enough since it was last said."""
+        if boot_ms() - self._began_ms < self._next_ms:
+            return False
+        self._next_ms *= 3
+        return True

@@ -1,5 +1,7 @@
 """Settings of a member, with Kafka's names and defaults."""
 
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +22,8 @@ class MemberConfig:
     Attributes:
         group_instance_id: makes the member static (KIP-345): it keeps its partitions over a restart that is
             shorter than the session time-out, and does not leave the group when it is closed. Empty: dynamic.
-        client_id: name of the program; starts the member id that the coordinator makes.
+        client_id: name of the program; starts the member id that the coordinator makes. The
+            host's name and the process id by default, such as `worker-7-4711`.
         rack_id: where the member runs, for assignors that use it. Empty: unknown.
         session_timeout_ms: how long the member may be silent before its partitions go to others.
         session: keep one stream open to each coordinator, shared by all members of a `Cluster`; False: make
@@ -42,7 +45,7 @@ class MemberConfig:
     """
 
     group_instance_id: str = ""
-    client_id: str = "muster-python"
+    client_id: str = field(default_factory=lambda: f"{socket.gethostname()[:100]}-{os.getpid()}")
     rack_id: str = ""
     session_timeout_ms: int = 45_000
     session: bool = True

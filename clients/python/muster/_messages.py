@@ -21,6 +21,29 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]
     return dict(by_topic)
 
 
+_LONGEST_LIST = 200
+
+
+def in_words(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions for people: `sites 0-3 7, users 2`; only their number where the list would be long."""
+    by_topic = group_by_topic(partitions)
+    text = ", ".join(f"{topic} {runs(numbers)}" for topic, numbers in by_topic.items())
+    if len(text) > _LONGEST_LIST:
+        return f"{sum(map(len, by_topic.values())):,} partitions"
+    return text or "no partition"
+
+
+def runs(numbers: list[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2 5`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] + 1 == number:
+            found[-1][-1] = number
+        else:
+            found.append([number, number])
+    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
 def to_messages(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPartitions]:
     """Partitions as messages, one for each topic."""
     return [

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
@@ -12,10 +13,13 @@ import grpc
 
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
+from muster._errors import ClusterUnavailable
 from muster._member.member import Member, MemberSettings
 from muster._member.work import Work, WorkRunner
 from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
+
+log = logging.getLogger("muster")
 
 
 def run(
@@ -35,6 +39,7 @@ def run(
     plain `def` runs in a thread and gets a `BlockingPartition`, whose `is_ending` asks it to stop. On a
     signal all work ends, commits are finished and the process leaves the group, so that the others take over
     at once; a second signal ends the process without waiting. Signals are handled in the main thread only.
+    While no server answers it waits, and logs why.
 
     Args:
         work: the function. If it returns early, the partition stays owned and idle.
@@ -48,7 +53,6 @@ def run(
     Raises:
         WorkFailed: the work raised; its exception is the cause. Everything was stopped before.
         PartitionCountMismatch: the topic exists with another number of partitions.
-        ClusterUnavailable: no server answered at the start.
         GroupError: the group refuses the member.
         SettingsError: a setting is outside its limits, or a certificate file cannot be read.
         KeyboardInterrupt: a second signal came before everything had ended.
@@ -114,7 +118,7 @@ async def arun(
             **settings,
         )
         stopping = stop or asyncio.Event()
-        await _first(cluster.ensure_topic(topic, partitions), stopping)
+        await _first(_ensure_topic(cluster, topic, partitions), stopping)
         if stopping.is_set():
             return
         await member.start()
@@ -125,6 +129,17 @@ async def arun(
             await runner.end_and_wait()
     if runner.failure is not None:
         raise runner.failure
+
+
+async def _ensure_topic(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Creates the topic, if it does not exist, once a server answers."""
+    while True:
+        try:
+            await cluster.ensure_topic(topic, partitions)
+        except ClusterUnavailable as error:
+            log.warning("%s; still trying", error)
+        else:
+            return
 
 
 async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:

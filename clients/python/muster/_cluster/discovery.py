@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc.aio
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 
-from muster._backoff import Backoff
+from muster._backoff import Backoff, Waiting
 from muster._clock import boot_ms
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._session.channels import ChannelPool
@@ -203,11 +203,12 @@ class DiscoveryClient:
         """
         ends_at_ms = boot_ms() + timeout_ms
         backoff = Backoff()
+        waiting = Waiting()
         while True:
             try:
                 return await self.ask_once(method, request, response_type)
             except ConnectionLost as error:
-                if backoff.attempts == 2:
+                if waiting.is_worth_a_line:
                     log.warning(
                         "none of the servers %s answers (%s); trying again", ", ".join(self.servers), error
                     )

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
-from muster._backoff import Backoff
+from muster._backoff import Backoff, Waiting
 from muster._cluster.discovery import DiscoveryClient
 from muster._errors import GroupError, RequestRefused, code_name, group_error
 from muster._reactions import CONNECTION_LOST, OVERLOADED, Reaction, reaction_to
@@ -107,6 +107,7 @@ class GroupLink:
         self.trouble = "the coordinator did not answer"
         self._discovery = discovery
         self._transport = transport
+        self._found: str | None = None
         self._left: tuple[str | None, int] | None = None
         self._locating = asyncio.Lock()
         self._moved = asyncio.Event()
@@ -122,12 +123,13 @@ class GroupLink:
         async with self._locating:
             # A lookup is cheap, and a fail-over takes moments: it is asked often at first.
             backoff = Backoff(steady=STEADY_LOOKUPS)
+            waiting = Waiting()
             while self.address is None:
                 trouble, broken = await self._look_up()
                 self.trouble = trouble or self.trouble
                 if trouble == "":
                     continue
-                if backoff.attempts in (10, 40, 300):
+                if waiting.is_worth_a_line:
                     log.warning("no coordinator for group %r yet (%s); trying again", self.group_id, trouble)
                 await backoff.pause(connection_broken=broken)
             return self.address
@@ -180,6 +182,9 @@ class GroupLink:
         if address != self.address:
             self.address = address
             if address is not None:
+                if address != self._found:
+                    log.info("group %r: its coordinator is %s", self.group_id, address)
+                self._found = address
                 self._moved.set()
                 self._moved = asyncio.Event()
                 for watcher in tuple(self._watchers):

@@ -27,6 +27,7 @@ from muster._member.commits import Committer
 from muster._member.joiner import Joiner
 from muster._member.leader import Leader
 from muster._member.waits import Closing, Waits
+from muster._messages import in_words
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._standing import Life, MemberState, Order, Seat, Standing
 from muster._text import harmless
@@ -305,10 +306,23 @@ class Member:
             order = self._next_order()
             reason = order.why
             await self._change_seat(order)
+        log.info(
+            "group %r: %s has %s in generation %d%s",
+            self.group_id,
+            standing.seat.member_id,
+            in_words(owned),
+            standing.seat.generation,
+            self._because(),
+        )
         standing.owned = dict(owned)
         standing.state = MemberState.STABLE
         if standing.alive:
             await self._assigned()
+
+    def _because(self) -> str:
+        """Why the group last rebalanced, as the end of a sentence; empty: the coordinator did not say."""
+        cause = self._standing.cause
+        return f"; it rebalanced because: {harmless(cause.sentence or cause.reason)}" if cause else ""
 
     async def _stay(self) -> Order:
         """Keeps the assignment until there is an order."""
@@ -336,6 +350,14 @@ class Member:
         standing = self._standing
         standing.state = MemberState.REBALANCING
         owned, generation = tuple(standing.owned), standing.seat.generation
+        log.log(
+            logging.WARNING if order.loses and standing.holding and owned else logging.INFO,
+            "group %r: %s %s; joining again: %s",
+            self.group_id,
+            "lost" if order.loses else "giving up",
+            in_words(owned),
+            harmless(order.why),
+        )
         if order.loses:
             await self._lose()
         elif not await self._revoke():
@@ -374,6 +396,7 @@ class Member:
                         request, coordinator_pb2.LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS
                     )
                     if reaction_to(Call.HEARTBEAT, outcome.code) not in (Reaction.RETRY, Reaction.REDISCOVER):
+                        log.info("group %r: %s has left: %s", self.group_id, seat.member_id, member.reason)
                         return
                     await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
         except (TimeoutError, MusterError) as error:

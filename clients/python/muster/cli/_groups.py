@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from muster_protos.muster.v1 import coordinator_pb2
 
-from muster._messages import decode_assignment, group_by_topic
+from muster._messages import decode_assignment, group_by_topic, runs
 from muster.cli._output import (
     Format,
     Output,
@@ -127,16 +127,5 @@ def _owned(member: coordinator_pb2.DescribeGroupsResponse.Member) -> str:
     if partitions is None:
         return "(foreign bytes)"
     return (
-        ", ".join(f"{topic} {_runs(numbers)}" for topic, numbers in group_by_topic(partitions).items()) or "-"
+        ", ".join(f"{topic} {runs(numbers)}" for topic, numbers in group_by_topic(partitions).items()) or "-"
     )
-
-
-def _runs(numbers: list[int]) -> str:
-    """`[0, 1, 2, 5]` as `0-2 5`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1][-1] = number
-        else:
-            runs.append([number, number])
-    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
