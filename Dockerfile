@@ -13,15 +13,16 @@ ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy VIRTUAL_ENV=/opt/muste
 FROM tools AS packages
 COPY README.md LICENSE ./
 COPY protos protos
+COPY assignors assignors
 COPY clients/python clients/python
 COPY services services
-RUN for package in protos clients/python services services/audit; do uv build --quiet --wheel --out-dir /wheels $package; done
+RUN for package in protos assignors clients/python services services/audit; do uv build --quiet --wheel --out-dir /wheels $package; done
 
 FROM tools AS build
 COPY requirements-server.lock ./
 RUN uv pip install --quiet --require-hashes -r requirements-server.lock
 COPY --from=packages /wheels /wheels
-RUN uv pip install --quiet --no-deps /wheels/muster_protos-* /wheels/muster_client-* /wheels/muster_server-*
+RUN uv pip install --quiet --no-deps /wheels/muster_protos-* /wheels/muster_assignors-* /wheels/muster_client-* /wheels/muster_server-*
 
 FROM tools AS build-audit
 COPY requirements-audit.lock ./

@@ -12,7 +12,6 @@ from muster import TopicPartition
 from muster._backoff import Backoff
 from muster._clock import boot_ms
 from muster._cluster.discovery import parse_servers
-from muster._member.leader import check_assignment
 from muster._messages import (
     decode_assignment,
     decode_member,
@@ -23,7 +22,7 @@ from muster._messages import (
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool
 from muster._standing import Life, Order, Pulse, Seat, Standing
-from muster.assignors import Assignor, GroupSnapshot, MemberSnapshot, TopicSnapshot
+from muster.assignors import Assignor, MemberSnapshot
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 R = Reaction
@@ -46,10 +45,13 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         ({"group_instance_id": ".."}, "group_instance_id: '..'"),
         ({"group_instance_id": "a b"}, "group_instance_id: 'a b'"),
         ({"client_id": "é" * 128}, "client_id: has 256 bytes, at most 255"),
-        ({"assignors": ["rang"]}, "assignors: 'rang' is not one of range, roundrobin"),
+        ({"assignors": ["rang"]}, "assignors: 'rang' is not one of range, roundrobin, sticky"),
         ({"assignors": []}, "assignors: 1 to 16 of them"),
         ({"assignors": ["range", "range"]}, "assignors: 'range' comes twice"),
         ({"assignors": [Assignor("", lambda _: {})]}, "assignors: a name has 1 to 255 bytes"),
+        ({"assignors": [Assignor("x", lambda _: {}, cooperative=True)]}, "assignors: 'x' is cooperative"),
+        ({"user_data": b"x" * 65_537}, "user_data: must be bytes, at most 65536 of them"),
+        ({"user_data": "text"}, "user_data: must be bytes"),
     ],
 )
 def test_a_setting_out_of_bounds_is_named(settings: dict[str, Any], message: str) -> None:
@@ -324,22 +326,6 @@ def test_subscriptions_and_assignments_are_the_published_messages() -> None:
     response = coordinator_pb2.SyncGroupResponse(token="new")
     response.kept_tokens.add(topic="t", partition=1, token="old")
     assert tokens_of((T1, T0), response) == {T0: "new", T1: "old"}
-
-
-@pytest.mark.parametrize(
-    ("assignment", "why"),
-    [
-        ([("m", [T0])], "it returned list"),
-        ({"stranger": [T0]}, "it assigned to 'stranger', which is not a member"),
-        ({"m": [T1]}, "it assigned t-1, which does not exist"),
-        ({"m": [T0], "n": [T0]}, "it assigned t-0 to 'm' and to 'n'"),
-    ],
-)
-def test_an_impossible_assignment_is_refused(assignment: Any, why: str) -> None:
-    members = {name: MemberSnapshot(name, ("t",)) for name in "mn"}
-    with pytest.raises(muster.AssignorFailed) as caught:
-        check_assignment("mine", GroupSnapshot(members, {"t": TopicSnapshot(1)}), assignment)
-    assert why in str(caught.value)
 
 
 async def test_a_channel_is_closed_when_nobody_uses_it() -> None:

@@ -10,6 +10,7 @@ READ = (
     "x",
     "requirements.lock",
     "protos/pyproject.toml",
+    "assignors/pyproject.toml",
     "clients/python/pyproject.toml",
     "services/pyproject.toml",
     "services/audit/pyproject.toml",

@@ -42,6 +42,7 @@ class MemberConfig:
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader checks whether its topics changed.
         assignors: how partitions are assigned, preferred first; the group uses one that all members have.
+        user_data: what an assignor of your own gets to know of the member, at most 64 KiB.
     """
 
     group_instance_id: str = ""
@@ -56,6 +57,7 @@ class MemberConfig:
     request_timeout_ms: int = 30_000
     topic_refresh_interval_ms: int = 30_000
     assignors: Sequence[str | Assignor] = field(default=(RANGE,))
+    user_data: bytes = b""
 
     def __post_init__(self) -> None:
         grace_ms = self.disconnect_grace_ms
@@ -87,6 +89,8 @@ class MemberConfig:
         _at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
         _at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
         object.__setattr__(self, "assignors", resolve(self.assignors))
+        if not isinstance(self.user_data, bytes) or len(self.user_data) > limits.USER_DATA_MAX_BYTES:
+            raise SettingsError("user_data", f"must be bytes, at most {limits.USER_DATA_MAX_BYTES} of them")
 
     @property
     def grace_ms(self) -> int:

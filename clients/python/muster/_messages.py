@@ -64,6 +64,7 @@ def encode_subscription(
     keeps_owned: bool,
     generation: int,
     rack_id: str,
+    user_data: bytes = b"",
 ) -> bytes:
     """The subscription of a member: the topics it wants and the partitions it owned."""
     message = common_pb2.Subscription(
@@ -73,6 +74,7 @@ def encode_subscription(
         keeps_owned=keeps_owned,
         generation=generation,
         rack_id=rack_id,
+        user_data=user_data,
     )
     return message.SerializeToString(deterministic=True)
 

@@ -2,20 +2,9 @@
 
 from typing import NamedTuple
 
+from muster_assignors import TopicPartition
 
-class TopicPartition(NamedTuple):
-    """One partition of one topic.
-
-    Attributes:
-        topic: name of the topic.
-        number: number of the partition, from 0.
-    """
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
+__all__ = ["Committed", "Topic", "TopicPartition"]
 
 
 class Topic(NamedTuple):

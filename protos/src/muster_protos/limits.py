@@ -18,6 +18,9 @@ REASON_MAX_CHARACTERS: Final = 255
 PROTOCOLS_MAX: Final = 16
 """Protocols of a join."""
 
+USER_DATA_MAX_BYTES: Final = 65_536
+"""What a member tells an assignor of its user's own."""
+
 TOPIC_PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic."""
 

@@ -19,6 +19,7 @@ from muster._session.transport import KeepAlive, Vitals
 from muster._standing import Seat, Standing
 from muster._text import harmless
 from muster._values import TopicPartition
+from muster.assignors import BUILT_IN, Assignor
 
 JOIN_SLACK_MS = 5_000
 """A JoinGroup may take this much longer than the rebalance time-out."""
@@ -104,9 +105,17 @@ class Joiner:
         self._member_seq += 1
         config = self._config
         given_up, generation = self.given_up
-        metadata = encode_subscription(
-            self._topics, owned=given_up, keeps_owned=False, generation=generation, rack_id=config.rack_id
-        )
+
+        def metadata(assignor: Assignor) -> bytes:
+            return encode_subscription(
+                self._topics,
+                owned=given_up,
+                keeps_owned=False,
+                generation=generation,
+                rack_id=config.rack_id,
+                user_data=b"" if assignor.name in BUILT_IN else config.user_data,
+            )
+
         return coordinator_pb2.JoinGroupRequest(
             group_id=self._link.group_id,
             group_instance_id=config.group_instance_id,
@@ -114,7 +123,8 @@ class Joiner:
             rebalance_timeout_ms=config.rebalance_timeout_ms,
             protocol_type=PROTOCOL_TYPE,
             protocols=[
-                coordinator_pb2.GroupProtocol(name=name, metadata=metadata) for name in self._assignors
+                coordinator_pb2.GroupProtocol(name=name, metadata=metadata(assignor))
+                for name, assignor in self._assignors.items()
             ],
             reason=harmless(reason)[:REASON_MAX_CHARACTERS],
             client_id=config.client_id,

@@ -1,15 +1,16 @@
 """What the leader of a generation does: reads the topics, runs the assignor, watches for changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
+from muster_assignors import AssignmentRefused, check_assignment
 from muster_protos.limits import TOPIC_NAMES_MAX, is_name
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._errors import AssignorFailed
 from muster._messages import decode_member, encode_assignment
-from muster._values import Topic, TopicPartition
-from muster.assignors import Assignment, Assignor, GroupSnapshot, TopicSnapshot
+from muster._values import Topic
+from muster.assignors import Assignor, GroupSnapshot, TopicSnapshot
 
 ReadTopics = Callable[[Iterable[str]], Awaitable[list[Topic]]]
 
@@ -35,7 +36,7 @@ class Leader:
         """Returns the assignment of every member. The assignor runs in a thread: heartbeats go on.
 
         Raises:
-            AssignorFailed: the assignor raised, or returned an impossible assignment.
+            AssignorFailed: the assignor raised, or returned what is no assignment of the group.
         """
         snapshots = {m.member_id: s for m in members if (s := decode_member(m)) is not None}
         self.counts = await self._count({topic for s in snapshots.values() for topic in s.topics})
@@ -43,15 +44,15 @@ class Leader:
         snapshot = GroupSnapshot(snapshots, topics)
         try:
             assignment = await asyncio.to_thread(assignor.assign, snapshot)
-            check_assignment(assignor.name, snapshot, assignment)
+            check_assignment(assignor, snapshot, assignment)
             return [
                 coordinator_pb2.SyncGroupRequest.Assignment(
                     member_id=m, assignment=encode_assignment(assignment.get(m, ()))
                 )
                 for m in snapshots
             ]
-        except AssignorFailed:
-            raise
+        except AssignmentRefused as error:
+            raise AssignorFailed(assignor.name, str(error)) from None
         except Exception as error:
             raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
 
@@ -82,33 +83,3 @@ class Leader:
         wanted = [name for name in counts if is_name(name)]
         found = await self._read_topics(wanted if len(wanted) <= TOPIC_NAMES_MAX else ()) if wanted else []
         return counts | {topic.name: topic.partitions for topic in found if topic.name in counts}
-
-
-def check_assignment(name: str, group: GroupSnapshot, assignment: Assignment) -> None:
-    """Checks an assignment.
-
-    Raises:
-        AssignorFailed: it names an unknown member or partition, or a partition twice.
-    """
-    if not isinstance(assignment, Mapping):
-        raise AssignorFailed(
-            name, f"it returned {type(assignment).__name__}, not a mapping of member ids to partitions"
-        )
-    owners: dict[TopicPartition, str] = {}
-    for member_id, partitions in assignment.items():
-        if member_id not in group.members:
-            raise AssignorFailed(name, f"it assigned to {member_id!r}, which is not a member")
-        if not isinstance(partitions, Collection):
-            raise AssignorFailed(
-                name, f"it assigned {type(partitions).__name__} to {member_id!r}, not a list of partitions"
-            )
-        for entry in partitions:
-            partition = TopicPartition(*entry)
-            topic = group.topics.get(partition.topic)
-            if topic is None or not 0 <= partition.number < topic.partitions:
-                raise AssignorFailed(name, f"it assigned {partition}, which does not exist")
-            if partition in owners:
-                raise AssignorFailed(
-                    name, f"it assigned {partition} to {owners[partition]!r} and to {member_id!r}"
-                )
-            owners[partition] = member_id

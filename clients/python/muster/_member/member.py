@@ -55,6 +55,7 @@ class MemberSettings(TypedDict, total=False):
     request_timeout_ms: int
     topic_refresh_interval_ms: int
     assignors: Sequence[str | Assignor]
+    user_data: bytes
 
 
 class Member:

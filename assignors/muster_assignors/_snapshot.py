@@ -2,9 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from muster._values import TopicPartition
+from muster_assignors._java import text_order
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic.
+
+    Attributes:
+        topic: name of the topic.
+        number: number of the partition, from 0.
+    """
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +34,7 @@ class MemberSnapshot:
         owned: what it owned when it joined.
         keeps_owned: True if it went on working on `owned` (cooperative).
         generation: generation in which it got `owned`, -1: not known.
-        user_data: its bytes for an assignor of your own.
+        user_data: its bytes for an assignor of your own; sticky ones understand those of Kafka's clients.
     """
 
     member_id: str
@@ -39,10 +54,17 @@ class TopicSnapshot:
     Attributes:
         partitions: how many it has.
         racks: for each partition the racks that have it; empty: unknown.
+
+    Raises:
+        ValueError: there are racks, but not those of each partition.
     """
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.racks and len(self.racks) != self.partitions:
+            raise ValueError(f"racks of {len(self.racks)} partitions, not of {self.partitions}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ class GroupSnapshot:
     """A group as an assignor sees it.
 
     Attributes:
-        members: by member id.
+        members: by member id, at least one.
         topics: by name; a subscribed topic that does not exist is missing.
     """
 
@@ -84,12 +106,15 @@ class Assignor:
     Attributes:
         name: 1 to 255 bytes; all members of a group need one in common.
         assign: the function.
+        cooperative: it gives a partition that another member still keeps to nobody; the next rebalance, which
+            follows when that member has released it, gives it to its new owner (KIP-429).
     """
 
     name: str
     assign: AssignFunction
+    cooperative: bool = False
 
 
-def text_order(text: str) -> bytes:
-    """Sort key that orders text as Java does, by UTF-16 code units."""
-    return text.encode("utf-16-be", "surrogatepass")
+def partitions_of(topic: str, numbers: Sequence[int]) -> list[TopicPartition]:
+    """Some partitions of a topic, in order."""
+    return [TopicPartition(topic, number) for number in numbers]

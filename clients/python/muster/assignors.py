@@ -1,17 +1,15 @@
-"""The assignors `range` and `roundrobin`, and the types for an assignor of your own.
+"""The assignors `range`, `roundrobin` and `sticky`, and the types for an assignor of your own.
 
 An assignor is a function from a `GroupSnapshot` to an `Assignment`; give it a name with `Assignor` and pass
-it in `assignors=`. The rules are Kafka's.
+it in `assignors=`. The rules are Kafka's; the package `muster_assignors` has them.
 """
 
 from collections.abc import Sequence
 
-from muster_protos.limits import ID_MAX_BYTES, PROTOCOLS_MAX
-
-from muster._errors import SettingsError
-from muster.assignors._range import assign_range
-from muster.assignors._roundrobin import assign_roundrobin
-from muster.assignors._snapshot import (
+from muster_assignors import (
+    RANGE,
+    ROUNDROBIN,
+    STICKY,
     AssignFunction,
     Assignment,
     Assignor,
@@ -19,14 +17,11 @@ from muster.assignors._snapshot import (
     MemberSnapshot,
     TopicSnapshot,
 )
+from muster_protos.limits import ID_MAX_BYTES, PROTOCOLS_MAX
 
-RANGE = Assignor("range", assign_range)
-"""Consecutive partitions of each topic."""
+from muster._errors import SettingsError
 
-ROUNDROBIN = Assignor("roundrobin", assign_roundrobin)
-"""One partition to each member in turn, over all topics."""
-
-BUILT_IN: dict[str, Assignor] = {assignor.name: assignor for assignor in (RANGE, ROUNDROBIN)}
+BUILT_IN: dict[str, Assignor] = {assignor.name: assignor for assignor in (RANGE, ROUNDROBIN, STICKY)}
 """The assignors that can be named in settings."""
 
 
@@ -53,6 +48,11 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
             assignor = entry
         if not 1 <= len(assignor.name.encode()) <= ID_MAX_BYTES:
             raise SettingsError("assignors", f"a name has 1 to {ID_MAX_BYTES} bytes")
+        if assignor.cooperative:
+            raise SettingsError(
+                "assignors",
+                f"{assignor.name!r} is cooperative, and a Member gives everything up in a rebalance",
+            )
         if assignor.name in found:
             raise SettingsError("assignors", f"{assignor.name!r} comes twice")
         found[assignor.name] = assignor
@@ -63,6 +63,7 @@ __all__ = [
     "BUILT_IN",
     "RANGE",
     "ROUNDROBIN",
+    "STICKY",
     "AssignFunction",
     "Assignment",
     "Assignor",
