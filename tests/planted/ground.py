@@ -20,7 +20,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".hypothesis", "*.egg-info", "build"
 )
 _PACKAGES = (
-    "protos/src", "clients/python", "services/core", "services/runtime", "services/discovery",
+    "protos/src", "assignors", "clients/python", "services/core", "services/runtime", "services/discovery",
     "services/coordinator", "services/metadata", "services/server", "tests",
 )  # fmt: skip
 _TEST_LIMIT_S = 120

@@ -16,6 +16,7 @@ LIST = FOLDER / "list.toml"
 MODEL = FOLDER / "model.toml"
 
 LAYERS = {
+    "assignors": "pure functions",
     "core": "core in virtual time",
     "conformance": "core in virtual time",
     "client": "client on a scripted server",
