@@ -1,4 +1,4 @@
-"""Our programs as forks of a process that has imported them: importing takes most of the CPU of a start.
+"""Python programs as forks of a process that has imported what they import: that takes most CPU of a start.
 
 Each process of the tests has one such process beside it, the fork server of multiprocessing. A program that
 starts here is a process like any other: it has its own session, environment, directory and output, ends by a
@@ -18,19 +18,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
-
-_MODULES = {"muster_server": "muster_server.cli"}
-"""What runs for `python -m NAME`."""
-
-_SCRIPTS = {"muster": "muster.cli", "muster-server": "muster_server.cli"}
-"""What runs for an installed command."""
 
 IMPORTED = (
     "muster.cli._app",
@@ -53,7 +46,7 @@ _CONTEXT.set_forkserver_preload(list(IMPORTED))
 
 
 class Forked:
-    """A program of ours that runs in a fork; with the methods of `subprocess.Popen`."""
+    """A program that runs in a fork; with the methods of `subprocess.Popen`."""
 
     def __init__(self, process: ForkServerProcess) -> None:
         self._process = process
@@ -89,13 +82,13 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of our commands to its end, as `subprocess.run` with both outputs as text."""
+    """Runs a Python program to its end, as `subprocess.run` with both outputs as text."""
     environment = os.environ if environment is None else environment
-    main = main_of(command)
-    assert main, f"not a command of ours: {command}"
+    program = program_of(command)
+    assert program, f"not a Python program: {command}"
     assert not different_at_start(environment), "these variables take effect only in a real start"
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = fork(main, environment, output, errors, cwd)
+        process = fork(program, environment, output, errors, cwd)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -105,10 +98,14 @@ def run(
 
 
 async def run_beside(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, timeout: float = 60
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+    timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of our commands as `run` does, while the event loop goes on."""
-    return await asyncio.to_thread(run, command, environment, timeout=timeout)
+    """Runs a Python program as `run` does, while the event loop goes on."""
+    return await asyncio.to_thread(run, command, environment, cwd=cwd, timeout=timeout)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -116,16 +113,14 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-def main_of(command: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The module whose `main` a command runs, and the `sys.argv` it gets; None: none of ours."""
+def program_of(command: Sequence[str]) -> list[str]:
+    """A Python program and its arguments, as they follow `python`; empty: it is something else."""
     program, *rest = command
-    path = Path(program)
-    if program == sys.executable and rest[:1] == ["-m"]:
-        program, *rest = rest[1:]
-        module = _MODULES.get(program, "")
-    else:
-        module = _SCRIPTS.get(path.name, "") if path.parent in (Path(), Path(sys.executable).parent) else ""
-    return (module, [program, *rest]) if module else None
+    if program == sys.executable:
+        return rest
+    beside = Path(sys.executable).with_name(Path(program).name)
+    installed = program in (str(beside), beside.name) and beside.name.startswith("muster")
+    return [str(beside), *rest] if installed else []
 
 
 def different_at_start(environment: Mapping[str, str]) -> set[str]:
@@ -135,28 +130,27 @@ def different_at_start(environment: Mapping[str, str]) -> set[str]:
 
 
 def fork(
-    main: tuple[str, list[str]],
+    program: Sequence[str],
     environment: Mapping[str, str],
     output: IO[bytes],
     errors: IO[bytes],
     cwd: Path | None = None,
     first: str = "",
 ) -> Forked:
-    """Starts a program of ours.
+    """Starts a Python program.
 
     Args:
-        main: as `main_of` gives it.
+        program: and its arguments, as `program_of` returns them.
         environment: its whole environment.
         output: takes its standard output.
         errors: takes its standard error.
         cwd: its working directory; None: that of this process.
         first: a file of Python that it runs before.
     """
-    module, arguments = main
     start = _Start(
-        module, arguments, dict(environment), str(cwd or Path.cwd()), first, output.fileno(), errors.fileno()
+        list(program), dict(environment), str(cwd or Path.cwd()), first, output.fileno(), errors.fileno()
     )
-    process = _CONTEXT.Process(target=start, name=" ".join(arguments), daemon=True)
+    process = _CONTEXT.Process(target=start, name=" ".join(program), daemon=True)
     process.start()
     return Forked(process)
 
@@ -165,8 +159,7 @@ def fork(
 class _Start:
     """What a fork is to do; it travels there, and its files with it."""
 
-    module: str
-    arguments: list[str]
+    program: list[str]
     environment: dict[str, str]
     cwd: str
     first: str
@@ -174,7 +167,7 @@ class _Start:
     errors: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.module, self.arguments, self.environment, self.cwd, self.first)
+        given = (self.program, self.environment, self.cwd, self.first)
         return _received, (given, DupFd(self.output), DupFd(self.errors))
 
     def __call__(self) -> None:
@@ -191,14 +184,25 @@ class _Start:
         os.chdir(self.cwd)
         os.environ.clear()
         os.environ.update(self.environment)
-        sys.argv = self.arguments
         if self.first:
             runpy.run_path(self.first)
         try:
-            import_module(self.module).main()
+            self._run()
         finally:
             atexit._run_exitfuncs()
 
+    def _run(self) -> None:
+        match self.program:
+            case ["-m", module, *arguments]:
+                sys.argv = [module, *arguments]
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case ["-c", text, *arguments]:
+                sys.argv = ["-c", *arguments]
+                exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
+            case [script, *_]:
+                sys.argv = self.program
+                runpy.run_path(script, run_name="__main__")
 
-def _received(given: tuple[str, list[str], dict[str, str], str, str], output: Any, errors: Any) -> _Start:
+
+def _received(given: tuple[list[str], dict[str, str], str, str], output: Any, errors: Any) -> _Start:
     return _Start(*given, output.detach(), errors.detach())

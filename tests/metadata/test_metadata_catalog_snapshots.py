@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import forked
 from kit.logs.catalog_log import (
     LOG,
     OFTEN,
@@ -387,13 +388,10 @@ async def test_a_writer_that_is_killed_at_any_step_loses_nothing_and_the_next_go
     tmp_path: Path, writes: int
 ) -> None:
     async with metadata_cluster(tmp_path, 3, instances=0, shards=SHARDS) as cluster:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kit.started.catalog_until", cluster.nodes.url, str(RECORDS), str(writes),
-            cwd=TESTS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        told, _ = await child.communicate()
-        assert child.returncode == -9, told.decode()
-        acknowledged = max(int(line) for line in told.decode().splitlines() if line.isdigit())
+        command = [sys.executable, "-m", "kit.started.catalog_until", cluster.nodes.url, str(RECORDS)]
+        done = await forked.run_beside([*command, str(writes)], cwd=TESTS)
+        assert done.returncode == -9, done
+        acknowledged = max(int(line) for line in done.stdout.splitlines() if line.isdigit())
         cluster._settings["catalog_snapshot_records"] = RECORDS
         following = await cluster.add_instance()
         assert catalog_of(following).by_name[OFTEN].partitions >= acknowledged

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import forked
 from kit.metadata.metadata_instances import (
     FAST,
     Instance,
@@ -81,13 +82,12 @@ class Replaceable:
 
     async def process(self, old: RedisNode, new: RedisNode, writes: int) -> tuple[int, str]:
         """The replacement in a process of its own that dies after so many writes; 0: it does not."""
-        child = await asyncio.create_subprocess_exec(
+        command = [
             sys.executable, "-m", "kit.started.replace_until", self.url, place(old), place(new), str(writes),
             str(STEP_TIMEOUT_MS), str(REBUILD_DELAY_MS),
-            cwd=TESTS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        told, _ = await child.communicate()
-        return child.returncode or 0, told.decode()
+        ]  # fmt: skip
+        done = await forked.run_beside(command, cwd=TESTS)
+        return done.returncode, done.stdout + done.stderr
 
     async def complete(self, shard: int) -> bool:
         """Whether all nodes of the present list have the same log."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from kit.clusters.linked_cluster import INSIDE
-from kit.forked import different_at_start, fork, main_of
+from kit.forked import different_at_start, fork, program_of
 from muster_server import child_process
 
 _LATE_CHANGES = ("SKEWED_CLOCK_MS", "SKEWED_VERSION")
@@ -19,12 +19,12 @@ def launch(
     arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], cwd: Path | None
 ) -> child_process.Launched:
     """As `muster_server.child_process.launch`, which starts what cannot be forked."""
-    main = main_of(arguments)
+    program = program_of(arguments)
     different = different_at_start(environment)
-    if main is None or (different and not _is_inside(different, environment)):
+    if not program or (different and not _is_inside(different, environment)):
         return _START(arguments, output, environment, cwd)
     first = str(INSIDE / "sitecustomize.py") if different else ""
-    return fork(main, environment, output, output, cwd, first)
+    return fork(program, environment, output, output, cwd, first)
 
 
 def _is_inside(different: set[str], environment: Mapping[str, str]) -> bool:
