@@ -18,6 +18,9 @@ WAITING = 3
 PORTS = range(15_000, 32_768)
 """Servers of tests listen on these ports; each process of the tests has a part of them."""
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For each Java that tests start: none lives long enough for a thorough compiler, or a parallel collector."""
+
 NOT_QUICK = ("cluster", "containers", "long", "spark")
 """Markers of tests that `quick` leaves out."""
 
@@ -34,6 +37,7 @@ def _only_quick(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each process of the tests ports of its own; servers that its tests start inherit them."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         share = len(PORTS) // worker["workercount"]

@@ -192,8 +192,8 @@ class SessionModel:
             acks=acks,
             told=min(s.told, 0),
             seen=number(s.seen),
-            up=tuple(beat._replace(seen=number(beat.seen)) for beat in s.up),
-            down=tuple(answer._replace(number=number(answer.number)) for answer in s.down),
+            up=s.up and tuple(beat._replace(seen=number(beat.seen)) for beat in s.up),
+            down=s.down and tuple(answer._replace(number=number(answer.number)) for answer in s.down),
         )
 
     def broken(self, state: SessionState) -> str:
