@@ -9,6 +9,8 @@ import pytest
 from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
+from muster_metadata.log import upkeep
+from muster_metadata.log.repair import Held, Repaired
 from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
@@ -67,14 +69,49 @@ async def test_a_node_with_the_claim_of_a_dead_claimant_votes_again_where_nobody
         assert records(await cluster[0].read(0, writer)) == writer.acknowledged
 
 
-async def test_a_promise_is_lowered_only_at_a_node_in_doubt_and_up_to_the_floor(tmp_path: Path) -> None:
+async def test_a_node_that_promised_to_a_dead_claimant_takes_part_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody claims, nothing is written: with another node away then, appends go on all the same."""
+    monkeypatch.setattr(upkeep, "_CLAIMANT_S", 0.5)
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        async with node_of(cluster, 0) as node:
+            await promise_to_the_dying(node, writer.epoch + 1)
+        await until(lambda: cluster.level(0), "the node has the promise of the claim that stands")
+        await cluster.nodes[1].kill()
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_OK
+        for index in (0, 2):
+            async with node_of(cluster, index) as node:
+                again = await node.prepare(0, writer.epoch + 1, DYING, b"again")
+                assert again.status is Status.PROMISED
+        assert records(await cluster[0].read(0, writer)) == writer.acknowledged
+
+
+async def test_a_claimant_that_a_majority_may_have_promised_to_is_left_its_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_CLAIMANT_S", 0.2)
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        for index in (0, 1):
+            async with node_of(cluster, index) as node:
+                await promise_to_the_dying(node, writer.epoch + 1)
+        metadata = cluster[0].server.metadata
+        held = Held(0, writer.epoch, writer.nonce)
+        repairer = metadata.upkeep._repairer
+        result = await repairer.repair(metadata.quorum.nodes[0], held, waited=True)
+        assert result is Repaired.LATER
+        assert (await writer.append(cluster[0], b"w:2")).outcome == metadata_pb2.LOG_OUTCOME_FENCED
+
+
+async def test_a_promise_is_lowered_up_to_the_floor(tmp_path: Path) -> None:
     async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
         writer = await claimed(cluster, b"w:1")
         await stopped(cluster)
         held, floor = (0, writer.epoch, writer.nonce), 20
         async with node_of(cluster, 0) as node:
             await promise_to_the_dying(node, writer.epoch + 1)
-            assert (await node.lower(*held, floor)).status is Status.FENCED
         await cluster.nodes[0].kill()
         await cluster.nodes[0].start()
         async with node_of(cluster, 0) as node:

@@ -35,6 +35,20 @@ COMES_BACK = Goal[State](
 """A node that restarted votes again under the claim that stands: nobody has to claim anew."""
 
 
+def _promised_above(state: State) -> bool:
+    """Whether a node has promised a claim above all that stand."""
+    owned = [coordinator.epoch for coordinator in state.coordinators if coordinator.mode == "own"]
+    return any(node.promise[0] > max(owned, default=0) for node in state.nodes)
+
+
+TAKES_PART = Goal[State](
+    "a node that promised a dead claimant never takes part again, although a claim stands",
+    lambda state: _stands_for_good(state) and _promised_above(state),
+    lambda _, after: not _promised_above(after),
+)
+"""A node comes under the claim that stands, whatever it promised: nobody has to claim anew."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One walk.
@@ -77,6 +91,19 @@ SHALLOW = (
         goals=(COMES_BACK,),
     ),
     Case(
+        "a claimant died, an owner waits",
+        Bounds(records=1, claims=1, crashes=1, lost=False, patient=True),
+        goals=(TAKES_PART,),
+    ),
+    Case("a claimant lives, an owner waits", Bounds(records=1, claims=2, lost=False, patient=True)),
+    Case(
+        "a claimant died, an owner waits, a node restarts",
+        Bounds(records=1, claims=1, crashes=1, forgets=1, lost=False, patient=True),
+        goals=(COMES_BACK, TAKES_PART),
+    ),
+    Case("an owner waits, a node loses its data", Bounds(1, 1, wipes=1, lost=False, patient=True)),
+    Case("an owner waits, a message is delayed", Bounds(1, 1, late=1, lost=False, patient=True)),
+    Case(
         "a claimant died, then a node",
         Bounds(records=1, claims=2, crashes=1, dead=0, lost=False),
         goals=(GOES_ON,),
@@ -106,6 +133,7 @@ DEEP = (
     Case("a node is replaced, a message is delayed", Bounds(1, 1, late=1, replacements=True, lost=False)),
     Case("a node is replaced, one loses its data", Bounds(1, 1, wipes=1, replacements=True, lost=False)),
     Case("a node of a trimmed log is replaced", Bounds(1, 1, trims=1, replacements=True, lost=False)),
+    Case("a node is replaced, an owner waits", Bounds(1, 1, replacements=True, lost=False, patient=True)),
     Case("two replacements at once", Bounds(records=1, claims=1, replacements=True, twice=True, lost=False)),
 )
 """Spaces that take minutes."""

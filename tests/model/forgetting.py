@@ -53,13 +53,20 @@ class Forgetting(ABC):
                     sure=not (self.rules.doubted and noted),
                 )  # fmt: skip
                 nodes = (*state.nodes[:node], back, *state.nodes[node + 1 :])
+                # What was begun for the node names the run before.
+                coordinators = tuple(
+                    coordinator._replace(raising=(), raised_to=0, raising_for=-1)
+                    if coordinator.raising_for == node
+                    else coordinator
+                    for coordinator in state.coordinators
+                )
                 yield (
                     f"node {node} restarts and has forgotten its last {age}",
-                    spend(state, FORGETS)._replace(nodes=nodes),
+                    spend(state, FORGETS)._replace(nodes=nodes, coordinators=coordinators),
                 )
 
     def _recover(self, state: State, index: int, node: int) -> Iterator[Step]:
-        """The claim of an owner brings back a node that restarted."""
+        """The claim of an owner brings back a node that restarted, or that promised a claim above it."""
         coordinator = state.coordinators[index]
         view = self.views[coordinator.view]
         mine = (coordinator.epoch, coordinator.nonce)
@@ -73,6 +80,10 @@ class Forgetting(ABC):
                 logs = [state.nodes[other].log for other in standing]
                 yield from self._admit(state, index, node, logs, state.nodes[node].floor)
             return
+        if coordinator.raising_for != node:
+            if self._in_need(state, coordinator, coordinator.raising_for):
+                return  # one after the other
+            coordinator = coordinator._replace(raising=(), raised_to=0, raising_for=node)
         raised = dict(coordinator.raising)
         for other in standing:
             there = state.nodes[other]
@@ -95,6 +106,11 @@ class Forgetting(ABC):
         if len(raised) >= view.majority:
             yield from self._admit(state, index, node, list(raised.values()), coordinator.raised_to)
 
+    def _in_need(self, state: State, coordinator: Coordinator, node: int) -> bool:
+        """Whether a node is doubted, or promised a claim above an owner's."""
+        there = state.nodes[node]
+        return node >= 0 and (not there.sure or there.promise[0] > coordinator.epoch)
+
     def _lower(self, state: State, index: int, node: int) -> Iterator[Step]:
         """The node gives up a promise of which nobody can make a claim any more."""
         coordinator = state.coordinators[index]
@@ -103,7 +119,7 @@ class Forgetting(ABC):
         if there.promise == mine or there.promise[0] < coordinator.epoch:
             return
         for lowered, floor in coordinator.lowering:
-            allowed = (not there.sure and there.promise[0] <= floor) or not self.rules.below
+            allowed = there.promise[0] <= floor or not self.rules.below
             if lowered == node and allowed and self.rules.lowered:
                 yield (
                     f"{name_of(index)} lowers the promise of node {node} from {there.promise[0]}",
@@ -132,5 +148,5 @@ class Forgetting(ABC):
                 continue
             back = there._replace(promise=mine, log=log, floor=max(there.floor, floor), sure=True)
             after = self._node(state, node, back)
-            after = self._set(after, index, coordinator._replace(raising=(), raised_to=0))
+            after = self._set(after, index, coordinator._replace(raising=(), raised_to=0, raising_for=-1))
             yield f"{name_of(index)} lets node {node} vote again", after

@@ -102,6 +102,7 @@ class Model(Forgetting):
                     known=tuple(coordinator.known[origin] for origin in source),
                     empties=tuple(sorted((target[node], wipes) for node, wipes in coordinator.empties)),
                     raising=tuple(sorted((target[node], log) for node, log in coordinator.raising)),
+                    raising_for=target.get(coordinator.raising_for, -1),
                     lowering=tuple((target[node], floor) for node, floor in coordinator.lowering),
                 )
                 for coordinator in state.coordinators
@@ -116,7 +117,7 @@ class Model(Forgetting):
         for coordinator in state.coordinators:
             heard = (coordinator.seen, coordinator.empties, coordinator.raising, coordinator.lowering)
             for place, node in enumerate(alike):
-                marks[place].append(coordinator.known[node])
+                marks[place] += [coordinator.known[node], coordinator.raising_for == node]
                 marks[place] += [[said for other, said in some if other == node] for some in heard if some]
         if state.late:
             for place, node in enumerate(alike):
@@ -307,6 +308,8 @@ class Model(Forgetting):
         for node in view.nodes:
             if self.votes(state, view, node):
                 yield from self._send(state, index, node)
+                if self.bounds.patient and state.nodes[node].promise[0] > coordinator.epoch:
+                    yield from self._recover(state, index, node)
             elif not state.nodes[node].sure:
                 yield from self._recover(state, index, node)
             elif state.nodes[node].configuration == 0 and node != self.bounds.dead:

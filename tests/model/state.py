@@ -36,9 +36,10 @@ class Rules:
         raised: ... until a floor above all that it can have promised stands on a majority of the others,
             under which no older write is taken (dropped: until the claim stands on such a majority).
         recovered: ... and until it has what that majority had (dropped: with the log that it still has).
-        lowered: ... also where it promised a claim above the one that stands (dropped: that keeps it out).
-        below: ... and that promise is lowered only while the node is doubted, and from no promise above the
-            floor (dropped: always, also by an instance that comes late).
+        lowered: ... also where it promised a claim above the one that stands (dropped: that keeps it out);
+            so does a node that is not doubted, whose claimant may be dead.
+        below: ... and no promise above the floor is lowered (dropped: any, also by an instance that comes
+            late).
         noted: a node has the run of its server noted also where nobody writes (dropped: only with the first
             write of a run, so it can be forgotten with that).
         floored: a node that is rebuilt gets the highest floor of the majority that the claim stands on.
@@ -97,6 +98,8 @@ class Bounds:
         depth: how many of its last changes a node forgets at most.
         wiped_before: a node lost its data once already and was filled by the second coordinator, after the
             first one had seen it empty.
+        patient: whether owners also bring back nodes that are not doubted and promised a claim above theirs,
+            as one does that has waited long enough. The claimant may live all the same.
         unnoted: at the beginning no node has the run of its server noted: an older version wrote there.
     """
 
@@ -115,6 +118,7 @@ class Bounds:
     forgets: int = 0
     depth: int = 1
     wiped_before: bool = False
+    patient: bool = False
     unnoted: bool = False
 
 
@@ -169,9 +173,9 @@ class Coordinator(NamedTuple):
         floor: the highest that it heard of under this claim.
         empties: nodes that it has seen empty, with how often each had lost its data by
             then.
-        raising: nodes at which it raised the floor for one that restarted, with the log that stood there
-            then.
+        raising: nodes at which it raised the floor for another one, with the log that stood there then.
         raised_to: that floor.
+        raising_for: the node that it is raised for; -1: none.
         lowering: a node whose promise an instance of metadata is about to lower under a floor that it has
             raised, and that floor.
     """
@@ -188,6 +192,7 @@ class Coordinator(NamedTuple):
     empties: tuple[tuple[int, int], ...] = ()
     raising: tuple[tuple[int, tuple[int, ...]], ...] = ()
     raised_to: int = 0
+    raising_for: int = -1
     lowering: tuple[tuple[int, int], ...] = ()
 
 

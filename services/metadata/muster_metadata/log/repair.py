@@ -175,13 +175,16 @@ class Repairer:
         self.created_at_ms = 0
         self.addresses: Sequence[str] = ()
 
-    async def repair(self, node: Node, held: Held, target: LogEnd | None = None) -> Repaired:
+    async def repair(
+        self, node: Node, held: Held, target: LogEnd | None = None, *, waited: bool = False
+    ) -> Repaired:
         """Prepares a node for a claim whose Claim is in the log, and copies what the node lacks.
 
         Args:
             node: the node to repair.
             held: the claim.
             target: the end of a log that has everything; None: unknown.
+            waited: a higher promise of the node has been met for so long that its claimant is taken for dead.
         """
         reply = await node.prepare(held.shard, held.epoch, held.nonce, vote=False)
         if reply.status is Status.STRANGER:
@@ -191,9 +194,10 @@ class Repairer:
         if reply.status not in (Status.OK, Status.PROMISED):
             return Repaired.LATER
         vote = await node.inspect(held.shard)
-        if vote.status is Status.RESTARTED:
+        promised = reply.status is Status.PROMISED
+        if vote.status is Status.RESTARTED or (promised and waited):
             return await self._bring_back(node, held)
-        if reply.status is Status.PROMISED:
+        if promised:
             return Repaired.FENCED
         if reply.end == target:
             return Repaired.DONE
@@ -218,7 +222,7 @@ class Repairer:
         return result
 
     async def _bring_back(self, node: Node, held: Held) -> Repaired:
-        """Lets a node vote again that restarted and may have forgotten a promise, a Claim or a record.
+        """Lets a node vote under a claim again, whatever it promised, or may have forgotten in a restart.
 
         First a floor is raised on a majority of the others, higher than any promise that the node can have
         forgotten: no claimant that counts a forgotten promise gets another one, and whoever counts a

@@ -25,6 +25,8 @@ _QUIET_S = 0.3
 _RECHECK_S = 5.0
 _FENCED_S = 1.0
 _COMPLAINT_S = 60.0
+_CLAIMANT_S = 60.0
+"""How long a promise above a claim that stands is left to its claimant, which may be dead."""
 _REPAIRS_PER_NODE = 4
 _REFUSING = (Status.REFUSED, Status.BROKEN)
 _BEHIND = (Status.MISMATCH, Status.UNPROMISED, Status.NOLOG, Status.RESTARTED)
@@ -40,6 +42,7 @@ class _Written:
     changed_s: float = 0.0
     checked_s: float = 0.0
     fenced_s: float = 0.0
+    waited_s: float = 0.0
     fenced_reported: bool = False
     behind: set[Node] = field(default_factory=set)
     fenced: set[Node] = field(default_factory=set)
@@ -168,7 +171,7 @@ class Upkeep:
 
     def _fenced(self, known: _Written, node: Node) -> None:
         if not known.fenced:
-            known.fenced_s = self._now_s()
+            known.fenced_s = known.waited_s = self._now_s()
         known.fenced.add(node)
         known.behind.discard(node)
         current = self._logs.get(known.held.shard) is known
@@ -197,6 +200,10 @@ class Upkeep:
                 self._send_acknowledged(known)
             if known.fenced and not known.fenced_reported and now_s - known.fenced_s > _FENCED_S:
                 self._report_fenced(known)
+            if known.fenced and now_s - known.waited_s > _CLAIMANT_S:
+                known.waited_s = now_s
+                for node in known.fenced:
+                    self._begin_repair(known, node, now_s, waited=True)
             for node in sorted(known.behind, key=lambda node: node.index):
                 self._begin_repair(known, node, now_s)
 
@@ -208,7 +215,7 @@ class Upkeep:
             nodes=",".join(str(node.index) for node in sorted(known.fenced, key=lambda node: node.index)),
             shard=known.held.shard,
             epoch=known.held.epoch,
-            until="the shard is claimed again",
+            until="a minute has passed, or the shard is claimed again",
         )
 
     def _send_acknowledged(self, known: _Written) -> None:
@@ -221,22 +228,23 @@ class Upkeep:
     def _answered(self, held: Held, node: Node, answer: Answer) -> None:
         self.replied(held, node, answer.result())
 
-    def _begin_repair(self, known: _Written, node: Node, now_s: float) -> None:
+    def _begin_repair(self, known: _Written, node: Node, now_s: float, *, waited: bool = False) -> None:
         place = (known.held.shard, node)
         if place in self._repairs or not node.steps.connected or not node.bulk.connected:
             return
         if self._retry_s.get(place, 0.0) > now_s:
             return
         if sum(other is node for _, other in self._repairs) < _REPAIRS_PER_NODE:
-            self._repairs[place] = asyncio.create_task(self._repair(known, node), name="log-repair")
+            repair = self._repair(known, node, waited=waited)
+            self._repairs[place] = asyncio.create_task(repair, name="log-repair")
 
-    async def _repair(self, known: _Written, node: Node) -> None:
+    async def _repair(self, known: _Written, node: Node, *, waited: bool) -> None:
         place = (known.held.shard, node)
         # Whatever the node misses from now on counts again.
         known.behind.discard(node)
         result = Repaired.LATER
         try:
-            result = await self._repairer.repair(node, known.held)
+            result = await self._repairer.repair(node, known.held, waited=waited)
             if result.whole and not await self._repairer.complete(node, known.held):
                 result = Repaired.LATER
         except Exception:

@@ -213,7 +213,7 @@ class Node:
         return self._on_log(self.steps, SCRIPTS["raise"], shard, epoch, nonce, floor)
 
     def lower(self, shard: int, epoch: int, nonce: bytes, floor: int) -> Answer:
-        """Lowers the promise of a node in doubt to this claim, if it is not above the floor.
+        """Lowers the promise to this claim, if it is not above the floor of a majority of the others.
 
         Values: id and hash of the end.
         """
