@@ -23,14 +23,15 @@ from kit.waiting import stand_still, until, until_equal
 from muster_core.features import FEATURE_NAMES
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
+from muster_metadata.log import repair
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.repair import Held, Repaired, Repairer
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import NodeEntry, arguments, chain
-from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import NodeReply, Status
+from muster_metadata.nodes.reply import LOST, NodeReply, Status
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -174,18 +175,62 @@ async def test_divergent_end_is_cut(cluster: MetadataCluster) -> None:
     assert records(await cluster[1].read(0, new)) == [*old.acknowledged, b"w:after"]
 
 
+async def leave_a_claim_behind(cluster: MetadataCluster, writer: Writer) -> None:
+    """Writes by hand what a claimant of epoch 5 left at node 3 before it died."""
+    async with cluster.client(2) as client:
+        nonce, place = secrets.token_bytes(16), Position(5, writer.end.position.offset + 1)
+        hash_ = chain_hash(writer.end.hash, place, nonce, b"dead claim")
+        fields = {"r": b"dead claim", "n": nonce, "h": hash_}
+        await client.xadd("muster:{0}:log", fields, id=place.stream_id)
+
+
+async def test_a_log_is_made_anew_in_portions_whoever_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an attempt has copied is not copied again, and the rest of another copy is not gone on with."""
+    monkeypatch.setattr(repair, "_PORTION_BYTES", 1_000)
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        writer = Writer(0)
+        await writer.claim(cluster[0])
+        await write(cluster, writer, 40)
+        await until(lambda: cluster.level(0), "level before")
+        await leave_a_claim_behind(cluster, writer)
+        ends, portion = list[Any](), Node.portion
+
+        def interrupted(*arguments: Any) -> Answer:
+            if len(ends) == 3:
+                ends.append(None)
+                return silent()
+            answer = portion(*arguments)
+            answer.add_done_callback(lambda reply: ends.append(reply.result().end.position))
+            return answer
+
+        monkeypatch.setattr(Node, "portion", interrupted)
+        async with cluster.client(2) as client:
+            await client.xadd("muster:{0}:copy", {"r": b"", "n": b"", "h": b""}, id="1-7")
+            await write(cluster, writer, 1)
+            await until(lambda: cluster.level(0), "node 3 has the log of epoch 1")
+            assert not await client.exists("muster:{0}:copy")
+        del ends[3]
+        assert len(ends) > 5
+        assert ends == sorted(set(ends)), "it goes on where it was interrupted"
+        assert ends[0].offset < 10
+
+
+def silent() -> Answer:
+    answer: Answer = asyncio.get_running_loop().create_future()
+    answer.set_result(LOST)
+    return answer
+
+
 async def test_end_that_does_not_fit_behind_the_last_id_is_rebuilt(cluster: MetadataCluster) -> None:
     """A node has a Claim of a higher epoch that the log does not have: its stream must be made anew."""
     old, new = Writer(0, "c-1"), Writer(0, "c-9")
     await old.claim(cluster[0])
     await write(cluster, old, 3)
     await until(lambda: cluster.level(0), "level before")
-    # What a claimant of epoch 5 left at node 3 before it died, written by hand.
-    async with cluster.client(2) as client:
-        nonce = secrets.token_bytes(16)
-        hash_ = chain_hash(old.end.hash, Position(5, 6), nonce, b"dead claim")
-        await client.xadd("muster:{0}:log", {"r": b"dead claim", "n": nonce, "h": hash_}, id="5-6")
-        # It did not promise it: the owner of epoch 1 goes on and repairs it under its own promise.
+    await leave_a_claim_behind(cluster, old)
+    # It did not promise it: the owner of epoch 1 goes on and repairs it under its own promise.
     await write(cluster, old, 3)
     await until(lambda: cluster.level(0), "node 3 has the log of epoch 1")
     assert (await new.claim(cluster[0])).epoch == 2

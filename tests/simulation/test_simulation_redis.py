@@ -199,7 +199,8 @@ def test_scripts_are_answered_alike(server: Any, seed: int) -> None:
         steps: dict[str, tuple[Any, ...]] = {
             "prepare": (KEYS, *begin, draw.choice((b"", b"tag")), draw.choice((b"", b"0", b"2"))),
             "append": (KEYS, *begin, *end(), end()[0], draw.choice((b"0", b"7")), *entries(number)),
-            "repair": (KEYS, *begin, *end(), *end(), *entries(number)),
+            "repair": ([*KEYS, COPY], *begin, *end(), *end(), *entries(number)),
+            "portion": ([*KEYS, COPY], *begin, *end(), *end(), b"%d" % draw.choice((1, 500))),
             "check": (KEYS, *begin),
             "acknowledge": (KEYS, *begin, *end()),
             "trim": ([*KEYS, SNAPSHOT], *begin, end()[0], *end(), draw.choice((b"1-3", end()[0]))),

@@ -22,6 +22,7 @@ from muster_metadata.nodes.reply import NodeReply, Status
 
 _PAGE_ENTRIES = 500
 _PAGE_BYTES = 4 << 20
+_PORTION_BYTES = 256 << 10
 _HASHES = 256
 _MARK_BYTES = 8
 _NOTHING = LogEnd(NOWHERE, b"")
@@ -320,13 +321,27 @@ class Repairer:
                     after=cut.position.stream_id, acknowledged=acknowledged.stream_id,
                 )  # fmt: skip
             ends = (end.position.stream_id, end.hash, cut.position.stream_id, cut.hash)
-            reply = await node.repair(held.shard, held.epoch, held.nonce, ends, entries)
+            reply = await node.repair(*held, ends, entries)
+            if reply.status is Status.UNFIT and await self._copied(node, held, ends):
+                reply = await node.repair(*held, ends, entries)
             if reply.status is Status.FENCED:
                 return Repaired.FENCED
             if not reply.done:
                 return Repaired.LATER
             end = cut = reply.end
             result = Repaired.DONE
+
+    async def _copied(self, node: Node, held: Held, ends: Sequence[bytes | str]) -> bool:
+        """Copies what is left of a node's log, in portions: no other log of the node waits long.
+
+        Whoever comes after an attempt that was interrupted goes on with its copy.
+        """
+        while True:
+            reply = await node.portion(*held, ends, _PORTION_BYTES)
+            if reply.status is not Status.OK:
+                return False
+            if reply.end.position.stream_id == ends[2]:
+                return True
 
     async def complete(self, node: Node, held: Held, *, nodes_heard: int = 1) -> bool:
         """Copies the missing snapshots to a node that has the log; returns whether it has them all now."""

@@ -1,5 +1,6 @@
 -- Removes what is after the cut and writes entries of any epoch. ARGV[4], ARGV[5]: id and hash of
--- the exact end; ARGV[6], ARGV[7]: of the cut; then id, record, nonce and hash of each entry.
+-- the exact end; ARGV[6], ARGV[7]: of the cut; then id, record, nonce and hash of each entry. KEYS[5]: a copy of the log up
+-- to the cut, which is needed where the entries do not fit after the last id of the log's stream.
 local refused = refusal()
 if refused then return refused end
 local id, hash = last_entry()
@@ -29,23 +30,16 @@ if later(ARGV[8], top) then
   end
   write(8)
   forget_cut()
-  return {'OK', ARGV[count - 3], ARGV[count], 'appended'}
+  redis.call('UNLINK', KEYS[5])
+  return {'OK', ARGV[count - 3], ARGV[count]}
 end
--- Removing entries does not lower the last id of a stream: what does not fit after it needs a new one.
+-- Removing entries does not lower the last id of a stream: what does not fit after it goes to a copy of the rest.
 local whole = log
-log = log .. ':rebuilt'
-redis.call('DEL', log)
-local from = '-'
-while true do
-  local page = redis.call('XRANGE', whole, from, ARGV[6], 'COUNT', 500)
-  if #page == 0 then break end
-  for _, entry in ipairs(page) do
-    redis.call('XADD', log, entry[1], unpack(entry[2]))
-    from = '(' .. entry[1]
-  end
-end
+log = KEYS[5]
+local copied, copied_hash = last_entry()
+if copied ~= ARGV[6] or copied_hash ~= ARGV[7] then return {'UNFIT', id, hash} end
 write(8)
 redis.call('RENAME', log, whole)
 log = whole
 forget_cut()
-return {'OK', ARGV[count - 3], ARGV[count], 'rebuilt'}
+return {'OK', ARGV[count - 3], ARGV[count]}

@@ -15,8 +15,10 @@ from muster_metadata.nodes.scripts import SCRIPTS, Script
 Answer: TypeAlias = asyncio.Future[NodeReply]
 
 _BULK_TIMEOUT_MS = 5_000
-_WRITING = frozenset({"prepare", "append", "repair", "stage", "install", "renew", "snapshot"})
+_WRITING = frozenset({"prepare", "append", "repair", "portion", "stage", "install", "renew", "snapshot"})
 _MORE_KEYS = {
+    "repair": ("copy",),
+    "portion": ("copy",),
     "stage": ("copy",),
     "install": ("copy", "vacant"),
     "discard": ("copy",),
@@ -237,9 +239,19 @@ class Node:
     def repair(
         self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], entries: Sequence[NodeEntry]
     ) -> Answer:
-        """Cuts the log and writes entries; `ends` are the exact end and the cut, id and hash of each."""
+        """Cuts the log and writes entries; `ends` are the exact end and the cut, id and hash of each.
+
+        UNFIT: the entries do not fit after the last id of the log's stream; its copy must end at the cut.
+        """
         rest = (*ends, *arguments(entries))
         return self._on_log(self.bulk, SCRIPTS["repair"], shard, epoch, nonce, *rest, vote=False)
+
+    def portion(
+        self, shard: int, epoch: int, nonce: bytes, ends: Sequence[bytes | str], max_bytes: int
+    ) -> Answer:
+        """Copies a part of what `repair` leaves; `ends` as there. Values: id and hash of the copy's end."""
+        rest = (*ends, max_bytes)
+        return self._on_log(self.bulk, SCRIPTS["portion"], shard, epoch, nonce, *rest, vote=False)
 
     def check(self, shard: int, epoch: int, nonce: bytes) -> Answer:
         """Confirms that the promise is still this one. Values: id and hash of the end, floor."""

@@ -40,6 +40,8 @@ class Status(enum.Enum):
     """The node restarted and may have forgotten its last answers. It does not vote."""
     RAISED = "RAISED"
     """A floor was raised under the promise; a writer must name it."""
+    UNFIT = "UNFIT"
+    """The entries have lower ids than the log's stream takes: it must be copied up to where they belong."""
     DOWN = "DOWN"
     """Never sent: no connection."""
     LOST = "LOST"

@@ -8,7 +8,7 @@ _FOLDER = resources.files("muster_metadata") / "lua"
 _ON_A_LOG = (
     "inspect", "prepare", "append", "repair", "check", "acknowledge", "trim", "hashes", "stage", "install",
     "exported", "snapshot", "mark", "raise", "lower", "readmit", "note",
-    "vacant", "discard", "entries",
+    "vacant", "discard", "entries", "portion",
 )  # fmt: skip
 _OTHERS = ("initialise", "configure", "lease", "renew", "adopt", "bury", "forget", "own", "seal")
 
