@@ -184,8 +184,9 @@ async def leave_a_claim_behind(cluster: MetadataCluster, writer: Writer) -> None
         await client.xadd("muster:{0}:log", fields, id=place.stream_id)
 
 
+@pytest.mark.parametrize("remains", ["0-1", "1-7"])
 async def test_a_log_is_made_anew_in_portions_whoever_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remains: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an attempt has copied is not copied again, and the rest of another copy is not gone on with."""
     monkeypatch.setattr(repair, "_PORTION_BYTES", 1_000)
@@ -207,10 +208,13 @@ async def test_a_log_is_made_anew_in_portions_whoever_is_interrupted(
 
         monkeypatch.setattr(Node, "portion", interrupted)
         async with cluster.client(2) as client:
-            await client.xadd("muster:{0}:copy", {"r": b"", "n": b"", "h": b""}, id="1-7")
+            await client.xadd("muster:{0}:copy", {"r": b"", "n": b"", "h": b""}, id=remains)
             await write(cluster, writer, 1)
             await until(lambda: cluster.level(0), "node 3 has the log of epoch 1")
             assert not await client.exists("muster:{0}:copy")
+            made = await client.xrange("muster:{0}:log")
+        async with cluster.client(0) as client:
+            assert made == await client.xrange("muster:{0}:log")
         del ends[3]
         assert len(ends) > 5
         assert ends == sorted(set(ends)), "it goes on where it was interrupted"

@@ -1,6 +1,7 @@
 """Snapshots, trimming and reading from them, step by step over real nodes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path
@@ -8,13 +9,15 @@ from typing import Any
 
 import pytest
 from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster
-from kit.waiting import until
+from kit.waiting import until, until_equal
 from muster_core.log.snapshot import digest_of, part_hash
-from muster_core.position import Position
-from muster_metadata.log.reading import Wanted
+from muster_core.position import NOWHERE, Position
+from muster_metadata.log.reading import LogReader, Wanted
+from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshot_copies import SnapshotCopies
+from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.entries import LogEnd
-from muster_metadata.nodes.node import Answer
+from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
@@ -157,6 +160,44 @@ async def test_a_node_that_is_slow_keeps_no_read_waiting(
     mine = {"epoch": writer.epoch, "claim_nonce": writer.nonce}
     async with asyncio.timeout(60):
         assert await read(cluster, snapshot=True, **mine) == (PARTS, behind, OK)
+
+
+async def test_reads_that_come_together_are_shared_by_the_nodes(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(cluster)
+    await until(lambda: cluster.level(0), "all nodes are level")
+    metadata = cluster[0].server.metadata
+    asked = Counter[NodeConnection]()
+
+    def unanswered(node: Node, *_: Any) -> Answer:
+        asked[node.bulk] += 1
+        return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Node, "page", unanswered)
+    monkeypatch.setattr(NodeConnection, "unanswered", property(lambda connection: asked[connection]))
+    reads = []
+    for count in range(1, 5):
+        pages = LogReader(metadata.quorum).read(Wanted(0, NOWHERE))
+        reads.append(asyncio.ensure_future(anext(pages)))
+        await until_equal(asked.total, count)
+    assert max(asked.values()) == 2
+    for one in reads:
+        one.cancel()
+
+
+async def test_a_node_that_is_slow_is_not_the_source_of_repairs(
+    cluster: MetadataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await begin(cluster)
+    await until(lambda: cluster.level(0), "all nodes are level")
+    metadata = cluster[0].server.metadata
+    slow, _, _ = metadata.quorum.nodes
+    send = slow.inspect
+    monkeypatch.setattr(slow, "inspect", lambda *_, **__: asyncio.ensure_future(later(send)))
+    found = await metadata.upkeep._repairer.source(Held(0, writer.epoch, writer.nonce))
+    assert found is not None
+    assert found[0] is not slow
 
 
 async def test_markers_are_looked_for_in_some_megabytes_of_the_log_at_a_time(

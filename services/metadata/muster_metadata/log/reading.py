@@ -1,7 +1,7 @@
 """Reads a log in pages: for its claimant up to the end, for others up to the acknowledged position."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -259,10 +259,10 @@ class LogReader:
                     metadata_pb2.LOG_OUTCOME_UNKNOWN,
                     message="the Claim is not on a majority yet; claim again",
                 )
-            sources = tuple(node for node, state in mine if state.end == last)
+            sources = _least_busy_first(node for node, state in mine if state.end == last)
             return _Plan(sources, last.position, last.hash, acknowledged, oldest)
         # A node stores an acknowledged position only with the entry itself.
-        sources = tuple(node for node, state in found if state.acknowledged == acknowledged)
+        sources = _least_busy_first(node for node, state in found if state.acknowledged == acknowledged)
         return _Plan(sources, acknowledged, b"", acknowledged, oldest)
 
     def _mine(self, epoch: int, nonce: bytes) -> Callable[[Replies, bool], Verdict | None]:
@@ -290,6 +290,11 @@ class LogReader:
             return verdicts.UNKNOWN if final else None
 
         return decide
+
+
+def _least_busy_first(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes in the order in which they are read: loads at the same time share them."""
+    return tuple(sorted(nodes, key=lambda node: node.bulk.unanswered))
 
 
 def _has(state: Inspected, wanted: Wanted, plan: _Plan) -> bool:

@@ -353,15 +353,18 @@ class Repairer:
     async def source(self, held: Held, excluded: Node | None = None) -> tuple[Node, Inspected] | None:
         """The node with the longest log of a claim: it has the promise, and its last entry has the epoch.
 
-        A node whose copy is damaged is chosen only if there is no other.
+        Of equal ones it is the one with the fewest unanswered reads, then the one that answered first: nodes
+        share the reads, and one that is slow is not everybody's source. A node whose copy is damaged is
+        chosen only if there is no other.
         """
-        others = [node for node in self._quorum.nodes if node is not excluded]
-        replies = await asyncio.gather(*(node.inspect(held.shard, vote=False) for node in others))
-        found = [
-            (node, Inspected.read(reply))
-            for node, reply in zip(others, replies, strict=True)
-            if reply.status is Status.OK
-        ]
+        found: list[tuple[Node, Inspected]] = []
+
+        async def inspect(node: Node) -> None:
+            reply = await node.inspect(held.shard, vote=False)
+            if reply.status is Status.OK:
+                found.append((node, Inspected.read(reply)))
+
+        await asyncio.gather(*(inspect(node) for node in self._quorum.nodes if node is not excluded))
         having = [
             (node, state)
             for node, state in found
@@ -369,7 +372,11 @@ class Repairer:
             and state.end.position.epoch == held.epoch
         ]
         sound = [pair for pair in having if not self._is_damaged(pair[0], held.shard)]
-        return max(sound or having, key=lambda pair: pair[1].end.position, default=None)
+        return max(
+            sound or having,
+            key=lambda pair: (pair[1].end.position, -pair[0].bulk.unanswered),
+            default=None,
+        )
 
     def _is_damaged(self, node: Node, shard: int) -> bool:
         """Whether the node's copy was found damaged recently."""

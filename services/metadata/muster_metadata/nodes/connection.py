@@ -99,6 +99,11 @@ class NodeConnection:
         return f"{self.run_id}/always" if self.run_id and self.synced else self.run_id
 
     @property
+    def unanswered(self) -> int:
+        """How many commands wait for their answer."""
+        return len(self._waiting)
+
+    @property
     def connected(self) -> bool:
         """Whether commands are sent now."""
         return self._connection is not None
