@@ -258,13 +258,26 @@ async def test_a_log_that_its_node_loses_while_it_is_read_has_not_ended(tmp_path
 
 
 @pytest.mark.parametrize("removed", [False, True])
-async def test_a_node_is_filled_from_a_copy_that_is_right(tmp_path: Path, removed: bool) -> None:
-    """The first one that there is has another byte in it, or lacks an entry."""
+async def test_a_node_is_filled_from_a_copy_that_is_right(
+    tmp_path: Path, removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that answers first has another byte in it, or lacks an entry."""
     async with metadata_cluster(tmp_path, 3) as cluster:
         writer = Writer(0)
         await writer.claim(cluster[0])
         await write(cluster, writer, 5)
         await until(lambda: cluster.level(0), "all nodes have the log")
+        second = cluster[0].server.metadata.quorum.nodes[1]
+        inspect = second.inspect
+
+        def late(*arguments: Any, **options: Any) -> Answer:
+            async def answer() -> NodeReply:
+                await asyncio.sleep(0.05)
+                return await inspect(*arguments, **options)
+
+            return asyncio.ensure_future(answer())
+
+        monkeypatch.setattr(second, "inspect", late)
         await damage(cluster, 0, removed=removed)
         right = (await cluster.ends(0))[1]
         async with cluster.client(2) as client:

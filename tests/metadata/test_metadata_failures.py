@@ -180,7 +180,7 @@ async def leave_a_claim_behind(cluster: MetadataCluster, writer: Writer) -> None
     async with cluster.client(2) as client:
         nonce, place = secrets.token_bytes(16), Position(5, writer.end.position.offset + 1)
         hash_ = chain_hash(writer.end.hash, place, nonce, b"dead claim")
-        fields = {"r": b"dead claim", "n": nonce, "h": hash_}
+        fields: dict[Any, Any] = {"r": b"dead claim", "n": nonce, "h": hash_}
         await client.xadd("muster:{0}:log", fields, id=place.stream_id)
 
 
