@@ -1,10 +1,14 @@
 """Exports: what is written, what counts, and what a group looked like then."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.logs.damaged_logs import DAMAGES, Damage
@@ -13,6 +17,7 @@ from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from kit.metadata.metadata_instances import Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.log.page import Page
+from muster_core.log.replay import Entry
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
@@ -22,11 +27,12 @@ from muster_server.verify.reader import LogUnreadableError
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq
+from kit.logs.audit_corpus import NO_BEGINNING, marked, stored
 from muster_audit.command import app
 from muster_audit.describe import describe_at, parse_time
 from muster_audit.export import export_log, report_exported
 from muster_audit.reading.exported import ExportSource, ShardExport, mark
-from muster_audit.reading.facts import Broken
+from muster_audit.reading.facts import Broken, LogRead
 from muster_audit.reading.scan import ScanOptions, audit_log
 from muster_audit.reading.sources import NodesSource, open_source
 from typer.testing import CliRunner
@@ -49,7 +55,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
 def exported(folder: Path, built: LogBuilder) -> ExportSource:
     """An export of entries as they are, without a look at them."""
     mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
-    ShardExport(folder, 0).write([Page.of_entries(built.entries)])
+    ShardExport(folder, 0).write([Page.of_entries(built.entries)], lambda: NO_BEGINNING)
     return ExportSource(folder)
 
 
@@ -92,30 +98,235 @@ async def test_only_what_is_verified_is_exported(nodes: RedisNodes, tmp_path: Pa
     assert "L6 is broken at 2-23" in done.problem
 
 
-@pytest.mark.cluster
-async def test_a_gap_that_a_trim_left_is_named(nodes: RedisNodes, tmp_path: Path) -> None:
-    built = builder()
-    built.snapshot(Position(2, 15))
-    store(nodes[0], 0, 1, built.entries[14:], built.end)
-    with NodesSource(nodes.url) as source:
-        mark(tmp_path / "export", source.genesis)
-        done = export_log(source, tmp_path / "export", 0)
-    assert "trimmed before they were exported" in done.problem
-    assert done.end_hash == ""
-
-
 def test_a_file_that_is_not_listed_is_no_part_of_the_export(tmp_path: Path) -> None:
     source = exported(tmp_path, builder())
     (listed,) = tmp_path.glob("shard=0/day=*/*.parquet")
     left = listed.with_name("23-99.parquet")
     left.write_bytes(b"half a file")
     assert source.length(0, 1) == 22
-    export = ShardExport.open(tmp_path, 0)
     more = builder()
     more.commit(1, "z", 1)
-    assert export.write([Page.of_entries(more.entries[22:])]) == 1
+    with ShardExport.held(tmp_path, 0) as export:
+        assert export.write([Page.of_entries(more.entries[22:])]) == 1
     assert not left.exists()
     assert ExportSource(tmp_path).length(0, 1) == 23
+
+
+def seen(folder: Path) -> list[int]:
+    """The offsets that a plain reader of Parquet finds in the folder of an export, whatever its list says."""
+    if not list(folder.glob("shard=0/day=*/*.parquet")):
+        return []
+    return sorted(pq.read_table(folder, columns=["offset"]).column("offset").to_pylist())
+
+
+def listed(folder: Path) -> list[int]:
+    """The offsets that the list of an export names."""
+    files = ShardExport.open(folder, 0).files
+    return [offset for row in files for offset in range(row.first, row.last + 1)]
+
+
+def of_three_days() -> LogBuilder:
+    built = builder()
+    for _ in range(2):
+        built.now_ms += 86_400_000
+        built.commit(1, "z", 1)
+    return built
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("before", [True, False], ids=["before it", "after it"])
+@pytest.mark.parametrize("begun", [0, 22], ids=["the first run", "a later run"])
+def test_a_kill_at_any_step_leaves_an_export_that_goes_on_right(
+    tmp_path: Path, begun: int, before: bool
+) -> None:
+    """A run is killed at its first, second, third … change of the disk, until one gets through."""
+    built, killed, died = of_three_days(), 0, True
+    while died:
+        folder = tmp_path / str(killed)
+        mark(folder, GENESIS)
+        if begun:
+            with ShardExport.held(folder, 0) as export:
+                export.write([Page.of_entries(built.entries[:begun])])
+        died = _killed_at(killed, folder, built.entries[begun:], before=before)
+        assert set(seen(folder)) <= set(listed(folder)), f"killed at step {killed}"
+        assert set(listed(folder)) in (set(range(1, begun + 1)), set(range(1, 25)))
+        copy = ExportSource(folder)
+        read = [entry for page in copy.pages(0, 1, copy.acknowledged(0), 5) for entry in page.entries()]
+        assert read == built.entries[: len(listed(folder))]
+        left = built.entries[len(listed(folder)) :]
+        with ShardExport.held(folder, 0) as export:
+            export.write([Page.of_entries(left)] if left else [])
+        assert seen(folder) == listed(folder) == list(range(1, 25))
+        assert not list(folder.glob("shard=0/day=*/_*"))
+        killed += 1
+    assert killed > 10
+
+
+def _killed_at(step: int, folder: Path, entries: list[Entry], *, before: bool) -> bool:
+    """Exports in a process that is killed before or after a change of the disk; returns whether it was."""
+    child = os.fork()
+    if not child:
+        count = itertools.count()
+
+        def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+            def act(*arguments: Any, **options: Any) -> Any:
+                mine = next(count) == step
+                if mine and before:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = change(*arguments, **options)
+                if mine:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            return act
+
+        os.fsync, Path.mkdir, Path.replace = dying(os.fsync), dying(Path.mkdir), dying(Path.replace)  # type: ignore[method-assign]
+        pq.write_table = dying(pq.write_table)
+        try:
+            with ShardExport.held(folder, 0) as export:
+                export.write(Page.of_entries(entries[n : n + 1]) for n in range(len(entries)))
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_two_runs_at_once_do_not_write_together(tmp_path: Path) -> None:
+    mark(tmp_path, GENESIS)
+    with (
+        ShardExport.held(tmp_path, 0),
+        pytest.raises(LogUnreadableError, match=f"by process {os.getpid()} on .* since "),
+        ShardExport.held(tmp_path, 0, patience_s=0.2),
+    ):
+        pass
+
+
+def test_a_run_that_missed_the_lock_lists_nothing(tmp_path: Path) -> None:
+    """As on a file system that knows no locks."""
+    built = of_three_days()
+    mark(tmp_path, GENESIS)
+    slow = ShardExport.open(tmp_path, 0)
+
+    def pages() -> Iterator[Page]:
+        yield Page.of_entries(built.entries[:10])
+        ShardExport.open(tmp_path, 0).write([Page.of_entries(built.entries)])
+
+    with pytest.raises(LogUnreadableError, match="was written to by another process"):
+        slow.write(pages())
+    assert seen(tmp_path) == listed(tmp_path) == list(range(1, 25))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"end": "x"}', '{"end": "1-1", "end_hash": "", "files": [1]}'])
+def test_a_list_that_is_damaged_is_named_and_not_written_over(tmp_path: Path, text: str) -> None:
+    exported(tmp_path, builder())
+    (tmp_path / "shard=0" / "_files.json").write_text(text)
+    with pytest.raises(LogUnreadableError, match=r"_files\.json"):
+        ExportSource(tmp_path)
+    with pytest.raises(LogUnreadableError, match=r"_files\.json"), ShardExport.held(tmp_path, 0):
+        pass
+
+
+@pytest.mark.parametrize("left", [b"", b"PAR1 and no footer", None], ids=["empty", "cut", "gone"])
+def test_a_listed_file_that_is_damaged_is_named(tmp_path: Path, left: bytes | None) -> None:
+    source = exported(tmp_path, builder())
+    (path,) = tmp_path.glob("shard=0/day=*/*.parquet")
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(left)
+    with pytest.raises(LogUnreadableError, match=r"1-22\.parquet"):
+        list(source.pages(0, 1, source.acknowledged(0), 5))
+    assert "1-22.parquet" in ShardExport.open(tmp_path, 0).damage
+
+
+@pytest.mark.cluster
+async def test_nothing_is_reported_of_an_export_that_lost_a_file(nodes: RedisNodes, tmp_path: Path) -> None:
+    with NodesSource(nodes.url) as source:
+        mark(tmp_path / "export", source.genesis)
+        assert export_log(source, tmp_path / "export", 0).end_hash
+        (tmp_path / "export" / "shard=0" / ShardExport.open(tmp_path / "export", 0).files[0].path).unlink()
+        done = export_log(source, tmp_path / "export", 0)
+    assert (done.end_hash, done.broken, done.written) == ("", False, 0)
+    assert "is listed and is not there" in done.problem
+
+
+@pytest.mark.cluster
+async def test_a_log_that_was_written_anew_is_told_whatever_its_length(
+    nodes: RedisNodes, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    with NodesSource(nodes.url) as source:
+        mark(folder, source.genesis)
+        export_log(source, folder, 0)
+        other = empty(0, 1)
+        other.now_ms += 7
+        healthy(other)
+        for longer in (False, True):
+            if longer:
+                other.commit(1, "z", 1)
+            store(nodes[0], 0, 1, other.entries, other.end)
+            done = export_log(source, folder, 0)
+            assert (done.written, done.broken, done.end_hash) == (0, True, "")
+            assert "another entry is at 2-22 than was exported" in done.problem
+        store(nodes[0], 0, 1, other.entries[:9], other.entries[8].position)
+        assert "before what was exported" in export_log(source, folder, 0).problem
+        moved = other.entries[:21]
+        moved.append(other.entries[21]._replace(position=Position(3, 22)))
+        store(nodes[0], 0, 1, moved, Position(3, 22))
+        assert "no node has the entry 2-22 any more" in export_log(source, folder, 0).problem
+
+
+def trimmed(nodes: RedisNodes, left: int, **wrong: Any) -> LogBuilder:
+    """A log with a snapshot up to its tenth entry, of which the first ones were trimmed before any export."""
+    built = healthy(empty(0, 1))
+    marked(**wrong)(built)
+    stored()(nodes, 0, 1, built)
+    store(nodes[0], 0, 1, built.entries[left:], built.end)
+    return built
+
+
+@pytest.mark.cluster
+async def test_the_export_of_a_trimmed_log_begins_with_a_snapshot(nodes: RedisNodes, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    built = trimmed(nodes, 9)
+    with NodesSource(nodes.url) as source:
+        mark(folder, source.genesis)
+        done = export_log(source, folder, 0)
+        assert (done.written, done.problem, done.end) == (14, "", built.end)
+        built.commit(1, "z", 1)
+        store(nodes[0], 0, 1, built.entries[9:], built.end)
+        assert export_log(source, folder, 0).written == 1
+    assert seen(folder) == list(range(10, 25))
+    found = list(audit_log(ExportSource(folder), 0, ScanOptions()))
+    assert not [fact for fact in found if isinstance(fact, Broken)]
+    assert [fact.groups for fact in found if isinstance(fact, LogRead)] == [1]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("left", "wrong"), [(12, {}), (9, {"hash": bytes(32)}), (9, {"digest": bytes(32)})])
+async def test_a_log_that_was_trimmed_beyond_every_right_snapshot_is_not_exported(
+    nodes: RedisNodes, tmp_path: Path, left: int, wrong: dict[str, Any]
+) -> None:
+    trimmed(nodes, left, **wrong)
+    with NodesSource(nodes.url) as source:
+        mark(tmp_path / "export", source.genesis)
+        done = export_log(source, tmp_path / "export", 0)
+    assert "no right snapshot covers them" in done.problem
+    assert (done.broken, done.end_hash, seen(tmp_path / "export")) == (True, "", [])
+
+
+@pytest.mark.cluster
+async def test_entries_that_were_trimmed_before_they_were_exported_are_told(
+    nodes: RedisNodes, tmp_path: Path
+) -> None:
+    folder, built = tmp_path / "export", builder()
+    store(nodes[0], 0, 1, built.entries[:9], built.entries[8].position)
+    with NodesSource(nodes.url) as source:
+        mark(folder, source.genesis)
+        assert export_log(source, folder, 0).written == 9
+        trimmed(nodes, 10)
+        done = export_log(source, folder, 0)
+    assert (done.written, done.end) == (0, Position(1, 9))
+    assert "the entries after 1-9 were trimmed before they were exported" in done.problem
 
 
 def test_records_of_two_days_are_in_two_folders(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kit.logs.log_builder import healthy
 from kit.logs.log_nodes import empty, nodes_with, store
 from muster_core.position import Position
 from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.verify.reader import LogUnreadableError
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
@@ -24,6 +25,7 @@ from muster_audit.check import Result
 from muster_audit.export import export
 from muster_audit.page import write_page
 from muster_audit.promises import ALL
+from muster_audit.reading.durable import held_alone
 from muster_audit.reading.exported import ExportSource
 from muster_audit.spark.data_source import register
 from muster_audit.spark.session import spark_session
@@ -152,6 +154,41 @@ async def test_a_stream_takes_what_is_new_in_bounded_batches_and_goes_on_from_it
     assert offsets(0) == list(range(1, 23))
     assert offsets(1) == list(range(1, 25))
     assert run() == []
+
+
+async def test_what_is_available_now_comes_in_bounded_batches_and_ends(
+    spark: "SparkSession", nodes: RedisNodes, tmp_path: Path
+) -> None:
+    def run() -> list[int]:
+        entries = spark.readStream.format("muster-log").option("address", nodes.url).option("max_rows", 30)
+        query = (
+            entries.load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    assert run() == [10 + 10 + 1, 10 + 10, 2 + 2]
+    assert run() == []
+    built = healthy(empty(1, 2))
+    built.commit(1, "z", 1)
+    store(nodes[0], 1, 2, built.entries, built.end)
+    assert run() == [1]
+
+
+async def test_a_second_run_names_the_first_one_and_changes_nothing(
+    spark: "SparkSession", nodes: RedisNodes, tmp_path: Path
+) -> None:
+    with (
+        held_alone(tmp_path / "export" / "_lock"),
+        pytest.raises(LogUnreadableError, match=f"is being exported to by process {os.getpid()} on "),
+    ):
+        export(spark, nodes.url, tmp_path / "export")
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["_lock"]  # noqa: ASYNC240
+    assert [one.written for one in export(spark, nodes.url, tmp_path / "export")] == [22, 22, 1]
 
 
 async def test_the_command_on_a_machine_without_java(nodes: RedisNodes, tmp_path: Path) -> None:

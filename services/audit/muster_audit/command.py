@@ -5,6 +5,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -130,7 +131,10 @@ def export_command(
     master: Master = "",
     spark_log: SparkLog = None,
 ) -> None:
-    """Writes what is new and verified to Parquet, by shard and day. Exit code 1: a log is broken."""
+    """Writes what is new and verified to Parquet, by shard and day.
+
+    Exit code 1: a log is broken; 2: one could not be read, or written, or its export not be reported.
+    """
     if "://" not in address:
         _fail(f"{address!r} is no address of a log: redis://host:port,host:port,…")
     with session("export", master, spark_log) as (spark, progress):
@@ -147,8 +151,10 @@ def export_command(
     logs = sum(bool(one.end_hash) for one in exported)
     reported = f", reported to {metadata}" if metadata and not problems else ""
     typer.echo(f"{sum(one.written for one in exported):,} new entries; {logs} logs in {folder}{reported}")
-    if problems or any(one.problem for one in exported):
+    if any(one.broken for one in exported):
         raise typer.Exit(EXIT_BROKEN)
+    if problems or any(one.problem for one in exported):
+        raise typer.Exit(EXIT_UNREADABLE)
 
 
 @app.command(name="follow")
@@ -263,17 +269,17 @@ def session(
 
             with spark_session(f"{command} {name}", master=master, folder=folder, log=target) as spark:
                 yield spark, progress
-    except (JavaMissing, LogUnreadableError, ValueError, OSError) as error:
+    except (JavaMissing, LogUnreadableError, ValueError, OSError, redis.RedisError) as error:
         _fail(str(error), command)
     except ModuleNotFoundError:
         raise
     except Exception as error:
         unreadable = _reason(error)
-        if unreadable:
-            _fail(unreadable, command)
-        keep = True
-        typer.echo(f"{command}: Spark's own log is in {target}", err=True)
-        raise
+        if not unreadable:
+            keep = True
+            traceback.print_exc()
+            unreadable = f"the run failed; Spark's own log is in {target}"
+        _fail(unreadable, command)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

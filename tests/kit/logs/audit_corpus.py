@@ -19,11 +19,12 @@ from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
 from muster_audit.promises import ALL
-from muster_audit.reading.exported import ShardExport, mark
+from muster_audit.reading.exported import Beginning, ShardExport, mark
+from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.shard import Shard
 from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.nodes.keys import OWNERS, LogKeys, log_keys
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLEAN = "–"
+NO_BEGINNING = Beginning(NOWHERE, StoredSnapshot([], b""))
+"""For exports of logs whose beginning is damaged, as they are."""
 
 
 class Read(NamedTuple):
@@ -142,7 +145,7 @@ def _a_member_less(state: Shard) -> None:
     next(iter(state.groups.values())).members.clear()
 
 
-def _marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder], None]:
+def marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder], None]:
     """Writes the marker of a snapshot; `values`: what it says instead of what is right."""
 
     def make(built: LogBuilder) -> None:
@@ -161,7 +164,7 @@ def _marked(change: Change = _as_it_is, **values: Any) -> Callable[[LogBuilder],
     return make
 
 
-def _stored(change: Change = _as_it_is) -> Hurt:
+def stored(change: Change = _as_it_is) -> Hurt:
     """Stores a snapshot on all nodes."""
 
     def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
@@ -179,7 +182,7 @@ def _stored(change: Change = _as_it_is) -> Hurt:
 
 
 def _rewritten_before_the_snapshot(built: LogBuilder) -> None:
-    _marked()(built)
+    marked()(built)
     record = records_pb2.Record.FromString(built.entries[5].record)
     record.offset_committed.offsets[0].offset = 99
     built.change(5, record=record.SerializeToString())
@@ -187,7 +190,7 @@ def _rewritten_before_the_snapshot(built: LogBuilder) -> None:
 
 
 def _one_bit_of_the_hashes(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-    _stored()(nodes, shard, shards, built)
+    stored()(nodes, shard, shards, built)
     key = log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id)
     for node in nodes:
         with redis.Redis(port=node.port) as connection:
@@ -267,12 +270,12 @@ def _snapshots(keys: LogKeys) -> str:
 
 def _stored_before(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
     """Stores the snapshot that was taken before the log was rewritten."""
-    _stored()(nodes, shard, shards, _marked_log(shard, shards))
+    stored()(nodes, shard, shards, _marked_log(shard, shards))
 
 
 def _marked_log(shard: int, shards: int) -> LogBuilder:
     built = healthy(empty(shard, shards))
-    _marked()(built)
+    marked()(built)
     return built
 
 
@@ -280,23 +283,22 @@ def _stored_of_another_hash(nodes: RedisNodes, shard: int, shards: int, built: L
     """Stores a snapshot whose header names another hash, and a marker of it."""
     other = _marked_log(shard, shards)
     other.change(_UPTO, hash=bytes(32))
-    stored = _parts(other, _as_it_is)
-    digest = digest_of(part_hash(part) for part in stored)
+    digest = digest_of(part_hash(part) for part in _parts(other, _as_it_is))
     del built.entries[-1]
-    _marked(digest=digest)(built)
+    marked(digest=digest)(built)
     for node in nodes:
         store(node, shard, shards, built.entries, built.end)
-    _stored()(nodes, shard, shards, other)
+    stored()(nodes, shard, shards, other)
 
 
 def _a_trimmed_log(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-    _stored()(nodes, shard, shards, built)
+    stored()(nodes, shard, shards, built)
     for node in nodes:
         store(node, shard, shards, built.entries[_UPTO - 1 :], built.end)
 
 
 def _a_rotten_copy(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
-    _stored()(nodes, shard, shards, built)
+    stored()(nodes, shard, shards, built)
     with redis.Redis(port=nodes[2].port) as connection:
         connection.hset(
             log_keys(shard, shards).snapshot(built.entries[_UPTO].position.stream_id), "1", b"rot"
@@ -338,8 +340,8 @@ def cases() -> list[Case]:
     """All logs, clean ones first."""
     return [
         Case("a healthy log", CLEAN, acks=(Position(1, 5), Position(2, 22))),
-        Case("a snapshot", CLEAN, _marked(), _stored()),
-        Case("a trimmed log with its snapshot", CLEAN, _marked(), _a_trimmed_log),
+        Case("a snapshot", CLEAN, marked(), stored()),
+        Case("a trimmed log with its snapshot", CLEAN, marked(), _a_trimmed_log),
         Case("a node lags behind", CLEAN, hurt=_a_node_lags_behind),
         Case("more than was acknowledged", CLEAN, hurt=_more_than_was_acknowledged),
         Case(
@@ -353,17 +355,17 @@ def cases() -> list[Case]:
         Case("an entry differs on one node", "L6n", hurt=_an_entry_differs_on_one_node),
         Case("a hole in one node", "L6n", hurt=_a_hole_in_one_node),
         Case("the end is on a minority", "L5", hurt=_the_end_is_on_a_minority),
-        Case("a snapshot with another offset", "O2", _marked(_another_offset), _stored(_another_offset)),
-        Case("a snapshot without a member", "G12", _marked(_a_member_less), _stored(_a_member_less)),
-        Case("a rotten copy of a snapshot", "L9", _marked(), _a_rotten_copy),
+        Case("a snapshot with another offset", "O2", marked(_another_offset), stored(_another_offset)),
+        Case("a snapshot without a member", "G12", marked(_a_member_less), stored(_a_member_less)),
+        Case("a rotten copy of a snapshot", "L9", marked(), _a_rotten_copy),
         Case("the beginning is on a minority", "L5", hurt=_without_beginning(0, 1)),
         Case("one node lacks the beginning", "L9", hurt=_without_beginning(2)),
-        Case("one bit of the hashes of a snapshot", "L9", _marked(), _one_bit_of_the_hashes),
-        Case("a marker with another hash", "L9", _marked(hash=bytes(32))),
-        Case("a marker with another number of groups", "L9", _marked(groups=2), _stored()),
+        Case("one bit of the hashes of a snapshot", "L9", marked(), _one_bit_of_the_hashes),
+        Case("a marker with another hash", "L9", marked(hash=bytes(32))),
+        Case("a marker with another number of groups", "L9", marked(groups=2), stored()),
         Case("an offset rewritten before a snapshot", "L9", _rewritten_before_the_snapshot, _stored_before),
         Case("an offset rewritten before a lost snapshot", "L9", _rewritten_before_the_snapshot),
-        Case("a snapshot of another hash", "L9", _marked(), _stored_of_another_hash),
+        Case("a snapshot of another hash", "L9", marked(), _stored_of_another_hash),
         Case("a listed snapshot without a marker", "L9", hurt=_changed(_snapshots, **{"1-5": "1-6"})),
         Case("a listed snapshot of no place", "L6n", hurt=_changed(_snapshots, nonsense="1-6")),
         Case("rotten after the acknowledged", "L6", hurt=_rotten_after_the_acknowledged),
@@ -466,7 +468,7 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     for shard, case in enumerate(in_export):
         built = healthy(empty(shard, len(in_export)))
         case.make(built)
-        ShardExport(export, shard).write([Page.of_entries(built.entries)])
+        ShardExport(export, shard).write([Page.of_entries(built.entries)], lambda: NO_BEGINNING)
     exported = await asyncio.to_thread(check, spark, str(export), CheckOptions(tasks=2), folder / "tables")
     for violation in exported.violations:
         verdicts.audit[in_export[violation.shard].name].add(violation.invariant)

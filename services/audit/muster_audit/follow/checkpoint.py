@@ -1,15 +1,13 @@
 """What `muster-audit follow` has checked so far, in a file that survives it."""
 
-import fcntl
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster_core.position import NOWHERE, Position
+
+from muster_audit.reading.durable import replace_file
 
 
 class CheckpointUnusable(Exception):
@@ -90,40 +88,3 @@ class Checkpoint:
             for number, log in self.logs.items()
         }
         replace_file(path, json.dumps({"cluster_id": self.cluster_id, "logs": logs}))
-
-
-@contextmanager
-def held_alone(path: Path) -> Iterator[None]:
-    """Holds a checkpoint for this process while a block runs.
-
-    The lock is on a file beside it, since the checkpoint itself is replaced all the time, and goes with the
-    process however it ends. It holds on one machine, and on file systems that pass `flock` on.
-
-    Raises:
-        CheckpointUnusable: another process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise CheckpointUnusable(
-                f"{path} is in use by process {file.read().strip() or 'unknown'}: give each follower a "
-                "--checkpoint of its own"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that a reader, and a crash, find either the old text or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -11,15 +11,10 @@ import redis
 from muster_core.position import Position
 from muster_server.verify.reader import LogUnreadableError
 
-from muster_audit.follow.checkpoint import (
-    Checkpoint,
-    CheckpointUnusable,
-    LogProgress,
-    held_alone,
-    replace_file,
-)
+from muster_audit.follow.checkpoint import Checkpoint, CheckpointUnusable, LogProgress
 from muster_audit.follow.log_follower import FollowOptions, LogFollower
 from muster_audit.follow.metrics import Round, metrics_text
+from muster_audit.reading.durable import HeldElsewhere, held_alone, replace_file
 from muster_audit.reading.facts import Broken
 from muster_audit.reading.nonce_window import NONCE_BYTES_EACH
 from muster_audit.reading.sources import LogSource, NodesSource
@@ -126,9 +121,14 @@ def follow(
         CheckpointUnusable: it cannot be gone on from the checkpoint, or another process does so.
         LogUnreadableError: the log cannot be read at the start. Later on it is tried again.
     """
-    with held_alone(path):
-        follower = Follower(Checkpoint.load(path), options)
-        _follow(follower, address, path, listener, stop, metrics)
+    try:
+        with held_alone(path.with_name(path.name + ".lock")):
+            follower = Follower(Checkpoint.load(path), options)
+            _follow(follower, address, path, listener, stop, metrics)
+    except HeldElsewhere as holder:
+        raise CheckpointUnusable(
+            f"{path} is in use by {holder}: give each follower a --checkpoint of its own"
+        ) from None
     return follower.checkpoint.broken
 
 

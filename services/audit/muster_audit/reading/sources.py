@@ -8,11 +8,10 @@ from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
 from muster_core.audit.stored_snapshots import Snapshots
 from muster_core.log.page import Page
+from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_server.verify.reader import LogUnreadableError, StoredLogs
-
-"""File at the top of an export that says what it is of."""
+from muster_server.verify.reader import LogUnreadableError, NodeReader, StoredLogs
 
 
 class LogSource(Protocol):
@@ -78,6 +77,10 @@ class LogSource(Protocol):
         """The place of the entry with an offset; None: there is none."""
         ...
 
+    def entry_at(self, shard: int, position: Position) -> Entry | None:
+        """The entry at a place; None: there is none."""
+        ...
+
     def around(self, shard: int, position: Position) -> Iterator[str]:
         """The entries around a place, as text."""
         ...
@@ -96,6 +99,14 @@ class LogSource(Protocol):
 
     def problems_of(self, shard: int) -> list[str]:
         """What else is wrong with what is stored of a log."""
+        ...
+
+    def leave_silent(self) -> None:
+        """Goes on without the nodes that answer no more.
+
+        Raises:
+            LogUnreadableError: what is left is no majority.
+        """
         ...
 
     def close(self) -> None:
@@ -120,7 +131,6 @@ class NodesSource:
         self.cluster_id = self.reader.cluster_id
         self.count = self.reader.count
         self.problems = self.reader.problems
-        self._nodes = {node.index: node for node in self.reader.nodes}
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +145,10 @@ class NodesSource:
     def name(self, shard: int) -> str:
         """What a log is called in reports."""
         return self.reader.name(shard)
+
+    @property
+    def _nodes(self) -> dict[int, NodeReader]:
+        return {node.index: node for node in self.reader.nodes}
 
     def node_numbers(self) -> list[int]:
         """Numbers of the nodes that answer."""
@@ -174,6 +188,10 @@ class NodesSource:
         """The place of the entry with an offset on the best node; None: there is none."""
         return self.reader.best(shard).place_of(shard, self.shard_count, offset)
 
+    def entry_at(self, shard: int, position: Position) -> Entry | None:
+        """The entry at a place, from any node; None: no node has it."""
+        return self.reader.entry_at(shard, position)
+
     def around(self, shard: int, position: Position) -> Iterator[str]:
         """The entries around a place, as text."""
         return self.reader.around(shard, position)
@@ -193,6 +211,10 @@ class NodesSource:
     def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
         """Has an audit check all that is stored of its log beside the entries."""
         self.reader.check_nodes(audit, nodes, acknowledged)
+
+    def leave_silent(self) -> None:
+        """Goes on without the nodes that answer no more; `problems` says why."""
+        self.reader.leave_silent()
 
     def close(self) -> None:
         """Closes the connections."""

@@ -17,7 +17,12 @@ from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from muster_audit.promises import Rules
 from muster_audit.reading import entries, facts, reads, scan
@@ -201,7 +206,7 @@ class EntriesReader(DataSourceReader):  # type: ignore[misc]
         return self._entries.read(partition)
 
 
-class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
+class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """New entries; an offset is a position for each log, so a query goes on from its checkpoint."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -209,6 +214,15 @@ class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
         self._max_rows = int(options.get("max_rows", str(_BATCH_ENTRIES)))
         if self._max_rows < 1:
             raise ValueError(f"max_rows {self._max_rows}: a batch takes at least 1 entry")
+        self._last: dict[int, Position] = {}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        """Notes the acknowledged positions: a query for what is there now ends with them."""
+        source = open_source(self._entries.address)
+        try:
+            self._last = {shard: source.acknowledged(shard) for shard in source.logs()}
+        finally:
+            source.close()
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's name
         """Before everything."""
@@ -222,7 +236,8 @@ class EntriesStream(DataSourceStreamReader):  # type: ignore[misc]
         """The acknowledged positions now, of each log at most its share of `max_rows` further."""
         source = open_source(self._entries.address)
         try:
-            ends = {shard: source.acknowledged(shard) for shard in source.logs()}
+            ends = self._last or {shard: source.acknowledged(shard) for shard in source.logs()}
+            ends = {shard: max(end, _parse(start.get(str(shard), ""))) for shard, end in ends.items()}
             if not isinstance(limit, ReadAllAvailable):
                 share = max(self._max_rows // len(ends), 1)
                 for shard, end in ends.items():

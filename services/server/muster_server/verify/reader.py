@@ -381,9 +381,7 @@ class StoredLogs:
         problems = {node.index: node.problem() for node in everybody}
         self.problems = {index: problem for index, problem in problems.items() if problem}
         self.nodes = [node for node in everybody if node.index not in self.problems]
-        if len(self.nodes) <= self.count // 2:
-            why = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
-            raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {why}")
+        self._require_majority()
         try:
             cluster = agreed({node.index: node.introduction() for node in self.nodes}, self.count)
         except Disagreement as error:
@@ -475,6 +473,33 @@ class StoredLogs:
     def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
         """Entries of a log as one node has them, up to a position."""
         return node.pages(shard, self.shard_count, upto)
+
+    def entry_at(self, shard: int, position: Position) -> Entry | None:
+        """The entry at a place, from the node whose log goes furthest, or else from any."""
+        nodes = sorted(self.nodes, key=lambda node: node.end(shard, self.shard_count), reverse=True)
+        return next(
+            (entry for node in nodes if (entry := node.at(shard, self.shard_count, position)) is not None),
+            None,
+        )
+
+    def leave_silent(self) -> None:
+        """Goes on without the nodes that answer no more; `problems` says why.
+
+        Raises:
+            LogUnreadableError: what is left is no majority.
+        """
+        for node in self.nodes:
+            problem = node.problem()
+            if problem:
+                self.problems[node.index] = problem
+                node.close()
+        self.nodes = [node for node in self.nodes if node.index not in self.problems]
+        self._require_majority()
+
+    def _require_majority(self) -> None:
+        if len(self.nodes) <= self.count // 2:
+            why = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
+            raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {why}")
 
     def around(self, shard: int, position: Position) -> Iterator[str]:
         """The entries around a place, and the one at it, as text; nothing where there is none."""
