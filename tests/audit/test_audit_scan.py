@@ -4,6 +4,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,21 @@ from muster_server.dev.redis_nodes import RedisNodes
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 from muster_audit.promises import Rules
-from muster_audit.reading.facts import Broken, GroupSeen, LogRead, Looked, Owned, Rebalances, Segment
+from muster_audit.reading.facts import (
+    Broken,
+    Fact,
+    GroupSeen,
+    LogRead,
+    Looked,
+    Owned,
+    Rebalances,
+    Segment,
+    Unread,
+)
 from muster_audit.reading.nonce_files import BYTES_EACH, NonceFiles
 from muster_audit.reading.scan import Digests, ScanOptions, audit_log, digest_log
 from muster_audit.reading.sources import NodesSource, open_source
-from muster_audit.spark.plan import Piece, spread, task_count
+from muster_audit.spark.plan import Piece, pieces_of, spread, task_count
 from muster_server.verify.reader import LogUnreadableError
 
 pytestmark = pytest.mark.spark
@@ -218,7 +229,7 @@ async def test_the_rules_of_the_log_alone_say_nothing_of_groups(nodes: RedisNode
 @pytest.mark.cluster
 async def test_nodes_that_agree_have_the_same_digests(nodes: RedisNodes) -> None:
     with NodesSource(nodes.url) as source:
-        one, two = ([*digest_log(source, 0, node, ScanOptions())] for node in (1, 2))
+        one, two = ([*digest_log(source, 0, ScanOptions(), node)] for node in (1, 2))
         assert [s.digest for s in one if isinstance(s, Segment)] == [
             s.digest for s in two if isinstance(s, Segment)
         ]
@@ -226,7 +237,7 @@ async def test_nodes_that_agree_have_the_same_digests(nodes: RedisNodes) -> None
     built.change(4, nonce=b"x" * 16)
     store(nodes[1], 0, 2, built.entries, built.end)
     with NodesSource(nodes.url) as source:
-        three = [*digest_log(source, 0, 2, ScanOptions())]
+        three = [*digest_log(source, 0, ScanOptions(), 2)]
     assert [s.digest for s in three if isinstance(s, Segment)] != [
         s.digest for s in one if isinstance(s, Segment)
     ]
@@ -244,3 +255,55 @@ async def test_places_are_found_by_their_offset(nodes: RedisNodes) -> None:
 def test_what_is_no_address(tmp_path: Path) -> None:
     with pytest.raises(LogUnreadableError, match="neither the address of a log"):
         open_source(str(tmp_path))
+
+
+@pytest.mark.cluster
+class TestANodeIsLostWhileItIsRead:
+    """What was planned for three nodes is read when one is gone."""
+
+    @pytest.fixture
+    async def three(self, tmp_path: Path) -> AsyncIterator[RedisNodes]:
+        logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
+        async with nodes_with(tmp_path / "three", logs, count=3) as nodes:
+            yield nodes
+
+    @pytest.mark.parametrize("lost", [1, 2, 3])
+    @pytest.mark.parametrize("opened", ["before", "after"])
+    async def test_its_copies_are_not_compared_and_no_copy_is_counted_twice(
+        self, three: RedisNodes, lost: int, opened: str
+    ) -> None:
+        with NodesSource(three.url) as source:
+            pieces = pieces_of(source, all_nodes=True)
+            assert {(piece.shard, piece.node) for piece in pieces} == {
+                (s, n) for s in range(3) for n in (1, 2, 3)
+            }
+            await three[lost - 1].kill()
+            facts: list[Fact] = []
+            with NodesSource(three.url) if opened == "after" else nullcontext(source) as reader:
+                for piece in pieces:
+                    log = digest_log if piece.copy else audit_log
+                    facts += log(reader, piece.shard, ScanOptions(compare=True), piece.node)
+        assert not [fact for fact in facts if isinstance(fact, Broken)]
+        digests = Counter((fact.shard, fact.node) for fact in facts if isinstance(fact, Segment))
+        assert digests == {(s, n): 1 for s in range(3) for n in {1, 2, 3} - {lost}}
+        assert {(f.shard, f.node) for f in facts if isinstance(f, Unread)} == {(s, lost) for s in range(3)}
+
+    async def test_another_node_that_is_ahead_now_is_checked_and_the_planned_one_compared(
+        self, three: RedisNodes
+    ) -> None:
+        with NodesSource(three.url) as source:
+            pieces = [piece for piece in pieces_of(source, all_nodes=True) if piece.shard == 0]
+            planned = next(piece.node for piece in pieces if not piece.copy)
+            built = healthy(empty(0, 2))
+            built.commit(1, "z", 1)
+            for node in three:
+                if node is not three[planned - 1]:
+                    store(node, 0, 2, built.entries, built.end)
+            facts: list[Fact] = []
+            for piece in pieces:
+                facts += (digest_log if piece.copy else audit_log)(
+                    source, 0, ScanOptions(compare=True), piece.node
+                )
+        assert not [fact for fact in facts if isinstance(fact, Broken)]
+        assert sorted(fact.node for fact in facts if isinstance(fact, Segment)) == [1, 2, 3]
+        assert [fact.last_offset for fact in facts if isinstance(fact, LogRead) and not fact.copy] == [23]

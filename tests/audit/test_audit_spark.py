@@ -1,5 +1,6 @@
 """The audit with a real Spark session: one for all tests here, since it takes long to start."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,8 @@ pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test t
 
 import pyarrow.parquet as pq
 from kit.logs.audit_corpus import Verdicts, judge, table
-from muster_audit.check import Result
+from muster_audit.check import CheckOptions, Result, check
+from muster_audit.command import show
 from muster_audit.export import export
 from muster_audit.page import write_page
 from muster_audit.promises import ALL
@@ -29,6 +32,7 @@ from muster_audit.reading.durable import held_alone
 from muster_audit.reading.exported import ExportSource
 from muster_audit.spark.data_source import register
 from muster_audit.spark.session import spark_session
+from rich.console import Console
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +92,41 @@ async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
     async with nodes_with(tmp_path / "nodes", logs) as nodes:
         yield nodes
+
+
+async def test_a_node_that_is_lost_meanwhile_is_not_compared_and_not_counted(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
+    async with nodes_with(tmp_path / "nodes", logs, count=3) as three:
+        loop = asyncio.get_running_loop()
+
+        def lose(text: str) -> None:
+            if text.startswith("checking") and three[1].answers():
+                asyncio.run_coroutine_threadsafe(three[1].kill(), loop).result(60)
+
+        options = CheckOptions(all_nodes=True, tasks=1)
+        result = await asyncio.to_thread(check, spark, three.url, options, tmp_path / "tables", lose)
+    assert result.violations == []
+    assert (result.compared_nodes, list(result.problems)) == ({1, 3}, [2])
+    told = StringIO()
+    show(result, Console(file=told, width=200))
+    assert "2 of 3 nodes" in told.getvalue()
+
+
+async def test_an_end_that_was_never_acknowledged_is_to_be_repaired(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    built, stale = healthy(empty(0, 1)), healthy(empty(0, 1))
+    stale.commit(1, "z", 1)
+    built.claim("coordinator-3")
+    async with nodes_with(tmp_path / "nodes", {0: built}, count=3) as three:
+        store(three[2], 0, 1, stale.entries, stale.entries[21].position)
+        options = CheckOptions(all_nodes=True, tasks=1)
+        result = await asyncio.to_thread(check, spark, three.url, options, tmp_path / "tables")
+    assert (result.violations, result.to_repair) == (
+        [], ["shard 0: node 3 has an end from 2-23 on that was never acknowledged"],
+    )  # fmt: skip
 
 
 async def test_entries_are_rows_and_a_damaged_one_is_a_row_like_any_other(
@@ -187,7 +226,7 @@ async def test_a_second_run_names_the_first_one_and_changes_nothing(
         pytest.raises(LogUnreadableError, match=f"is being exported to by process {os.getpid()} on "),
     ):
         export(spark, nodes.url, tmp_path / "export")
-    assert [path.name for path in (tmp_path / "export").iterdir()] == ["_lock"]  # noqa: ASYNC240
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["_lock"]
     assert [one.written for one in export(spark, nodes.url, tmp_path / "export")] == [22, 22, 1]
 
 

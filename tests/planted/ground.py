@@ -21,7 +21,7 @@ _LEFT_OUT = shutil.ignore_patterns(
 )
 _PACKAGES = (
     "protos/src", "assignors", "clients/python", "services/core", "services/runtime", "services/discovery",
-    "services/coordinator", "services/metadata", "services/server", "tests",
+    "services/coordinator", "services/metadata", "services/server", "services/audit", "tests",
 )  # fmt: skip
 _TEST_LIMIT_S = 120
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(.+?)(?: - (.*))?$", re.MULTILINE)

@@ -28,6 +28,8 @@ LAYERS = {
     "simulation": "simulator",
     "model": "model",
     "chaos": "chaos",
+    "audit": "audit",
+    "server": "verify",
 }
 """Folder of a test → the layer that it belongs to."""
 

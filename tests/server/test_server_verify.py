@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import AsyncIterator
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -20,9 +22,11 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.verify import reader
+from muster_server.verify.command import show
 from muster_server.verify.command import verify as verify_command
 from muster_server.verify.reader import LogUnreadableError, StoredLogs, split_url
 from muster_server.verify.verifier import verify
+from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -241,6 +245,25 @@ async def test_a_dead_minority_is_named_and_a_dead_majority_is_no_answer(nodes: 
     await nodes[1].kill()
     with pytest.raises(LogUnreadableError, match="1 of 3 nodes answer, no majority"):
         verify(nodes.url)
+
+
+async def test_a_node_that_is_lost_during_the_read_is_named_and_the_others_are_read(
+    nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = StoredLogs.check_nodes
+
+    def lose(self: StoredLogs, audit: LogAudit, *rest: Any) -> None:
+        if audit.checker.shard == 1 and nodes[1].answers():
+            redis.Redis(port=nodes[1].port).shutdown(nosave=True, now=True, force=True)
+        said(self, audit, *rest)
+
+    monkeypatch.setattr(StoredLogs, "check_nodes", lose)
+    report = verify(nodes.url)
+    assert (report.clean, report.logs, report.entries) == (True, 3, 1 + 22 + 1)
+    assert list(report.problems) == [2]
+    told = StringIO()
+    show(report, Console(file=told, width=200))
+    assert "2 of 3 nodes: clean" in told.getvalue()
 
 
 async def test_an_empty_server_has_no_log(tmp_path: Path) -> None:

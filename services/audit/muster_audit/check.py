@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ import pyarrow.parquet as pq
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
 from muster_server.verify.reader import PAGE_ENTRIES
+from muster_server.verify.verifier import uncut_ends
 
 from muster_audit.promises import ALL, Rules
 from muster_audit.reading.comparison import check_acknowledgements, compare_copies, read_acknowledgements
-from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, NodeHolds, Note, Segment
+from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, NodeHolds, Note, Segment, Unread
 from muster_audit.reading.reads import check_reads, read_reads
-from muster_audit.reading.sources import LogSource, open_source
+from muster_audit.reading.sources import LogSource, open_source, steadily
 from muster_audit.spark.plan import task_count
 
 if TYPE_CHECKING:
@@ -66,12 +68,14 @@ class Result:
         address: what was read, without a password.
         nodes: how many nodes the log has.
         problems: why nodes were not read, by number.
-        compared: whether the nodes were compared.
+        compared: whether the nodes were to be compared.
+        compared_nodes: those of which all logs were.
         logs: one entry for each log.
         checked: how often each promise was looked at.
         broken: how often each was broken.
         violations: the first of each promise and log.
         notes: what breaks no promise but is worth knowing, in sentences.
+        to_repair: ends of nodes that were never acknowledged, in sentences.
         span_ms: width of the spans of time in what is counted over time.
         seconds: how long it took.
         tables: the folder with one Parquet table for each kind of fact.
@@ -82,11 +86,13 @@ class Result:
     nodes: int
     problems: dict[int, str]
     compared: bool
+    compared_nodes: set[int] = field(default_factory=set)
     logs: list[LogRead] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     violations: list[Broken] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    to_repair: list[str] = field(default_factory=list)
     span_ms: int = 60_000
     seconds: float = 0.0
     tables: Path = Path()
@@ -137,7 +143,7 @@ def check(
             source.count,
             dict(source.problems),
             options.all_nodes and source.count > 1,
-            span_ms=_span_ms(source),
+            span_ms=steadily(source, partial(_span_ms, source)),
             tables=tables,
         )
         found = _found(spark, address, options, result, source, progress)
@@ -150,8 +156,14 @@ def check(
             for row in found[NodeHolds.kind].to_pylist():
                 place = Position(row["reach_epoch"], row["reach_offset"])
                 reach.setdefault(row["shard"], {})[row["node"]] = place
-            for shard, findings in compare_copies(segments, source, ends, reach):
+            source.leave_silent()
+            read: dict[int, set[int]] = {}
+            for row in found[LogRead.kind].to_pylist():
+                read.setdefault(row["shard"], set()).add(row["node"])
+            for shard, findings in compare_copies(segments, source, ends, reach, read):
                 _note(result, source, shard, findings)
+            result.problems |= source.problems
+            result.compared_nodes = set.intersection(*read.values()) - result.problems.keys()
         if options.acknowledgements is not None or options.reads is not None:
             _check_notes(spark, address, options, result, source, found)
     finally:
@@ -179,7 +191,7 @@ def _found(
     progress: Progress,
 ) -> dict[str, pa.Table]:
     """Runs the one pass over all logs: what it found, by kind."""
-    entries = sum(source.length(shard, source.best_node(shard)) for shard in source.logs())
+    entries = steadily(source, lambda: sum(_best_length(source, shard) for shard in source.logs()))
     tasks = options.tasks or task_count(entries, spark.sparkContext.defaultParallelism)
     rows = (
         spark.read.format("muster-audit")
@@ -196,6 +208,10 @@ def _found(
     with _reported(spark, f"checking {entries:,} entries of {len(source.logs())} logs", progress):
         facts = rows.toArrow()
     return {kind.kind: _of_kind(facts, kind.kind) for kind in KINDS}
+
+
+def _best_length(source: LogSource, shard: int) -> int:
+    return source.length(shard, source.best_node(shard))
 
 
 def _of_kind(facts: pa.Table, kind: str) -> pa.Table:
@@ -236,6 +252,13 @@ def _read_findings(found: dict[str, pa.Table], result: Result) -> None:
             result.broken[row["id"]] += row["broken"]
     result.violations += [Broken(**row) for row in found[Broken.kind].to_pylist()]
     result.notes += [row["text"] for row in found[Note.kind].to_pylist()]
+    unread: dict[int, list[Unread]] = {}
+    for row in found[Unread.kind].to_pylist():
+        unread.setdefault(row["node"], []).append(Unread(**row))
+    for node, copies in unread.items():
+        result.problems.setdefault(
+            node, f"its copies of {len(copies)} logs were not compared: {copies[0].problem}"
+        )
     logs = [LogRead(**row) for row in found[LogRead.kind].to_pylist()]
     result.logs = sorted((log for log in logs if not log.copy), key=lambda log: log.shard)
 
@@ -243,8 +266,9 @@ def _read_findings(found: dict[str, pa.Table], result: Result) -> None:
 def _note(result: Result, source: LogSource, shard: int, findings: Findings) -> None:
     result.checked.update(findings.checked)
     result.broken.update(findings.broken)
+    result.to_repair += uncut_ends(source.name(shard), findings)
     for violation in findings.violations:
-        around = list(source.around(shard, violation.position))
+        around = steadily(source, lambda place=violation.position: list(source.around(shard, place)))  # type: ignore[misc]
         result.violations.append(
             Broken(
                 shard, source.name(shard), violation.invariant, *violation.position, violation.detail, around

@@ -310,6 +310,8 @@ def show(result: "Result", console: Console) -> None:
     console.print(table)
     for number, problem in sorted(result.problems.items()):
         console.print(f"node {number} was not read: {problem}", style="yellow", markup=False)
+    for text in result.to_repair:
+        console.print(f"to be repaired in {text}", style="yellow", markup=False)
     for note in result.notes:
         console.print(note, style="yellow", markup=False)
     shown: set[str] = set()
@@ -320,7 +322,7 @@ def show(result: "Result", console: Console) -> None:
         console.print(_sentence(violation), style="red", markup=False)
         for line in violation.around:
             console.print(f"  {line}", markup=False, highlight=False)
-    nodes = result.nodes if result.compared else 1
+    nodes = len(result.compared_nodes) if result.compared else 1
     summary = "clean" if result.clean else _violations(sum(result.broken.values()))
     console.print(
         f"{len(result.logs)} logs, {result.entries:,} entries, "
@@ -357,8 +359,10 @@ def as_json(result: "Result") -> str:
             "cluster_id": result.cluster_id,
             "nodes": result.nodes,
             "unread_nodes": result.problems,
+            "to_repair": result.to_repair,
             "notes": result.notes,
             "compared": result.compared,
+            "compared_nodes": sorted(result.compared_nodes),
             "logs": len(result.logs),
             "entries": result.entries,
             "groups": sum(log.groups for log in result.logs),

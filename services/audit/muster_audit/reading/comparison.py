@@ -1,6 +1,7 @@
 """What crosses logs: the copies of the nodes side by side, and acknowledgements that were noted elsewhere."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES
 
 from muster_audit.reading.scan import SEGMENT_ENTRIES
-from muster_audit.reading.sources import LogSource
+from muster_audit.reading.sources import LogSource, steadily
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,7 @@ def compare_copies(
     source: LogSource,
     acknowledged: dict[int, Position],
     reach: Mapping[int, Mapping[int, Position]],
+    read: Mapping[int, Collection[int]],
 ) -> Iterator[tuple[int, Findings]]:
     """Compares the nodes by the digests of their segments, and entry by entry where those differ.
 
@@ -50,6 +52,7 @@ def compare_copies(
         source: the nodes.
         acknowledged: place up to which each log was read.
         reach: log → node → how far right snapshots there cover the log.
+        read: log → the nodes of which there are digests.
 
     Yields:
         A log and what was found of invariants L5 and L6n.
@@ -65,19 +68,33 @@ def compare_copies(
             for invariant in ("L5", "L6n"):
                 found[row.shard].checked[invariant] += row.entries
     for shard, numbers in suspicious.items():
-        for first, last in _runs(sorted(numbers)[:_MAX_SEGMENTS]):
-            after = source.place_of(shard, first * SEGMENT_ENTRIES - 1)
-            upto = source.place_of(shard, (last + 1) * SEGMENT_ENTRIES) or acknowledged[shard]
-            upto = min(upto, acknowledged[shard])
-            logs = {
-                node: source.pages(shard, node, upto, PAGE_ENTRIES, after or NOWHERE)
-                for node in source.node_numbers()
-            }
-            begins = {node: source.first(shard, node) for node in source.node_numbers()}
-            marks = source.marks(shard)
-            reaches = reach.get(shard)
-            compare_nodes(logs, source.count, acknowledged[shard], found[shard], begins, marks, reaches)
+        place = acknowledged[shard]
+        look = partial(_look_closer, source, shard, numbers, place, reach.get(shard), read[shard])
+        closer = steadily(source, look)
+        closer.checked.update(found[shard].checked)
+        found[shard] = closer
     yield from found.items()
+
+
+def _look_closer(
+    source: LogSource,
+    shard: int,
+    numbers: list[int],
+    acknowledged: Position,
+    reach: Mapping[int, Position] | None,
+    read: Collection[int],
+) -> Findings:
+    """Compares some segments entry by entry, on the nodes that were read and are still there."""
+    findings = Findings()
+    nodes = [node for node in source.node_numbers() if node in read]
+    for first, last in _runs(sorted(numbers)[:_MAX_SEGMENTS]):
+        after = source.place_of(shard, first * SEGMENT_ENTRIES - 1)
+        upto = source.place_of(shard, (last + 1) * SEGMENT_ENTRIES) or acknowledged
+        upto = min(upto, acknowledged)
+        logs = {node: source.pages(shard, node, upto, PAGE_ENTRIES, after or NOWHERE) for node in nodes}
+        begins = {node: source.first(shard, node) for node in nodes}
+        compare_nodes(logs, source.count, acknowledged, findings, begins, source.marks(shard), reach)
+    return findings
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -143,6 +143,16 @@ class NodeHolds(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Unread(Fact):
+    """A copy of a log that could not be compared, and why."""
+
+    kind: ClassVar[str] = "unread"
+    shard: int
+    node: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note(Fact):
     """A sentence about a log that is no broken promise."""
 
@@ -161,6 +171,7 @@ KINDS: tuple[type[Fact], ...] = (
     GroupSeen,
     Segment,
     NodeHolds,
+    Unread,
     Note,
 )
 _SPARK = {int: "bigint", str: "string", bool: "boolean", float: "double", list[str]: "array<string>"}

@@ -17,9 +17,10 @@ from muster_core.config import GroupConfig
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
+from redis.exceptions import RedisError
 
 from muster_audit.promises import Rules
-from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, NodeHolds, Note, Segment
+from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, NodeHolds, Note, Segment, Unread
 from muster_audit.reading.nonce_files import NonceFiles
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
@@ -54,17 +55,30 @@ class ScanOptions:
     max_group_size: int = 5_000
 
 
-def audit_log(source: LogSource, shard: int, options: ScanOptions) -> Iterator[Fact]:
-    """Checks one log at the node whose log goes furthest, again where it was trimmed meanwhile."""
+def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int = 0) -> Iterator[Fact]:
+    """Checks one log at the node whose log goes furthest.
+
+    It begins again where the log is trimmed, or a node lost, meanwhile.
+
+    Args:
+        source: the logs.
+        shard: number of the log.
+        options: how it is read.
+        planned: the node whose copy is compared here, and nowhere else; 0: it is the one that is checked.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
+            node = source.best_node(shard)
             with _garbage_left_alone():
-                facts = list(_audit_once(source, shard, options))
-        except LogTrimmedError:
+                facts = list(_audit_once(source, shard, node, options, digest=planned in (0, node)))
+        except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
+            source.leave_silent()
         else:
             yield from facts
+            if options.compare and planned not in (0, node):
+                yield from digest_log(source, shard, options, planned)
             return
 
 
@@ -85,15 +99,16 @@ def _garbage_left_alone() -> Iterator[None]:
             gc.enable()
 
 
-def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator[Fact]:
+def _audit_once(
+    source: LogSource, shard: int, node: int, options: ScanOptions, *, digest: bool
+) -> Iterator[Fact]:
     began = time.perf_counter()
     nodes = source.node_logs(shard)
     acknowledged = proven(nodes) if nodes else source.acknowledged(shard)
-    node = source.best_node(shard)
     catalog = shard == source.shard_count
     replay = options.rules is Rules.ALL
     timeline = Timeline(shard, options.span_ms) if options.rules is Rules.ALL else None
-    digests = Digests(shard, node) if options.compare else None
+    digests = Digests(shard, node) if options.compare and digest else None
     size_bytes = 0
     with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
         watch = timeline.watch if timeline is not None else None
@@ -163,18 +178,21 @@ def _audit_once(source: LogSource, shard: int, options: ScanOptions) -> Iterator
         yield from digests.segments()
 
 
-def digest_log(source: LogSource, shard: int, node: int, options: ScanOptions) -> Iterator[Fact]:
-    """Digests of a log as one more node holds it."""
+def digest_log(source: LogSource, shard: int, options: ScanOptions, node: int) -> Iterator[Fact]:
+    """Digests of a log as one more node holds it; says so where that node was lost."""
     began = time.perf_counter()
-    acknowledged = source.acknowledged(shard)
     for attempt in range(1, _ATTEMPTS + 1):
+        if node not in source.node_numbers():
+            yield Unread(shard, node, source.problems.get(node, "it does not belong to the log any more"))
+            return
         digests = Digests(shard, node)
         try:
-            for page in source.pages(shard, node, acknowledged, options.page_entries):
+            for page in source.pages(shard, node, source.acknowledged(shard), options.page_entries):
                 digests.add(page)
-        except LogTrimmedError:
+        except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
+            source.leave_silent()
         else:
             break
     first, last = digests.first, digests.last

@@ -1,8 +1,8 @@
 """Where logs are read from: the nodes of a running cluster, or what was exported of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
@@ -12,6 +12,9 @@ from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogUnreadableError, NodeReader, StoredLogs
+from redis.exceptions import RedisError
+
+T = TypeVar("T")
 
 
 class LogSource(Protocol):
@@ -220,6 +223,21 @@ class NodesSource:
         """Closes the connections."""
         for node in self.reader.nodes:
             node.close()
+
+
+def steadily(source: LogSource, read: Callable[[], T]) -> T:
+    """What a read gives, begun again without the nodes that are lost meanwhile.
+
+    Raises:
+        LogUnreadableError: what is left is no majority.
+        RedisError: a node answers, and breaks the read off each time.
+    """
+    for _ in range(source.count):
+        try:
+            return read()
+        except RedisError:
+            source.leave_silent()
+    return read()
 
 
 def open_source(address: str) -> LogSource:

@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
-from muster_server.verify.reader import PAGE_ENTRIES
+from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,10 +23,11 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from redis.exceptions import RedisError
 
 from muster_audit.promises import Rules
 from muster_audit.reading import entries, facts, reads, scan
-from muster_audit.reading.sources import LogSource, open_source
+from muster_audit.reading.sources import LogSource, open_source, steadily
 from muster_audit.spark.plan import Piece, pieces_of, spread
 
 _TASKS = 4
@@ -81,7 +82,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
         """Logs spread over tasks."""
         source = open_source(self._address)
         try:
-            pieces = pieces_of(source, all_nodes=self._options.compare)
+            pieces = steadily(source, partial(pieces_of, source, all_nodes=self._options.compare))
         finally:
             source.close()
         return [Checks(task) for task in spread(pieces, self._tasks)]
@@ -96,10 +97,8 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
 
     def _facts(self, source: LogSource, pieces: tuple[Piece, ...]) -> Iterator[facts.Fact]:
         for piece in pieces:
-            if piece.node:
-                yield from scan.digest_log(source, piece.shard, piece.node, self._options)
-            else:
-                yield from scan.audit_log(source, piece.shard, self._options)
+            log = scan.digest_log if piece.copy else scan.audit_log
+            yield from log(source, piece.shard, self._options, piece.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +174,8 @@ class _Entries:
                 for page in source.pages(one.shard, node, one.upto, PAGE_ENTRIES, after=one.after):
                     if page:
                         yield self.batch(one.shard, page)
+        except RedisError as error:
+            raise LogUnreadableError(f"a node was lost while it was read: {error}") from error
         finally:
             source.close()
 

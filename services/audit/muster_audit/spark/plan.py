@@ -23,13 +23,15 @@ class Piece:
 
     Attributes:
         shard: number of the log.
-        node: number of the node; 0: the one whose log goes furthest, which is checked and not only compared.
+        node: number of the node.
         entries: about how many there are.
+        copy: whether it is only compared; else the log is checked, at this node while it is the best.
     """
 
     shard: int
     node: int
     entries: int
+    copy: bool = False
 
 
 def spread(pieces: list[Piece], tasks: int) -> list[tuple[Piece, ...]]:
@@ -48,10 +50,10 @@ def pieces_of(source: LogSource, *, all_nodes: bool) -> list[Piece]:
     pieces = []
     for shard in source.logs():
         best = source.best_node(shard)
-        pieces.append(Piece(shard, 0, source.length(shard, best)))
+        pieces.append(Piece(shard, best, source.length(shard, best)))
         if all_nodes:
             pieces += [
-                Piece(shard, node, source.length(shard, node) // 4)
+                Piece(shard, node, source.length(shard, node) // 4, copy=True)
                 for node in source.node_numbers()
                 if node != best
             ]

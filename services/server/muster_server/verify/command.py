@@ -98,10 +98,16 @@ def show(report: Report, console: Console) -> None:
     summary = "clean" if report.clean else f"{sum(report.broken.values())} violations"
     console.print(
         f"{report.logs} logs, {report.entries} entries{more}, {report.groups} groups, "
-        f"{report.nodes} node{'s' if report.nodes > 1 else ''}: {summary}",
+        f"{_nodes(report)}: {summary}",
         style="green" if report.clean else "bold red",
         highlight=False,
     )
+
+
+def _nodes(report: Report) -> str:
+    """How many nodes were read to the end of every log."""
+    text = f"{report.nodes} node{'s' if report.nodes > 1 else ''}"
+    return f"{report.nodes - len(report.problems)} of {text}" if report.problems else text
 
 
 def _harmless(text: str) -> str:

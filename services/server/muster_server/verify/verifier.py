@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from muster_core.audit.catalog_audit import CatalogAudit
-from muster_core.audit.invariants import Violation
+from muster_core.audit.invariants import Findings, Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from muster_core.audit.node_log import proven
 from redis.exceptions import RedisError
@@ -62,7 +62,7 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
         all_nodes: also compare what the nodes hold.
 
     Raises:
-        LogUnreadableError: there is nothing to read, or a node was lost during the read.
+        LogUnreadableError: there is nothing to read, or too many nodes were lost during the read.
     """
     try:
         with StoredLogs(url) as reader:
@@ -75,13 +75,14 @@ def verify(url: str, *, all_nodes: bool = True) -> Report:
 
 
 def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
-    """Checks one log; starts again if it was trimmed during the read."""
+    """Checks one log; starts again if it was trimmed, or a node was lost, during the read."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             _note(reader, shard, _checked(reader, shard, compare=report.compared), report)
-        except LogTrimmedError:
+        except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
+            reader.leave_silent()
         else:
             return
 
@@ -114,11 +115,16 @@ def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> No
     report.kinds.update(audit.checker.kinds)
     report.checked.update(findings.checked)
     report.broken.update(findings.broken)
-    report.to_repair += [
-        f"{reader.name(shard)}: node {node} has an end from {first.stream_id} on that was never acknowledged"
-        for node, first in findings.uncut.items()
-    ]
+    report.to_repair += uncut_ends(reader.name(shard), findings)
     report.evidence += [
         Evidence(reader.name(shard), violation, tuple(reader.around(shard, violation.position)))
         for violation in findings.violations
+    ]
+
+
+def uncut_ends(log: str, findings: Findings) -> list[str]:
+    """The ends of nodes that are to be repaired in a log of this name, in sentences."""
+    return [
+        f"{log}: node {node} has an end from {first.stream_id} on that was never acknowledged"
+        for node, first in findings.uncut.items()
     ]
