@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import LogUnreadableError
 
-from muster_audit.follow.checkpoint import replace_file
 from muster_audit.lake.row import OPEN, Row, columns
 from muster_audit.lake.tables import ALL
+from muster_audit.reading.durable import replace_file
 
 LAKE_MARK = "_muster_lake.json"
 FORMAT = 1
