@@ -257,53 +257,53 @@ def test_what_is_no_address(tmp_path: Path) -> None:
         open_source(str(tmp_path))
 
 
+@pytest.fixture
+async def three(self, tmp_path: Path) -> AsyncIterator[RedisNodes]:
+    logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
+    async with nodes_with(tmp_path / "three", logs, count=3) as nodes:
+        yield nodes
+
+
 @pytest.mark.cluster
-class TestANodeIsLostWhileItIsRead:
-    """What was planned for three nodes is read when one is gone."""
-
-    @pytest.fixture
-    async def three(self, tmp_path: Path) -> AsyncIterator[RedisNodes]:
-        logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
-        async with nodes_with(tmp_path / "three", logs, count=3) as nodes:
-            yield nodes
-
-    @pytest.mark.parametrize("lost", [1, 2, 3])
-    @pytest.mark.parametrize("opened", ["before", "after"])
-    async def test_its_copies_are_not_compared_and_no_copy_is_counted_twice(
-        self, three: RedisNodes, lost: int, opened: str
-    ) -> None:
-        with NodesSource(three.url) as source:
-            pieces = pieces_of(source, all_nodes=True)
-            assert {(piece.shard, piece.node) for piece in pieces} == {
-                (s, n) for s in range(3) for n in (1, 2, 3)
-            }
-            await three[lost - 1].kill()
-            facts: list[Fact] = []
-            with NodesSource(three.url) if opened == "after" else nullcontext(source) as reader:
-                for piece in pieces:
-                    log = digest_log if piece.copy else audit_log
-                    facts += log(reader, piece.shard, ScanOptions(compare=True), piece.node)
-        assert not [fact for fact in facts if isinstance(fact, Broken)]
-        digests = Counter((fact.shard, fact.node) for fact in facts if isinstance(fact, Segment))
-        assert digests == {(s, n): 1 for s in range(3) for n in {1, 2, 3} - {lost}}
-        assert {(f.shard, f.node) for f in facts if isinstance(f, Unread)} == {(s, lost) for s in range(3)}
-
-    async def test_another_node_that_is_ahead_now_is_checked_and_the_planned_one_compared(
-        self, three: RedisNodes
-    ) -> None:
-        with NodesSource(three.url) as source:
-            pieces = [piece for piece in pieces_of(source, all_nodes=True) if piece.shard == 0]
-            planned = next(piece.node for piece in pieces if not piece.copy)
-            built = healthy(empty(0, 2))
-            built.commit(1, "z", 1)
-            for node in three:
-                if node is not three[planned - 1]:
-                    store(node, 0, 2, built.entries, built.end)
-            facts: list[Fact] = []
+@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize("opened", ["before", "after"])
+async def test_its_copies_are_not_compared_and_no_copy_is_counted_twice(
+    three: RedisNodes, lost: int, opened: str
+) -> None:
+    with NodesSource(three.url) as source:
+        pieces = pieces_of(source, all_nodes=True)
+        assert {(piece.shard, piece.node) for piece in pieces} == {
+            (s, n) for s in range(3) for n in (1, 2, 3)
+        }
+        await three[lost - 1].kill()
+        facts: list[Fact] = []
+        with NodesSource(three.url) if opened == "after" else nullcontext(source) as reader:
             for piece in pieces:
-                facts += (digest_log if piece.copy else audit_log)(
-                    source, 0, ScanOptions(compare=True), piece.node
-                )
-        assert not [fact for fact in facts if isinstance(fact, Broken)]
-        assert sorted(fact.node for fact in facts if isinstance(fact, Segment)) == [1, 2, 3]
-        assert [fact.last_offset for fact in facts if isinstance(fact, LogRead) and not fact.copy] == [23]
+                log = digest_log if piece.copy else audit_log
+                facts += log(reader, piece.shard, ScanOptions(compare=True), piece.node)
+    assert not [fact for fact in facts if isinstance(fact, Broken)]
+    digests = Counter((fact.shard, fact.node) for fact in facts if isinstance(fact, Segment))
+    assert digests == {(s, n): 1 for s in range(3) for n in {1, 2, 3} - {lost}}
+    assert {(f.shard, f.node) for f in facts if isinstance(f, Unread)} == {(s, lost) for s in range(3)}
+
+
+@pytest.mark.cluster
+async def test_another_node_that_is_ahead_now_is_checked_and_the_planned_one_compared(
+    three: RedisNodes,
+) -> None:
+    with NodesSource(three.url) as source:
+        pieces = [piece for piece in pieces_of(source, all_nodes=True) if piece.shard == 0]
+        planned = next(piece.node for piece in pieces if not piece.copy)
+        built = healthy(empty(0, 2))
+        built.commit(1, "z", 1)
+        for node in three:
+            if node is not three[planned - 1]:
+                store(node, 0, 2, built.entries, built.end)
+        facts: list[Fact] = []
+        for piece in pieces:
+            facts += (digest_log if piece.copy else audit_log)(
+                source, 0, ScanOptions(compare=True), piece.node
+            )
+    assert not [fact for fact in facts if isinstance(fact, Broken)]
+    assert sorted(fact.node for fact in facts if isinstance(fact, Segment)) == [1, 2, 3]
+    assert [fact.last_offset for fact in facts if isinstance(fact, LogRead) and not fact.copy] == [23]
