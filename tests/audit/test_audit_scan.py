@@ -258,7 +258,7 @@ def test_what_is_no_address(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def three(self, tmp_path: Path) -> AsyncIterator[RedisNodes]:
+async def three(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     logs = {shard: healthy(empty(shard, 2)) for shard in range(2)}
     async with nodes_with(tmp_path / "three", logs, count=3) as nodes:
         yield nodes
