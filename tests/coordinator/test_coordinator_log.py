@@ -154,6 +154,41 @@ async def test_large_appends_that_wait_go_in_steps_of_some_megabytes(
     assert [append_id for append_id, _ in bench.done] == list(range(5))
 
 
+async def test_what_a_step_stored_is_carried_out_in_several_turns_and_before_anything_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_log, "_TURN_S", 0)
+    log = await bench.claim(0)
+    loop = asyncio.get_running_loop()
+    turns: list[int] = []
+
+    def count() -> None:
+        turns.append(len(bench.done))
+        if len(bench.done) < 6:
+            loop.call_soon(count)
+
+    for number in range(5):
+        log.append(number, [b"x"])
+
+    def done(append_id: int, place: Position) -> None:
+        if not bench.done:
+            count()
+        bench.done.append((append_id, place))
+
+    log._on_done = done
+    confirmed = log.barrier()
+    confirmed.add_done_callback(lambda _: turns.append(-len(bench.done)))
+    await asyncio.sleep(0)
+    log.append(5, [b"y"])
+    assert log.busy
+    await until_equal(lambda: len(bench.done), 6)
+    await confirmed
+    assert turns[:5] == [0, 1, 2, 3, 4], "others have their turn between two"
+    assert -5 in turns, "a barrier is answered when all of it was carried out"
+    assert bench.done == [(number, Position(1, 3 + number)) for number in range(6)]
+    await log.until_idle()
+
+
 @pytest.mark.parametrize(
     "records",
     [

@@ -5,6 +5,7 @@ import random
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, fetched, settled
 from muster_core import error_code
+from muster_core.catalog import Catalog
 from muster_core.config import GroupConfig
 from muster_core.events import TopicsChanged
 from muster_core.protocol.offsets import PORTION
@@ -12,10 +13,10 @@ from muster_core.record_bounds import (
     APPEND_MAX_BYTES,
     APPEND_MAX_RECORDS,
     RECORD_MAX_BYTES,
-    RECORD_PART_BYTES,
     in_appends,
     utf8_bytes,
 )
+from muster_core.state.offset_order import PORTION as ORDERED
 from muster_core.state.offset_store import CommittedOffset, OffsetStore
 from muster_core.state.published import topics_in
 from muster_protos.muster.log.v1 import records_pb2
@@ -64,41 +65,20 @@ def test_what_goes_to_the_log_at_a_time_is_bounded_in_bytes_and_records() -> Non
     assert [utf8_bytes(text) for text in ("", "ab", "é", WIDE)] == [0, 2, 2, 4]
 
 
-@pytest.mark.parametrize("commits", [5, 8], ids=["one step of the log", "several steps"])
-def test_a_group_with_more_offsets_than_a_record_can_name_is_deleted(commits: int) -> None:
-    cluster = with_many_offsets(commits)
+def test_a_group_goes_with_one_record_whatever_it_holds() -> None:
+    cluster = with_many_offsets(2)
     cluster.auto_ack = False
     call = cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
-    assert (len(cluster.waiting) > 1) == (commits == 8)
-    while len(cluster.waiting) > 1:
-        cluster.acknowledge()
+    assert [len(append.records) for append in cluster.waiting] == [1]
     assert cluster.is_parked(call)
-    assert cluster.shard.groups, "it goes with the last of its offsets"
     cluster.acknowledge()
     answer = cluster.answer(call)
     assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
     assert answer.results[0].error_code == error_code.NONE
-    found = tombstones(cluster)
-    assert len(found) > 1
-    assert sum(len(tombstone.topics) for tombstone in found) == commits * 10_000
-    assert {tombstone.reason for tombstone in found} == {"group_deleted"}
-    assert cluster.shard.groups == {}
-    assert cluster.reloaded().shard.groups == {}
-
-
-def test_a_crash_between_two_steps_of_a_deletion_leaves_the_rest_to_be_deleted() -> None:
-    cluster = with_many_offsets(8)
-    cluster.auto_ack = False
-    cluster.send(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
-    cluster.acknowledge()
-    after = cluster.reloaded()
-    left = len(after.shard.groups["g"].offsets)
-    assert 0 < left < 80_000
-    assert after.log[:-1] == cluster.log
-    answer = after.ask(coordinator_pb2.DeleteGroupsRequest(group_ids=["g"]))
-    assert isinstance(answer, coordinator_pb2.DeleteGroupsResponse)
-    assert answer.results[0].error_code == error_code.NONE
-    assert after.shard.groups == {}
+    assert tombstones(cluster) == []
+    for each in (cluster, cluster.reloaded()):
+        assert each.shard.groups == {}
+        assert each.shard.held_bytes == 0
 
 
 def test_more_offsets_than_a_record_can_name_expire() -> None:
@@ -158,19 +138,50 @@ def test_a_search_for_expired_offsets_ends_with_the_trust_in_the_clock_and_misse
     assert cluster.shard.groups == {}
 
 
-def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had() -> None:
-    partitions = 3 * RECORD_PART_BYTES // 16
+def test_offsets_of_a_deleted_topic_go_however_many_partitions_it_had_and_nobody_sees_half_of_that() -> None:
+    partitions = 300_000
     cluster = VirtualShard()
+    cluster.feed(TopicsChanged(frozenset(), catalog=Catalog(5, {}, {}, {}, 0)))
     cluster.ask(commit_from_outside(["kept"]))
+    cluster.ask(commit_from_outside(["t"], partitions=10))
     store = cluster.shard.groups["g"].offsets
     _, kept = next(iter(store))
     for number in range(partitions):
         store.put(("t", number), kept)
-    cluster.feed(TopicsChanged(frozenset({"t"}), frozenset({"t"})))
-    assert len(tombstones(cluster)) == 3
+    cluster.auto_ack = False
+    cluster.feed(TopicsChanged(frozenset({"t"}), catalog=Catalog(7, {}, {"t": 6}, {}, 0)))
+    assert len(cluster.waiting) > 3, "some are carried out at a time"
+    while cluster.waiting:
+        assert set(all_offsets(cluster)) == {("kept", 0)}
+        named = coordinator_pb2.OffsetFetchRequest()
+        topics = [common_pb2.TopicPartitions(topic="t", partitions=[0, partitions - 1])]
+        named.groups.add(group_id="g", topics=topics)
+        answer = cluster.ask(named)
+        assert isinstance(answer, coordinator_pb2.OffsetFetchResponse)
+        assert [one.offset for one in answer.groups[0].topics[0].partitions] == [-1, -1]
+        cluster.acknowledge()
+        after = VirtualShard(records=cluster.log)  # whoever comes after a crash does the rest
+        after.feed(TopicsChanged(frozenset(), catalog=Catalog(7, {}, {"t": 6}, {}, 0), carried_out=7))
+        assert set(all_offsets(after)) == {("kept", 0)}
     numbers = [number for one in tombstones(cluster) for number in one.topics[0].partitions]
     assert numbers == list(range(partitions))
     assert [partition for partition, _ in store] == [("kept", 0)]
+
+
+def all_offsets(cluster: VirtualShard) -> list[tuple[str, int]]:
+    """The partitions in which the group has offsets, as pages give them."""
+    found: list[tuple[str, int]] = []
+    request = coordinator_pb2.OffsetFetchRequest()
+    asked = request.groups.add(group_id="g", limit=1_000)
+    while True:
+        answer = cluster.ask(request)
+        assert isinstance(answer, coordinator_pb2.OffsetFetchResponse)
+        page = answer.groups[0]
+        found += [(topic.name, one.partition) for topic in page.topics for one in topic.partitions]
+        if not page.more:
+            return found
+        if found:
+            asked.after_topic, asked.after_partition = found[-1]
 
 
 def test_a_commit_that_one_record_cannot_hold_is_stored_whole_and_counts_once() -> None:
@@ -311,21 +322,37 @@ def test_offsets_stay_in_order_whatever_comes_and_goes(seed: int) -> None:
         if what < 6:
             after = (draw.choice(topics), draw.randrange(10)) if what % 2 else None
             everything = sorted(store.table)
+            while not store.put_in_order():
+                pass
             assert list(store.after(after)) == [one for one in everything if after is None or one > after]
     store.remove([common_pb2.TopicPartitions(topic=topic, partitions=range(10)) for topic in topics])
+    assert store.put_in_order()
     assert (len(store), store.held_bytes, list(store.after(None))) == (0, 0, [])
 
 
 def test_offsets_that_are_in_order_are_not_sorted_again_for_one_that_goes() -> None:
-    class Sorted(list[tuple[str, int]]):
-        def sort(self, **_: object) -> None:
-            raise AssertionError("all are sorted again")
-
     store = OffsetStore()
     for number in range(100):
         store.put(("t", number), CommittedOffset(1, -1, "", 1, 0))
-    assert len(list(store.after(None))) == 100
-    store._order = Sorted(store._order)
+    assert store.put_in_order()
     store.remove([common_pb2.TopicPartitions(topic="t", partitions=[7, 3])])
-    assert len(list(store.after(None))) == 98
-    assert isinstance(store._order, Sorted)
+    left = [("t", number) for number in range(100) if number not in (3, 7)]
+    assert list(store.after(None)) == left, "nothing was put in order since"
+
+
+def test_offsets_are_put_in_order_some_at_a_time_and_a_page_waits_for_that() -> None:
+    cluster = VirtualShard()
+    cluster.ask(commit_from_outside(["u", "t"]))
+    store = cluster.shard.groups["g"].offsets
+    _, one = next(iter(store))
+    numbers = list(range(3 * ORDERED))
+    random.Random(1).shuffle(numbers)
+    for number in numbers:
+        store.put(("t", number), one)
+    request = coordinator_pb2.OffsetFetchRequest()
+    request.groups.add(group_id="g", limit=10)
+    pages = [cluster.ask(request) for _ in range(4)]
+    found = [page.groups[0] for page in pages if isinstance(page, coordinator_pb2.OffsetFetchResponse)]
+    assert [(len(page.topics), page.more) for page in found] == [(0, True)] * 3 + [(1, True)]
+    assert [entry.partition for entry in found[-1].topics[0].partitions] == list(range(10))
+    assert all_offsets(cluster) == [*(("t", number) for number in sorted(numbers)), ("u", 0)]

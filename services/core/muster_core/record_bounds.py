@@ -30,13 +30,20 @@ def cut_to_bytes(text: str, limit: int) -> str:
     return text if utf8_bytes(text) <= limit else text.encode()[:limit].decode(errors="ignore")
 
 
-def in_appends(records: Iterable[records_pb2.Record]) -> Iterator[tuple[records_pb2.Record, ...]]:
-    """Cuts records into runs that the log takes at a time, in order; usually one."""
+def in_appends(
+    records: Iterable[records_pb2.Record], max_bytes: int = APPEND_MAX_BYTES
+) -> Iterator[tuple[records_pb2.Record, ...]]:
+    """Cuts records into runs that the log takes at a time, in order; usually one.
+
+    Args:
+        records: what to store.
+        max_bytes: what a run of several may have.
+    """
     run: list[records_pb2.Record] = []
     size_bytes = 0
     for record in records:
         needs_bytes = record.ByteSize() + RECORD_OVERHEAD_BYTES
-        if run and (len(run) == APPEND_MAX_RECORDS or size_bytes + needs_bytes > APPEND_MAX_BYTES):
+        if run and (len(run) == APPEND_MAX_RECORDS or size_bytes + needs_bytes > max_bytes):
             yield tuple(run)
             run, size_bytes = [], 0
         run.append(record)

@@ -337,8 +337,9 @@ class _Fetch:
             if progress.left <= 0 or progress.bytes >= _PAGE_BYTES:
                 answer.more = True
                 return
-        piece.asked.after_topic = part.topics[-1].name
-        piece.asked.after_partition = part.topics[-1].partitions[-1].partition
+        if part.topics:  # else the shard was still busy putting them in order
+            piece.asked.after_topic = part.topics[-1].name
+            piece.asked.after_partition = part.topics[-1].partitions[-1].partition
         piece.cost = STEP_PARTITIONS  # there is much of it: the next step is its own
         line.appendleft(piece)
 

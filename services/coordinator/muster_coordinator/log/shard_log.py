@@ -28,6 +28,10 @@ STEP_BYTES = RECORD_PART_BYTES
 of metadata and of the nodes at a stretch, and of this process when it is acknowledged."""
 
 
+_TURN_S = 0.02
+"""How long what was stored is carried out at a time."""
+
+
 class TooLarge(ValueError):
     """Records that the log would not take: whoever made them must make less of them."""
 
@@ -116,7 +120,7 @@ class ShardLog:
         self._on_failed = on_failed
         self._watch = watch
         self._queue: deque[_Batch] = deque()
-        self._sent: list[_Batch] = []
+        self._sent: deque[_Batch] = deque()
         self._step: asyncio.Future[metadata_pb2.LogResult] | None = None
         self._barriers: list[asyncio.Future[None]] = []
         self._barriers_of_step: list[asyncio.Future[None]] = []
@@ -197,7 +201,7 @@ class ShardLog:
         self._wake_idle()
 
     def _schedule(self) -> None:
-        if self._step is None and not self._scheduled and not self._closed and self._stopped is None:
+        if self._may_step and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._guarded, self._pump)
 
@@ -209,9 +213,14 @@ class ShardLog:
             log.exception("shard_log_failed", shard=self.shard)
             self._on_failed(error)
 
+    @property
+    def _may_step(self) -> bool:
+        """Whether the step before is over, and what it stored carried out."""
+        return self._step is None and not self._sent and not self._closed and self._stopped is None
+
     def _pump(self) -> None:
         self._scheduled = False
-        if self._step is not None or self._closed or self._stopped is not None:
+        if not self._may_step:
             return
         self._barriers = [barrier for barrier in self._barriers if not barrier.done()]
         step: Step
@@ -256,14 +265,30 @@ class ShardLog:
             self._stop(LogStopped(result.outcome, result.message, result.epoch))
             return
         self.confirmed += 1
-        sent, self._sent = self._sent, []
-        barriers, self._barriers_of_step = self._barriers_of_step, []
-        if sent:
-            place = Position(self.epoch, self.end.position.offset + 1)
+        place = Position(self.epoch, self.end.position.offset + 1)
+        if self._sent:
             self.end = result.end
-            for batch in sent:
-                self._on_done(batch.append_id, place)
-                place = place.after(len(batch.records))
+        self._carry_out(place)
+
+    def _carry_out(self, place: Position) -> None:
+        """Passes on what was stored, in several turns of the loop if it takes long (LIM-19).
+
+        Args:
+            place: position of the first record.
+        """
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _TURN_S
+        while self._sent:
+            batch = self._sent[0]
+            self._on_done(batch.append_id, place)
+            if self._closed:
+                return
+            self._sent.popleft()
+            place = place.after(len(batch.records))
+            if self._sent and loop.time() > ends_s:
+                loop.call_soon(self._carry_out, place)
+                return
+        barriers, self._barriers_of_step = self._barriers_of_step, []
         for barrier in barriers:
             if not barrier.done():
                 barrier.set_result(None)

@@ -97,6 +97,9 @@ class GroupWatch:
             case "offset_tombstone":
                 count = sum(len(topic.partitions) for topic in record.offset_tombstone.topics)
                 yield partial(self._tally.removed.add, (), count)
+            case "group_tombstone" if record.group_tombstone.reason == "deleted":  # others name their offsets
+                group = self._core.groups.get(record.group_tombstone.group_id)
+                yield partial(self._tally.removed.add, (), 0 if group is None else len(group.offsets))
 
     def _generation(self, started: records_pb2.GenerationStarted) -> Callable[[], None]:
         group = self._core.groups.get(started.group_id)

@@ -19,7 +19,7 @@ from muster_core.log.application import Application, group_of
 from muster_core.position import Position
 from muster_core.protocol.responses import Owner, refusal
 from muster_core.protocol.room import ALONE, Limit
-from muster_core.record_bounds import in_appends
+from muster_core.record_bounds import APPEND_MAX_BYTES, in_appends
 from muster_core.state.group import Group, Step
 from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import GROUP_BYTES, Holdings
@@ -150,6 +150,7 @@ class ShardContext:
         holds: Group | None = None,
         calls: Iterable[int] = (),
         overdue: Callable[[], None] | None = None,
+        step_bytes: int = APPEND_MAX_BYTES,
     ) -> None:
         """Sends records to the log; they are applied, and `done` is run, when they are acknowledged.
 
@@ -162,10 +163,11 @@ class ShardContext:
             holds: the group whose further events wait in line until then (docs/safety.md, "Groups").
             calls: calls that wait for it; they are refused when it takes longer than the limit.
             overdue: runs when it takes longer than the limit, and each time that the limit passes again.
+            step_bytes: how much is carried out at a time, where that takes longer than to store it.
         """
         last = tuple(records)
         if len(last) > 1:
-            *first, last = in_appends(last)
+            *first, last = in_appends(last, step_bytes)
             for part in first:
                 self._send(_OpenAppend(self, part, _nothing, None, (), None))
         if holds is not None:

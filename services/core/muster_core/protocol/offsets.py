@@ -253,6 +253,7 @@ class Offsets:
     def fetch(self, call: Request, request: OffsetFetchRequest) -> None:
         """Answers from what is acknowledged; the driver has passed the barrier."""
         response = OffsetFetchResponse()
+        gone = frozenset[str]().union(*self._context.deletions)  # nobody sees half of a deletion
         for asked in request.groups:
             answer = response.groups.add(group_id=asked.group_id, shard_epoch=self._context.epoch)
             group = self._context.groups.get(asked.group_id) or self._context.held.get(asked.group_id)
@@ -264,16 +265,26 @@ class Offsets:
                 offsets = _NOTHING if group is None else group.offsets
                 named = ((entry.topic, number) for entry in asked.topics for number in entry.partitions)
                 for partition in named:
-                    _add_offset(answer, partition, offsets.get(partition))
+                    _add_offset(answer, partition, None if partition[0] in gone else offsets.get(partition))
             elif group is not None:
-                self._fetch_all(group.offsets, asked, answer)
+                self._fetch_all(group.offsets, asked, answer, gone)
         self._context.reply(call.call_id, response)
 
     @staticmethod
     def _fetch_all(
-        offsets: OffsetStore, asked: OffsetFetchRequest.Group, answer: OffsetFetchResponse.Group
+        offsets: OffsetStore,
+        asked: OffsetFetchRequest.Group,
+        answer: OffsetFetchResponse.Group,
+        gone: frozenset[str],
     ) -> None:
-        """Everything in order, or as much of it as a page has."""
+        """Everything in order but what is of topics that are gone, or as much of it as a page has.
+
+        That may be nothing yet: then it is asked for again, with the order made further.
+        """
+        while not offsets.put_in_order():
+            if asked.limit:
+                answer.more = True
+                return
         left = asked.limit or len(offsets)
         room_bytes = PAGE_BYTES
         begin = (asked.after_topic, asked.after_partition) if asked.limit and asked.after_topic else None
@@ -281,6 +292,8 @@ class Offsets:
             if not left or room_bytes <= 0:
                 answer.more = True
                 return
+            if partition[0] in gone:
+                continue
             found = offsets.get(partition)
             _add_offset(answer, partition, found)
             left -= 1
@@ -315,16 +328,10 @@ class Offsets:
                     removed.append((entry.topic, number))
         answer = partial(self._context.reply, call.call_id, response)
         if removed:
-            records = self.tombstones(group, removed, "deleted")
+            records = offset_tombstones(self._context, group.group_id, removed, "deleted")
             self._context.append(records, answer, holds=group, calls=[call.call_id])
         else:
             answer()
-
-    def tombstones(
-        self, group: Group, partitions: Iterable[TopicPartition], reason: str
-    ) -> list[records_pb2.Record]:
-        """The records that remove offsets; none without any."""
-        return offset_tombstones(self._context, group.group_id, partitions, reason)
 
     # --- expiry (KIP-211)
 
@@ -355,7 +362,7 @@ class Offsets:
         if self._context.forget_unstored(group):
             return
         expired = self._expired(group, partitions)
-        records = self.tombstones(group, expired, "expired")
+        records = offset_tombstones(self._context, group.group_id, expired, "expired")
         if (
             group.state is GroupState.EMPTY
             and not group.pending_members
@@ -389,7 +396,7 @@ class Offsets:
         ]
 
     def group_tombstone(self, group: Group, reason: str) -> records_pb2.Record:
-        """The record that removes a group."""
+        """The record that removes a group, and whatever offsets it has."""
         record = self._context.record()
         record.group_tombstone.CopyFrom(
             records_pb2.GroupTombstone(

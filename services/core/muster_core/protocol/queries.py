@@ -4,7 +4,6 @@ import heapq
 from functools import partial
 from itertools import islice
 
-from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     GROUP_STATE_DEAD,
     DeleteGroupsRequest,
@@ -186,13 +185,9 @@ class Queries:
             self._context.forget(group)
             deletion.settle(group.group_id, error_code.NONE)
         else:
-            records: list[records_pb2.Record] = []
-            if len(group.offsets):
-                partitions = [partition for partition, _ in group.offsets]
-                records += self._offsets.tombstones(group, partitions, "group_deleted")
-            records.append(self._offsets.group_tombstone(group, "deleted"))
+            record = self._offsets.group_tombstone(group, "deleted")
             done = partial(deletion.settle, group.group_id, error_code.NONE)
-            self._context.append(records, done, holds=group, calls=[deletion.call_id])
+            self._context.append([record], done, holds=group, calls=[deletion.call_id])
 
 
 class _Deletion:

@@ -6,11 +6,17 @@ from collections.abc import Iterable
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.protocol.context import ShardContext
-from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
+from muster_core.record_bounds import utf8_bytes
 from muster_core.state.published import TopicPartition
 
 _NUMBER_BYTES = 16
 """What a partition takes in a tombstone, the framing of its topic included."""
+
+_TOPIC_BYTES = 160
+"""What is counted for a topic: to carry it out takes as long as ten partitions."""
+
+_TOMBSTONE_BYTES = 1 << 20
+"""Size of a tombstone after which another one begins; as counted, it takes some tens of milliseconds."""
 
 
 def offset_tombstones(
@@ -21,20 +27,19 @@ def offset_tombstones(
     for topic, number in partitions:
         by_topic[topic].append(number)
     records: list[records_pb2.Record] = []
-    size_bytes = RECORD_PART_BYTES
+    size_bytes = _TOMBSTONE_BYTES
     for topic, numbers in sorted(by_topic.items()):
-        numbers.sort()
         begin = 0
         while begin < len(numbers):
-            if size_bytes >= RECORD_PART_BYTES:
+            if size_bytes >= _TOMBSTONE_BYTES:
                 record = context.record()
                 record.offset_tombstone.CopyFrom(
                     records_pb2.OffsetTombstone(group_id=group_id, reason=reason)
                 )
                 records.append(record)
                 size_bytes = 0
-            size_bytes += utf8_bytes(topic)
-            some = numbers[begin : begin + max(1, -(-(RECORD_PART_BYTES - size_bytes) // _NUMBER_BYTES))]
+            size_bytes += utf8_bytes(topic) + _TOPIC_BYTES
+            some = numbers[begin : begin + max(1, -(-(_TOMBSTONE_BYTES - size_bytes) // _NUMBER_BYTES))]
             records[-1].offset_tombstone.topics.add(topic=topic, partitions=some)
             size_bytes += len(some) * _NUMBER_BYTES
             begin += len(some)

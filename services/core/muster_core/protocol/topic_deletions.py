@@ -13,6 +13,9 @@ from muster_core.protocol.context import ShardContext
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition, partitions_in
 
+_STEP_BYTES = 1 << 18
+"""Removals that are carried out at a time: of about a hundred thousand offsets."""
+
 
 class TopicDeletions:
     """Carries deletions of topics out in the groups of a shard, each once (docs/safety.md, "Topics").
@@ -66,9 +69,9 @@ class TopicDeletions:
         ):
             records.append(self._seen(deleted))
             context.deletions.append(deleted)
-            context.append(records, self._noted)
+            context.append(records, self._noted, step_bytes=_STEP_BYTES)
         elif records:
-            context.append(records, _nothing)
+            context.append(records, _nothing, step_bytes=_STEP_BYTES)
 
     def _noted(self) -> None:
         """The log says what the oldest deletion did, after every assignment that was made before it."""
@@ -135,21 +138,21 @@ class TopicDeletions:
 
     def _tombstones(self, topics: frozenset[str]) -> Iterator[records_pb2.Record]:
         """The records that remove all offsets in these topics, those on their way to the log included."""
-        found: dict[str, set[TopicPartition]] = defaultdict(set)
         context = self._context
-        for group in (*context.groups.values(), *context.held.values()):
-            # Also of one that cannot be read: left out, it would have them again after its release.
-            context.working_on = group
-            gone = {partition for partition in group.offsets.table if partition[0] in topics}
-            if gone:
-                found[group.group_id] |= gone
-        context.working_on = None
+        coming: dict[str, set[TopicPartition]] = defaultdict(set)
         for record in context.on_their_way():
             commit = record.offset_committed
             for entry in commit.offsets:
                 if entry.topic in topics:
-                    found[commit.group_id].add((entry.topic, entry.partition))
-        for group_id, partitions in found.items():
+                    coming[commit.group_id].add((entry.topic, entry.partition))
+        for group in (*context.groups.values(), *context.held.values()):
+            # Also of one that cannot be read: left out, it would have them again after its release.
+            context.working_on = group
+            gone = [partition for partition in group.offsets.table if partition[0] in topics]
+            gone += sorted(coming.pop(group.group_id, set()) - group.offsets.table.keys())
+            yield from offset_tombstones(context, group.group_id, gone, "topic_deleted")
+        context.working_on = None
+        for group_id, partitions in coming.items():
             yield from offset_tombstones(context, group_id, partitions, "topic_deleted")
 
 

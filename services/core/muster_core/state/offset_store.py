@@ -1,9 +1,7 @@
 """Committed offsets of one group."""
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -11,10 +9,8 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core.record_bounds import utf8_bytes
 from muster_core.state.holdings import OFFSET_BYTES
+from muster_core.state.offset_order import OffsetOrder
 from muster_core.state.published import TopicPartition
-
-_MOVES_MAX = 100
-"""Of so many topics at a time partitions are taken out of the order; of more it is made anew, when needed."""
 
 
 class CommittedOffset(NamedTuple):
@@ -53,7 +49,7 @@ class OffsetStore:
     def __init__(self) -> None:
         self.table: dict[TopicPartition, CommittedOffset] = {}
         self.held_bytes = 0
-        self._order: list[TopicPartition] = []
+        self._order = OffsetOrder()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -90,42 +86,23 @@ class OffsetStore:
         else:
             self.held_bytes += utf8_bytes(offset.metadata) - utf8_bytes(before.metadata)
 
-    def remove(self, topics: Sequence[common_pb2.TopicPartitions]) -> None:
+    def remove(self, topics: Iterable[common_pb2.TopicPartitions]) -> None:
         """Forgets partitions; those without an offset are passed over."""
-        if len(topics) > _MOVES_MAX:
-            self._order = []
         for entry in topics:
-            self._remove(entry.topic, entry.partitions[:])
+            topic, numbers = entry.topic, entry.partitions[:]
+            # Without a step of Python for each: a deletion may take hundreds of thousands.
+            found = map(self.table.pop, zip(repeat(topic), numbers), repeat(None))
+            metadata = [gone[2] for gone in found if gone is not None]
+            self.held_bytes -= len(metadata) * weight_of((topic, 0), "") + utf8_bytes("".join(metadata))
+            self._order.forget(topic, numbers)
 
-    def _remove(self, topic: str, numbers: Sequence[int]) -> None:
-        table, held_bytes, each_bytes = self.table, self.held_bytes, weight_of((topic, 0), "")
-        for number in numbers:
-            gone = table.pop((topic, number), None)
-            if gone is not None:
-                held_bytes -= each_bytes + utf8_bytes(gone.metadata)
-        self.held_bytes = held_bytes
-        if self._order and numbers:
-            order = self._order
-            some = slice(
-                bisect_left(order, (topic, min(numbers))), bisect_right(order, (topic, max(numbers)))
-            )
-            order[some] = [partition for partition in order[some] if partition in table]
+    def put_in_order(self) -> bool:
+        """Puts some more partitions in order; returns whether all are (LIM-31)."""
+        return self._order.take_some(self.table)
 
     def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
         """The partitions in the order of topic and number, from the first one after that; None: all.
 
-        Nothing may be stored or removed until the caller has seen enough.
+        All must have been put in order, and nothing be stored or removed until the caller has seen enough.
         """
-        order = self._order
-        if len(order) != len(self.table):
-            # Since it was sorted last, entries only came; a table keeps the order in which they did.
-            came = list(islice(self.table, len(order), None))
-            if order:
-                order += came
-                order.sort()
-            else:
-                came.sort(key=itemgetter(1))  # one after the other takes a third of the time
-                came.sort(key=itemgetter(0))
-                order = self._order = came
-        begin = 0 if partition is None else bisect_right(order, partition)
-        return (order[index] for index in range(begin, len(order)))
+        return self._order.after(partition)

@@ -736,7 +736,7 @@ class OffsetTombstone(_message.Message):
     group_id: _builtins.str
     """The group."""
     reason: _builtins.str
-    """Why: `deleted`, `expired`, `group_deleted` or `topic_deleted`."""
+    """Why: `deleted`, `expired`, `topic_deleted`, or in older logs `group_deleted`."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicPartitions]:
         """What was removed."""

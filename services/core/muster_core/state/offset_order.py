@@ -1,0 +1,65 @@
+"""The order in which the committed offsets of a group are read."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from muster_core.state.published import TopicPartition
+
+PORTION = 50_000
+"""Partitions that are put in order at a time."""
+
+
+class OffsetOrder:
+    """The partitions of a table in the order of topic and number, as far as they were taken.
+
+    Those that were taken are the first of the table, which has them in the order in which they came.
+    """
+
+    __slots__ = ("_names", "_numbers", "_taken")
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._numbers: dict[str, list[int]] = {}
+        self._taken = 0
+
+    def take_some(self, table: Collection[TopicPartition]) -> bool:
+        """Takes some more of a table; returns whether it has all of it now."""
+        if len(self._names) != len(self._numbers):
+            self._names = [name for name in self._names if name in self._numbers]
+        if self._taken == len(table):
+            return True
+        came: dict[str, list[int]] = {}
+        for topic, number in islice(table, self._taken, self._taken + PORTION):
+            came.setdefault(topic, []).append(number)
+        self._names += (name for name in came if name not in self._numbers)
+        self._names.sort()
+        for topic, numbers in came.items():
+            known = self._numbers.setdefault(topic, [])
+            known += numbers
+            known.sort()  # what was in order is merged only
+            self._taken += len(numbers)
+        return self._taken == len(table)
+
+    def forget(self, topic: str, numbers: Sequence[int]) -> None:
+        """Leaves out partitions that are gone from the table; those that were not taken are passed over."""
+        known = self._numbers.get(topic)
+        if not known or not numbers:
+            return
+        some = slice(bisect_left(known, min(numbers)), bisect_right(known, max(numbers)))
+        gone = frozenset(numbers)
+        left = [number for number in known[some] if number not in gone]
+        self._taken -= some.stop - some.start - len(left)
+        known[some] = left
+        if not known:
+            del self._numbers[topic]  # its name goes with the next that is taken
+
+    def after(self, partition: TopicPartition | None) -> Iterator[TopicPartition]:
+        """What was taken, from the first one after that partition; None: all."""
+        topic, number = ("", -1) if partition is None else partition
+        for index in range(bisect_left(self._names, topic), len(self._names)):
+            name = self._names[index]
+            numbers = self._numbers[name]
+            begin = bisect_right(numbers, number) if name == topic else 0
+            for place in range(begin, len(numbers)):
+                yield name, numbers[place]
