@@ -13,6 +13,7 @@ from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
+from muster._member.work import WorkRunner
 from muster._session.sessions import ExpiringAddresses
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
@@ -96,6 +97,45 @@ async def test_a_member_that_wakes_from_sleep_is_told_soon_that_it_lost_its_part
     await world.cluster.stop()
     world.slept_ms += LONGEST_MS
     await world.told_so("assigned", "lost")
+
+
+async def test_work_does_not_begin_on_what_was_lost_meanwhile_and_begins_when_it_comes_back(
+    world: World,
+) -> None:
+    began: list[TopicPartition] = []
+
+    async def work(partition: muster.Partition) -> None:
+        began.append(TopicPartition(partition.topic, partition.number))
+        await asyncio.Event().wait()
+
+    runner = WorkRunner(work)
+
+    def assigned(partitions: tuple[TopicPartition, ...]) -> None:
+        if not world.told:
+            runner.start(member, partitions[:1])
+            world.slept_ms += LONGEST_MS
+        world.told.append("assigned")
+        runner.start(member, partitions)
+
+    def lost(_: tuple[TopicPartition, ...]) -> None:
+        world.told.append("lost")
+        runner.end()
+
+    member = muster.Member(
+        world.connection,
+        group_id="g",
+        topics="t",
+        session_timeout_ms=LONGEST_MS,
+        beat_interval_ms=100,
+        on_partitions_assigned=assigned,
+        on_partitions_lost=lost,
+    )
+    world.members.append(member)
+    await member.start()
+    await world.told_so("assigned", "lost", "assigned")
+    await until(lambda: sorted(began[-3:]) == list(ALL))
+    assert not runner.failed.is_set()
+    await runner.end_and_wait()
 
 
 async def test_a_commit_on_its_way_ends_with_a_life_that_was_slept_through(world: World) -> None:
