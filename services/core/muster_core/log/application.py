@@ -1,7 +1,8 @@
 """What an acknowledged record does to the groups of a shard, live and in a replay alike."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from heapq import nsmallest
+from itertools import repeat
 from typing import Any
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -17,8 +18,9 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.history import GenerationEntry, Participant
 from muster_core.state.holdings import Holdings
 from muster_core.state.member import Member
-from muster_core.state.published import TopicPartition, read_assignment
+from muster_core.state.published import TopicPartition, partitions_in
 
+_NOBODY = ("", None)
 _OF_OFFSETS = frozenset({"offset_committed", "offset_tombstone", "group_tombstone"})
 
 
@@ -177,15 +179,15 @@ class Application:
             member.token = position
             group.assign(member, assignment, kept_tokens)
             owner = member_id, position
-            published = read_assignment(assignment)
-            for given in published.partitions[:] if published is not None else ():
-                topic = given.topic
-                for number in given.partitions[:]:
-                    owners[topic, number] = owner
+            owners.update(zip(partitions_in(assignment), repeat(owner)))
+            since: dict[tuple[int, int], tuple[str, Position]] = {}  # many partitions have few tokens
             for kept in kept_tokens:
                 partition = kept.topic, kept.partition
-                if owners.get(partition, ("",))[0] == member_id:
-                    owners[partition] = (member_id, Position.from_proto(kept.position))
+                if owners.get(partition, _NOBODY)[0] == member_id:
+                    place = kept.position.epoch, kept.position.offset
+                    owners[partition] = since.get(place) or since.setdefault(
+                        place, (member_id, Position(*place))
+                    )
         if group.history:
             with group.adding_to_history() as latest:
                 self._note_moves(latest, wall_ms, group.owners, owners)
@@ -203,20 +205,19 @@ class Application:
         after: dict[TopicPartition, tuple[str, Position]],
     ) -> None:
         entry.assigned_at_ms = wall_ms
-        nobody = ("", None)
         size_bytes = 0
-        moved = [p for p, (owner, _) in after.items() if before.get(p, nobody)[0] != owner]
+        moved = [p for p, new in after.items() if (old := before.get(p)) is None or old[0] != new[0]]
         moved += [p for p in before if p not in after]
-        for partition in nsmallest(self._config.history_moves + 1, moved):
-            old, new = before.get(partition, nobody)[0], after.get(partition, nobody)[0]
-            names_bytes = utf8_bytes(partition[0] + old + new)
+        for partition in _first_of(moved, self._config.history_moves + 1):
+            giver, taker = before.get(partition, _NOBODY)[0], after.get(partition, _NOBODY)[0]
+            names_bytes = utf8_bytes(partition[0] + giver + taker)
             size_bytes += names_bytes
             if len(entry.moves) == self._config.history_moves or size_bytes > RECORD_PART_BYTES:
                 entry.moves_truncated = True
                 return
             entry.add_move(
                 coordinator_pb2.GroupHistoryResponse.Move(
-                    topic=partition[0], partition=partition[1], from_member_id=old, to_member_id=new
+                    topic=partition[0], partition=partition[1], from_member_id=giver, to_member_id=taker
                 ),
                 names_bytes,
             )
@@ -305,6 +306,19 @@ class Application:
         if member is not None:
             self._on_gone(group, member)
             group.remove(member_id)
+
+
+def _first_of(partitions: Iterable[TopicPartition], count: int) -> list[TopicPartition]:
+    """The first of them in the order of topic and number."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions:
+        numbers[topic].append(number)
+    found: list[TopicPartition] = []
+    for topic in sorted(numbers):
+        found += zip(repeat(topic), sorted(numbers[topic]))
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def group_of(record: records_pb2.Record) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -26,7 +27,6 @@ from muster_core.state.member import Member
 from muster_core.state.plan import Plan
 from muster_core.state.published import (
     TopicPartition,
-    partitions_of,
     read_subscription,
 )
 
@@ -159,13 +159,15 @@ class Syncs:
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
         kept = _Kept(group, plan, self._context.config)
+        places: dict[Position, common_pb2.Position] = {}  # many partitions have few tokens
         for member_id, member in group.members.items():
             entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
             for (topic, number), position in kept.of(member) if group.owners else ():
                 left_bytes -= utf8_bytes(topic)
                 if left_bytes < 0:
                     return False
-                entry.kept_tokens.add(topic=topic, partition=number, position=position.to_proto())
+                place = places.get(position) or places.setdefault(position, position.to_proto())
+                entry.kept_tokens.add(topic=topic, partition=number, position=place)
         return True
 
     def _answer_to_all(self, group: Group, token: Position) -> SyncGroupResponse:
@@ -248,22 +250,30 @@ class _Kept:
         if not held:
             return
         for partition in self._plan.given(member.member_id):
+            topic, number = partition
+            if topic not in held or number not in held[topic]:
+                continue
             owner, position = group.owners.get(partition, ("", None))
-            if partition[0] in group.renewed_topics:
-                continue  # of a topic that was deleted: what is given now is another one's
-            if position is not None and owner == member.member_id and partition in held:
+            if position is not None and owner == member.member_id:
                 if not self._left:
                     return
                 self._left -= 1
                 yield partition, position
 
-    def _held(self, member: Member) -> set[TopicPartition]:
-        """What it says that it never gave up; nothing if that is more than a generation can have given."""
+    def _held(self, member: Member) -> dict[str, set[int]]:
+        """What it says that it never gave up; nothing if that is more than a generation can have given.
+
+        Without topics that were deleted: what is given of them now is another one's.
+        """
+        held: dict[str, set[int]] = {}
         subscription = read_subscription(member.metadata_for(self._group.protocol_name))
         if subscription is None or not subscription.keeps_owned:
-            return set()
+            return held
         self._left_to_look_at -= sum(len(entry.partitions) for entry in subscription.owned_partitions)
-        return set(partitions_of(subscription.owned_partitions)) if self._left_to_look_at >= 0 else set()
+        for entry in subscription.owned_partitions if self._left_to_look_at >= 0 else ():
+            if entry.topic not in self._group.renewed_topics:
+                held.setdefault(entry.topic, set()).update(entry.partitions[:])
+        return held
 
 
 def _differs(asked: str, actual: str) -> bool:
