@@ -148,5 +148,8 @@ def test_files_that_cannot_be_used_are_refused_by_name(
     monkeypatch.setenv("MUSTER_TLS_CA_FILE", str(tmp_path / "absent.pem"))
     with pytest.raises(SettingsError, match=r"ca_file.*absent\.pem.*MUSTER_TLS_CA_FILE"):
         Cluster()
+    (tmp_path / "empty.pem").write_bytes(b"")
+    with pytest.raises(SettingsError, match="ca_file: it does not hold certificates, as PEM"):
+        Cluster(credentials=TlsFiles(tmp_path / "empty.pem"))
     monkeypatch.setenv("MUSTER_TLS_CA_FILE", "")
     assert TlsFiles.from_environment() is None

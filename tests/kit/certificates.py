@@ -23,8 +23,7 @@ class Certificates:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         for authority in (AUTHORITY, OTHER_AUTHORITY):
-            files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
-            self._openssl("req", "-x509", *_CURVE, *files, "-days", str(_DAYS), "-subj", f"/CN={authority}")
+            self._make(authority)
         for name in (SERVER, WORKER):
             self.issue(name, AUTHORITY)
         self.issue(STRANGER, OTHER_AUTHORITY)
@@ -46,6 +45,14 @@ class Certificates:
     def key(self, name: str) -> str:
         """Path of somebody's private key."""
         return str(self._folder / f"{name}.key")
+
+    def renew_authority(self) -> None:
+        """Puts another authority in the place of the one that is trusted."""
+        self._make(AUTHORITY)
+
+    def _make(self, authority: str) -> None:
+        files = ("-keyout", self.key(authority), "-out", self.certificate(authority))
+        self._openssl("req", "-x509", *_CURVE, *files, "-days", str(_DAYS), "-subj", f"/CN={authority}")
 
     def issue(self, name: str, authority: str, days: int = _DAYS) -> None:
         """Makes a certificate for this machine, or a new one in its place, that lasts so many days."""

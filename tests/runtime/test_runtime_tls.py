@@ -1,16 +1,23 @@
 # mypy: disable-error-code="abstract"
+import asyncio
+import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from kit.certificates import AUTHORITY, SERVER, WORKER, Certificates
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
+from muster_runtime.addresses import Address
+from muster_runtime.rpc import channels
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.settings import SettingsError, load
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is not on the path; install it"
@@ -65,3 +72,83 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     settings = TlsSettings(ca_file=tmp_path / "absent.pem")
     with pytest.raises(SettingsError, match="MUSTER_TLS_CA_FILE"):
         settings.channel_credentials()
+
+
+class Watched(Servicer):
+    async def WatchCluster(self, request: object, context: object) -> AsyncIterator[Any]:
+        while True:
+            yield discovery_pb2.WatchClusterResponse()
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.cluster
+async def test_renewed_files_count_for_new_connections_at_both_ends(tmp_path: Path) -> None:
+    """What is open goes on; files that cannot be read leave what was read."""
+    issued = Certificates(tmp_path)
+    ours, theirs = (
+        TlsSettings(
+            cert_file=Path(issued.certificate(name)),
+            key_file=Path(issued.key(name)),
+            ca_file=Path(issued.certificate(AUTHORITY)),
+            require_client_certificate=True,
+        )
+        for name in (SERVER, WORKER)
+    )
+    server = RpcServer(ServerSettings(), ours)
+    server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Watched())
+    address = Address("127.0.0.1", await server.start("127.0.0.1:0"))
+    cache = channels.ChannelCache(theirs)
+    method = "/muster.v1.CoordinatorDiscoveryService/"
+
+    async def asked(channel: grpc.aio.Channel) -> bytes:
+        call: Any = channel.unary_unary(method + "ListTopics")
+        return bytes(await call(b"", timeout=60))
+
+    try:
+        before = cache.channel(address)
+        watch: Any = before.unary_stream(method + "WatchCluster")
+        stream = watch(b"")
+        await stream.read()
+
+        issued.renew_authority()  # nobody trusts the old certificates from now on
+        issued.issue(SERVER, AUTHORITY)
+        issued.issue(WORKER, AUTHORITY)
+        after = cache.channel(address)
+        assert after is not before
+        assert await asked(after) == b""
+        assert await stream.read() == b""
+        assert await asked(before) == b""
+
+        os.unlink(issued.key(WORKER))
+        with capture_logs() as logs:
+            assert await asked(cache.channel(address)) == b""
+            async with channels.open_channel(address, theirs) as another:
+                assert await asked(another) == b""
+        assert [entry["event"] for entry in logs] == ["certificates_not_used"]
+    finally:
+        await cache.close()
+        await server.stop(0)
+
+
+@pytest.mark.parametrize("cut", ["ca_file", "cert_file", "key_file"])
+def test_a_file_that_is_half_written_is_not_used(tmp_path: Path, cut: str) -> None:
+    """With an empty key grpc would end the process."""
+    issued = Certificates(tmp_path)
+    paths = {
+        "ca_file": Path(issued.certificate(AUTHORITY)),
+        "cert_file": Path(issued.certificate(SERVER)),
+        "key_file": Path(issued.key(SERVER)),
+    }
+
+    def settings() -> TlsSettings:
+        return TlsSettings(ca_file=paths["ca_file"], cert_file=paths["cert_file"], key_file=paths["key_file"])
+
+    running, whole = settings(), paths[cut].read_bytes()
+    assert running.channel_credentials() is not None
+    paths[cut].write_bytes(b"")
+    assert running.channel_credentials() is not None
+    assert running.renewals() == 0
+    with pytest.raises(SettingsError, match=f"MUSTER_TLS_{cut.upper()}"):
+        settings().channel_credentials()
+    paths[cut].write_bytes(whole)
+    assert running.renewals() == 1

@@ -221,11 +221,11 @@ async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the
     for instance in pair:
         instance.push(cluster({0: (1, "a")}))
     watching = Watching(*pair)
-    watching.channels._tls = TlsSettings(ca_file=tmp_path / "absent.pem")
+    watching.channels._open._tls = TlsSettings(ca_file=tmp_path / "absent.pem")
     with capture_logs() as logs:
         async with watching as view, asyncio.timeout(60):
             await until(lambda: "metadata_watch_failed" in [entry["event"] for entry in logs])
-            watching.channels._tls = None
+            watching.channels._open._tls = None
             await view.wait_change(0)
 
 

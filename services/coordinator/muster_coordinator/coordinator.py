@@ -17,7 +17,7 @@ from muster_runtime.addresses import Address
 from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.errors import StartupError
-from muster_runtime.rpc.channels import CHANNEL_OPTIONS, Channels, open_channel
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.wire import GRPC, Wire
@@ -163,7 +163,7 @@ class Coordinator:
         )
         measures = _measured(self._telemetry, log_client, now) if self._telemetry.on else Measures(log_client)
         loader = Loader(channels.channel, len(channels), self._config, settings.log_limit_ms)
-        peers = Peers(lambda address: open_channel(address, self._tls, self._wire))
+        peers = Peers(ChannelCache(self._tls, self._wire))
         lease = LeaseKeeper(
             targets,
             self._lease_line,

@@ -54,11 +54,28 @@ class TlsFiles:
         return cls(**names) if any(names.values()) else None
 
     def read(self) -> dict[str, bytes]:
-        """The content of the files, by field.
+        """The content of the files, by field: grpc ends the process where a key is cut off.
 
         Raises:
-            SettingsError: a file cannot be read; names it.
+            SettingsError: a file cannot be read, or they do not fit together; names it.
         """
+        contents = self._contents()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        name = "ca_file"
+        try:
+            if self.ca_file is not None:
+                context.load_verify_locations(self.ca_file)
+            name = "cert_file"
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except (OSError, ValueError) as error:
+            what = "certificates" if name == "ca_file" else "the certificate of key_file"
+            raise SettingsError(name, f"it does not hold {what}, as PEM without password: {error}") from None
+        if contents != self._contents():
+            raise SettingsError(name, "the files are being written")
+        return contents
+
+    def _contents(self) -> dict[str, bytes]:
         contents = {}
         for name in _NAMES:
             file = getattr(self, name)
@@ -104,6 +121,7 @@ class RenewedCredentials:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._stamp = files.stamp()
+        self._refused: _Stamp = ()
         self._looked_ms = boot_ms()
         self.current = _credentials(files.read())
 
@@ -119,12 +137,14 @@ class RenewedCredentials:
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
         try:
             self.current = _credentials(self._files.read())
         except SettingsError as error:
-            log.warning("new certificates are not used: %s", error)
+            if stamp != self._refused:
+                log.warning("new certificates are not used: %s", error)
+            self._refused = stamp
             return False
+        self._stamp = stamp
         log.info("certificates were renewed; connections made from now on use them")
         return True
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Set
 
-import grpc
 import structlog
 from muster_protos.limits import ID_MAX_BYTES
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.internal.v1 import coordinator_pb2_grpc as peer_pb2_grpc
 from muster_protos.muster.v1 import common_pb2
 from muster_runtime.addresses import Address
+from muster_runtime.rpc.channels import ChannelCache
 from muster_runtime.rpc.refusals import InvalidArgument, Violation
 
 log = structlog.get_logger()
@@ -21,12 +21,11 @@ class Peers:
     """Asks other coordinators.
 
     Args:
-        connect: makes a channel to an address.
+        channels: connections to them.
     """
 
-    def __init__(self, connect: Callable[[Address], grpc.aio.Channel]) -> None:
-        self._connect = connect
-        self._channels: dict[Address, grpc.aio.Channel] = {}
+    def __init__(self, channels: ChannelCache) -> None:
+        self._channels = channels
 
     async def request_handoff(
         self, address: Address, shard: int, shard_epoch: int, successor: common_pb2.Coordinator
@@ -36,25 +35,19 @@ class Peers:
         Raises:
             grpc.aio.AioRpcError: it did not answer; whether it gave the shard up is not known.
         """
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = self._connect(address)
         stub: peer_pb2_grpc.CoordinatorPeerServiceAsyncStub = peer_pb2_grpc.CoordinatorPeerServiceStub(
-            channel
+            self._channels.channel(address)
         )
         request = peer_pb2.RequestHandoffRequest(shard=shard, shard_epoch=shard_epoch, successor=successor)
         return await stub.RequestHandoff(request, timeout=ASK_TIMEOUT_S)
 
     async def keep(self, addresses: Set[Address]) -> None:
         """Closes the channels to all other addresses."""
-        for address in self._channels.keys() - addresses:
-            await self._channels.pop(address).close()
+        await self._channels.keep(addresses)
 
     async def close(self) -> None:
         """Closes all channels."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._channels.close()
 
 
 class CoordinatorPeerServicer(peer_pb2_grpc.CoordinatorPeerServiceServicer):

@@ -227,6 +227,8 @@ class ClusterView:
                     shown = True
                     self._check_age(message)
                 heard = self._apply(message) or heard
+                if self._channels.channel(self._instance) is not channel:
+                    return "the certificates were renewed", heard
                 patience_s = message.lease_ms / 1000 if message.beat_ms else None
                 message = await read_within(stream, patience_s)
         except grpc.aio.AioRpcError as error:

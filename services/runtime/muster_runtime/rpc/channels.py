@@ -1,7 +1,9 @@
 """Client channels between the services."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Sequence, Set
 from typing import Any
 
 import grpc
@@ -31,6 +33,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 
+_OPEN_CALLS_S = 600.0
+"""How long calls may last on a channel that another one has replaced; a long stream has to look for that."""
+
 
 def open_channel(
     address: Address | str,
@@ -51,6 +56,54 @@ def open_channel(
     return wire.channel(str(address), None if tls is None else tls.channel_credentials(), merged)
 
 
+class ChannelCache:
+    """Channels by address, opened when first used, and opened anew once certificates were renewed.
+
+    Args:
+        tls: certificates; plain text if absent or without any.
+        wire: how processes reach each other.
+    """
+
+    def __init__(self, tls: TlsSettings | None = None, wire: Wire = GRPC) -> None:
+        self._tls = tls
+        self._wire = wire
+        self._open: dict[Address, grpc.aio.Channel] = {}
+        self._renewals = 0
+        self._replaced: deque[tuple[float, grpc.aio.Channel]] = deque()
+
+    def channel(self, address: Address) -> grpc.aio.Channel:
+        """The channel to an address; another one than before once certificates were renewed."""
+        self._leave_old_certificates()
+        channel = self._open.get(address)
+        if channel is None:
+            channel = self._open[address] = open_channel(address, self._tls, self._wire)
+        return channel
+
+    async def keep(self, addresses: Set[Address]) -> None:
+        """Closes the channels to all other addresses."""
+        for address in self._open.keys() - addresses:
+            await self._open.pop(address).close(None)
+
+    async def close(self) -> None:
+        """Closes all; open calls are cancelled."""
+        channels = [*self._open.values(), *(channel for _, channel in self._replaced)]
+        self._open.clear()
+        self._replaced.clear()
+        await asyncio.gather(*(channel.close(None) for channel in channels))
+
+    def _leave_old_certificates(self) -> None:
+        """Has channels opened anew after a renewal; calls on the old ones go on for a while."""
+        renewals = 0 if self._tls is None else self._tls.renewals()
+        if renewals == self._renewals:
+            return
+        self._renewals = renewals
+        now_s = time.monotonic()
+        self._replaced.extend((now_s, channel) for channel in self._open.values())
+        self._open.clear()
+        while self._replaced and now_s - self._replaced[0][0] > _OPEN_CALLS_S:
+            self._replaced.popleft()  # grpc closes a channel that nobody holds
+
+
 class Channels:
     """Channels to the instances of one service, opened when first used, one for each address."""
 
@@ -60,23 +113,15 @@ class Channels:
         if not addresses:
             raise ValueError("at least one address is needed")
         self.addresses = tuple(addresses)
-        self._tls = tls
-        self._wire = wire
-        self._open: dict[int, grpc.aio.Channel] = {}
+        self._open = ChannelCache(tls, wire)
 
     def __len__(self) -> int:
         return len(self.addresses)
 
     def channel(self, index: int) -> grpc.aio.Channel:
         """The channel to an instance; the index wraps around."""
-        place = index % len(self.addresses)
-        channel = self._open.get(place)
-        if channel is None:
-            channel = self._open[place] = open_channel(self.addresses[place], self._tls, self._wire)
-        return channel
+        return self._open.channel(self.addresses[index % len(self.addresses)])
 
     async def close(self) -> None:
         """Closes all; open calls are cancelled."""
-        channels = list(self._open.values())
-        self._open.clear()
-        await asyncio.gather(*(channel.close(None) for channel in channels))
+        await self._open.close()
