@@ -1,6 +1,8 @@
 """Nodes that restart and forgot what they said last, that lose their data again, logs that nobody uses."""
 
 import asyncio
+import functools
+import itertools
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -248,6 +250,22 @@ async def test_what_was_heard_long_ago_lets_no_node_vote(
         assert await voting(cluster, 0) == 1
         await patrol._look(0)
         assert await voting(cluster, 0) == 2
+
+
+async def test_what_was_heard_long_ago_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that slept adds up what nodes said at different times, and may have lost in between."""
+    async with metadata_cluster(tmp_path, 3, instances=2) as cluster:
+        writer = await claimed(cluster, b"w:1")
+        quorum, upkeep = cluster[1].server.metadata.quorum, cluster[1].server.metadata.upkeep
+        awake = quorum._now_ms
+        monkeypatch.setattr(quorum, "_now_ms", functools.partial(next, itertools.count(0, 60_000)))
+        await upkeep.adopt(0, writer.epoch)
+        assert not upkeep.knows(0, writer.epoch)
+        monkeypatch.setattr(quorum, "_now_ms", awake)
+        await upkeep.adopt(0, writer.epoch)
+        assert upkeep.knows(0, writer.epoch)
 
 
 async def test_a_node_that_restarts_once_more_is_not_let_in_for_what_it_was_before(

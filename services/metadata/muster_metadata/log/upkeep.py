@@ -125,8 +125,10 @@ class Upkeep:
 
     async def adopt(self, shard: int, epoch: int) -> None:
         """Takes on a log that was claimed through another instance, whose owner uses this one now."""
-        replies = await asyncio.gather(*(node.inspect(shard) for node in self._quorum.nodes))
-        found = [Inspected.read(reply) for reply in replies if reply.status is Status.OK]
+        _, replies = await self._quorum.ask(
+            lambda node: node.inspect(shard), lambda _, final: True if final else None
+        )
+        found = [Inspected.read(reply) for reply in replies if reply and reply.status is Status.OK]
         standing = claim_on_majority(shard, found, self._quorum.majority)
         if standing is not None and standing[0].epoch == epoch:
             self.wrote(*standing, self._quorum.nodes)
