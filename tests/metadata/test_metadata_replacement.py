@@ -27,6 +27,7 @@ from muster_metadata.settings import MetadataSettings
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import load
 from muster_server.dev.redis_nodes import RedisNode
+from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 
 pytestmark = pytest.mark.cluster
@@ -276,6 +277,17 @@ async def test_dead_node_is_replaced_in_a_cluster_that_is_stopped(
         await until(claimed, "the new node votes")
         assert records(await instance.read(0, again)) == [b"w:1"]
         await instance.stop()
+
+
+async def test_a_replacement_that_is_done_is_acknowledged(tmp_path: Path) -> None:
+    """No later change of the catalog says so: nodes would be in a configuration that nobody has decided."""
+    async with replaceable(tmp_path, instances=0) as running:
+        old = running.nodes[0]
+        await running.replace(0, await running.empty_node())
+        await old.kill()
+        report = verify(running.url)
+        assert report.clean, report.evidence
+        assert report.kinds["node_replaced"] == 1
 
 
 async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path: Path) -> None:

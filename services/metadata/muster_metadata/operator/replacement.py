@@ -20,7 +20,7 @@ from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.log.claim import Claimer
 from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
-from muster_metadata.log.verdicts import appended, floor_in
+from muster_metadata.log.verdicts import appended, checked, floor_in
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
 from muster_metadata.nodes.connection import fields
@@ -285,9 +285,10 @@ class Replacement:
             if claimed.held is not None and claimed.end is not None:
                 image = await reader.read(catalog, claimed.held.epoch, nonce)
                 if image is not None and (image.topics.version, image.topics.end_hash) == claimed.end:
-                    if self._decided(target, [kept.record for kept in image.topics.kept]):
-                        return
-                    if await self._store(target, claimed.held, claimed.end):
+                    end: LogEnd | None = claimed.end
+                    if not self._decided(target, [kept.record for kept in image.topics.kept]):
+                        end = await self._store(target, claimed.held, claimed.end)
+                    if end is not None and await self._acknowledge(claimed.held, end):
                         return
             await asyncio.sleep(_PAUSE_S)
         raise ReplaceError(
@@ -319,8 +320,15 @@ class Replacement:
             return True
         return False
 
-    async def _store(self, target: Configuration, held: Held, end: LogEnd) -> bool:
-        """Stores the decision, repeated while the outcome is unknown; returns whether it is stored."""
+    async def _acknowledge(self, held: Held, end: LogEnd) -> bool:
+        """Stores that the log is acknowledged up to the decision: perhaps nobody writes to it afterwards."""
+        verdict, _ = await self._before.ask(
+            lambda node: node.acknowledge(*held, end.position.stream_id, end.hash), checked(self._majority)
+        )
+        return verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK
+
+    async def _store(self, target: Configuration, held: Held, end: LogEnd) -> LogEnd | None:
+        """Stores the decision, repeated while the outcome is unknown; returns the new end if it is stored."""
         record = records_pb2.Record(
             written_at_ms=_wall_ms(),
             node_replaced=records_pb2.NodeReplaced(
@@ -344,12 +352,12 @@ class Replacement:
                 appended(end.position, self._majority, first_attempt=False),
             )
             if verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
-                return True
+                return entries[-1].end
             if verdict is not None and verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
-                return False
+                return None
             floor = max(floor, floor_in(replies))
             await asyncio.sleep(_PAUSE_S)
-        return False
+        return None
 
     # -- carrying out -------------------------------------------------------------------------------------
 
