@@ -1,6 +1,7 @@
 """The verifier reads real nodes, and sees what is wrong with them."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from io import StringIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from kit.logs.log_builder import LogBuilder
 from kit.logs.log_builder import healthy as healthy_log
 from kit.logs.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import NodeLog
 from muster_core.config import GroupConfig
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
@@ -24,7 +26,7 @@ from muster_server.initialise import initialise_log
 from muster_server.verify import reader
 from muster_server.verify.command import show
 from muster_server.verify.command import verify as verify_command
-from muster_server.verify.reader import LogUnreadableError, StoredLogs, split_url
+from muster_server.verify.reader import LogUnreadableError, NodeReader, StoredLogs, split_url
 from muster_server.verify.verifier import verify
 from rich.console import Console
 from typer import Typer
@@ -134,6 +136,57 @@ async def test_a_key_of_another_kind_is_damage_and_no_crash(nodes: RedisNodes) -
     assert report.broken["L6n"] == 2, report.evidence
     assert any(f"{LOG} on node 3: WRONGTYPE" in text for text in told)
     assert f"{ACKNOWLEDGED} on node 3: it holds no position" in told
+
+
+async def test_a_node_that_refuses_to_answer_is_not_accused(
+    nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs a script, for one: that says nothing about what is stored there."""
+    for node in nodes:
+        change(node, "CONFIG", "SET", "busy-reply-threshold", "1")
+    hindered, seen = [], NodeReader.seen
+
+    def see(self: NodeReader, *arguments: Any) -> NodeLog:
+        if not hindered:
+            hindered.append(threading.Thread(target=run_for_ever, args=(nodes[0],)))
+            hindered[0].start()
+            with redis.Redis(port=nodes[0].port) as connection:
+                while not refuses(connection):
+                    pass
+        return seen(self, *arguments)
+
+    monkeypatch.setattr(NodeReader, "seen", see)
+    try:
+        with pytest.raises(LogUnreadableError, match="BUSY"):
+            verify(nodes.url)
+    finally:
+        change(nodes[0], "SCRIPT", "KILL")
+        hindered[0].join()
+
+
+def run_for_ever(node: RedisNode) -> None:
+    with pytest.raises(redis.ResponseError):
+        change(node, "EVAL", "while true do end", "0")
+
+
+def refuses(connection: redis.Redis) -> bool:
+    try:
+        connection.ping()
+    except redis.ResponseError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("run", ["an earlier one", "an earlier one/always", ""])
+async def test_a_node_that_restarted_may_have_forgotten_what_it_promised(nodes: RedisNodes, run: str) -> None:
+    """Its promise is lowered before its log is cut, while it does not vote."""
+    end = healthy().end
+    change(nodes[0], "HSET", "muster:{1}:promise", "epoch", str(end.epoch - 1), "nonce", "n", "run", run)
+    report = verify(nodes.url)
+    doubted = run == "an earlier one"
+    assert report.clean == doubted, report.evidence
+    assert ("shard 1: node 1 restarted: it does not vote before it is repaired" in report.notes) == doubted
+    assert set(report.broken) == (set() if doubted else {"L11"})
 
 
 async def test_an_acknowledged_entry_that_only_a_minority_has(nodes: RedisNodes) -> None:

@@ -15,11 +15,13 @@ class NodePromise:
         epoch: of the claim.
         nonce: of the claim.
         begins_with: nonce of the first entry of that epoch which the node has; empty: it has none.
+        in_doubt: the node restarted and does not vote: a repair lowers its promise before it cuts its log.
     """
 
     epoch: int
     nonce: bytes
     begins_with: bytes = b""
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def check_ends(nodes: Collection[NodeLog], findings: Findings) -> None:
             end,
             f"node {node.node} notes a claim of epoch {node.owner_epoch}, and no node has an entry of it",
         )
-        if node.promise is not None and node.end != NOWHERE:
+        if node.promise is not None and not node.promise.in_doubt and node.end != NOWHERE:
             problem = _wrong_promise(node.promise, node.end)
             findings.expect("L11", not problem, node.end, f"node {node.node} {problem}")
 
@@ -108,6 +110,8 @@ def lacks(nodes: Collection[NodeLog]) -> Iterator[str]:
             yield f"node {node.node} has no entries: it is to be rebuilt"
         elif node.promise is None:
             yield f"node {node.node} has no promise: it does not vote"
+        elif node.promise.in_doubt:
+            yield f"node {node.node} restarted: it does not vote before it is repaired"
 
 
 def fronts(nodes: Collection[NodeLog]) -> dict[int, Position]:

@@ -1,6 +1,7 @@
 """Reads logs directly from the nodes. Nothing is ever written."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -36,6 +37,7 @@ _PAGE_BYTES = 4 << 20
 
 _NAMES = (b"r", b"n", b"h")
 _FIELDS = 2 * len(_NAMES)
+_OTHER_TYPE = "WRONGTYPE"
 _PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
 _AROUND = 2
 _TIMEOUT_SECONDS = 5.0
@@ -128,6 +130,7 @@ class NodeReader:
     def __init__(self, index: int, url: str) -> None:
         self.index = index
         self.damaged: dict[str, str] = {}
+        self._run_id = ""
         self._redis: Any = redis.Redis.from_url(
             url,
             socket_timeout=_TIMEOUT_SECONDS,
@@ -149,11 +152,10 @@ class NodeReader:
         """What it says of itself; nothing where it has no data of a cluster."""
         stored = self._read(NODE, self._redis.hmget, NODE, "identity", "created_at_ms", "nodes")
         identity, _, addresses = ((value or b"").decode("utf-8", "replace") for value in stored or [b""] * 3)
-        try:
-            run_id = str(self._redis.info("server").get("run_id", ""))
-        except redis.ResponseError:
-            run_id = ""  # without the right to ask, only one server under two names goes unnoticed
-        return Introduction(identity, addresses=tuple(addresses.split(",")), run_id=run_id)
+        with suppress(redis.ResponseError):
+            # Who may not ask can do without: it shows one server under two names, and a restart.
+            self._run_id = str(self._redis.info("server").get("run_id", ""))
+        return Introduction(identity, addresses=tuple(addresses.split(",")), run_id=self._run_id)
 
     def acknowledged(self, shard: int, shard_count: int) -> Position:
         """The acknowledged position that this node has stored."""
@@ -199,7 +201,7 @@ class NodeReader:
             return 0
 
     def _promise(self, keys: LogKeys) -> NodePromise | None:
-        found = self._read(keys.promise, self._redis.hmget, keys.promise, "epoch", "nonce")
+        found = self._read(keys.promise, self._redis.hmget, keys.promise, "epoch", "nonce", "run")
         if not found or found[0] is None:
             return None
         if not found[0].isdigit():
@@ -208,7 +210,13 @@ class NodeReader:
         epoch = int(found[0])
         begins = self._read(keys.log, self._redis.xrange, keys.log, f"{epoch}-0", f"{epoch}", count=1)
         claim = bool(begins) and _is_claim(begins[0][1].get(b"r", b""))
-        return NodePromise(epoch, found[1] or b"", begins[0][1].get(b"n", b"") if claim else b"")
+        begins_with = begins[0][1].get(b"n", b"") if claim else b""
+        return NodePromise(epoch, found[1] or b"", begins_with, self._is_another_run(found[2] or b""))
+
+    def _is_another_run(self, mark: bytes) -> bool:
+        """Whether a promise is from a run of the server after which it may have been forgotten (LOG-50)."""
+        run_id, _, synced = mark.decode("utf-8", "replace").partition("/")
+        return bool(run_id and self._run_id) and run_id != self._run_id and synced != "always"
 
     def has(self, shard: int, shard_count: int, position: Position) -> bool:
         """Whether an entry stands at a place."""
@@ -345,10 +353,16 @@ class NodeReader:
         return StoredSnapshot([found[name] for name in sorted(found, key=_number)], hashes)
 
     def _read(self, key: str, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """The answer to a command; None, and the key is added to `damaged`, if it has another type."""
+        """The answer to a command; None, and the key is added to `damaged`, if it has another type.
+
+        Raises:
+            redis.RedisError: the server does not answer, or refuses: it says nothing about the key.
+        """
         try:
             return command(*arguments, **options)
         except redis.ResponseError as error:
+            if not str(error).startswith(_OTHER_TYPE):
+                raise
             self.damaged[key] = str(error)
             return None
 
