@@ -144,7 +144,8 @@ async def test_a_node_that_refuses_to_answer_is_not_accused(
     """It runs a script, for one: that says nothing about what is stored there."""
     for node in nodes:
         change(node, "CONFIG", "SET", "busy-reply-threshold", "1")
-    hindered, seen = [], NodeReader.seen
+    hindered: list[threading.Thread] = []
+    seen = NodeReader.seen
 
     def see(self: NodeReader, *arguments: Any) -> NodeLog:
         if not hindered:
