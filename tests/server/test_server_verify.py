@@ -384,6 +384,29 @@ async def test_a_snapshot_that_is_replaced_while_the_log_is_read_is_not_accused(
     assert not findings.violations
 
 
+async def test_a_snapshot_that_comes_while_the_log_is_read_reaches_as_far_as_the_one_before(
+    nodes: RedisNodes,
+) -> None:
+    """Two were taken since: the one that reached where the log began is gone, and no marker was read."""
+    covered = trimmed(nodes)
+    with StoredLogs(nodes.url) as reader:
+        audit = LogAudit(1, cluster=reader.genesis, snapshots=reader.snapshots(1))
+        logs, acknowledged = reader.node_logs(1), reader.acknowledged(1)
+        for page in reader.pages(1, reader.best(1), acknowledged):
+            audit.add_page(page)
+        for node in nodes:
+            with redis.Redis(port=node.port) as connection:
+                connection.delete(f"{SNAPSHOT}:{covered.stream_id}", f"{SNAPSHOT}s")
+                for later in (1, 3):
+                    upto, marker = acknowledged.after(later), acknowledged.after(later + 1)
+                    connection.hset(f"{SNAPSHOT}:{upto.stream_id}", mapping={"0": b"part", "hashes": b"hash"})
+                    connection.hset(f"{SNAPSHOT}s", upto.stream_id, marker.stream_id)
+        audit.check_nodes(logs, reader.copies(1))
+        findings = audit.finish(acknowledged)
+    assert not findings.violations
+    assert set(audit.snapshots.reach.values()) == {acknowledged.after(3)}
+
+
 async def test_a_listed_snapshot_that_lost_its_parts_is_told(nodes: RedisNodes) -> None:
     covered = trimmed(nodes)
     for node in nodes:

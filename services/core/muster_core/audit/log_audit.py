@@ -98,8 +98,9 @@ class LogAudit:
         """
         self._nodes = nodes
         check_ends(nodes, self.findings)
+        before = {node.node: node.markers for node in nodes}
         for node, stored in copies.items():
-            self.snapshots.check_copies(node, stored)
+            self.snapshots.check_copies(node, stored, before.get(node))
         first, end = self.checker.first, self.checker.end
         if first == NOWHERE:
             return

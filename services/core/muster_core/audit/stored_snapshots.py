@@ -1,6 +1,6 @@
 """L9: the snapshots that nodes hold, their markers, and that nothing was trimmed which they do not cover."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster_protos.muster.log.v1 import records_pb2
@@ -66,10 +66,20 @@ class SnapshotCheck:
         text = f"the marker says {marker.groups} groups; there were {groups} at {upto.stream_id}"
         self._findings.expect("L9", marker.groups == groups, position, text)
 
-    def check_copies(self, node: int, stored: Snapshots) -> None:
-        """Checks what a node holds, after the last page; see `check_fronts`."""
+    def check_copies(self, node: int, stored: Snapshots, before: Container[Position] | None = None) -> None:
+        """Checks what a node holds, after the last page; see `check_fronts`.
+
+        Args:
+            node: its number.
+            stored: its snapshots.
+            before: those that it listed before the log was read; None: the same. One that came since has its
+                marker after what was read, and may have taken the place of one that reached as far.
+        """
         self.reach[node] = NOWHERE
         for upto, read in stored.items():
+            if before is not None and upto not in before:
+                self.reach[node] = max(self.reach[node], upto)
+                continue
             if upto not in self._markers:
                 continue
             place, marker = self._markers[upto]
