@@ -54,15 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.getoption("reruns", None) and not item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.flaky(reruns=0))
     if hasattr(config, "workerinput"):
-        _share(items, only_quick=_only_quick(config))
+        _share(items)
 
 
-def _share(items: list[pytest.Item], *, only_quick: bool) -> None:
+def _share(items: list[pytest.Item]) -> None:
     """Groups tests, and puts first what takes longest.
 
-    A group is run by one process, in order. Tests that compute are in as many groups as there are cores, so
-    that those that wait beside them find time when what they wait for comes: those with Spark in the first,
-    whole files in each of the others. Where only quick tests run, each file is a group.
+    A group is run by one process, in order. Tests that compute for long are in as many groups as there are
+    cores, so that those that wait beside them find time when what they wait for comes: those with Spark in
+    the first, whole files in each of the others. Each file of quick tests is a group, and these come last:
+    they fill what is left where others end early.
     """
     groups = [f"computing-{number}" for number in range(1, CORES + 1)]
     others = cycle(groups[1:] or groups)
@@ -74,10 +75,12 @@ def _share(items: list[pytest.Item], *, only_quick: bool) -> None:
             continue
         elif item.get_closest_marker("spark"):
             group = groups[0]
-        else:
+        elif item.get_closest_marker("long"):
             if item.path not in group_of:
-                group_of[item.path] = str(item.path) if only_quick else next(others)
+                group_of[item.path] = next(others)
             group = group_of[item.path]
+        else:
+            group = str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_place)
 
