@@ -1,5 +1,6 @@
 """The audit of a log: one Spark job, and what it found."""
 
+import json
 import tempfile
 import threading
 import time
@@ -14,14 +15,26 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from muster_core.audit.anchor import Anchor, End, Restore, excusing
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
+from muster_server.verify.anchors import NO_ANCHORS, Anchoring, in_words, stated_ends
 from muster_server.verify.reader import PAGE_ENTRIES
 from muster_server.verify.verifier import uncut_ends
 
 from muster_audit.promises import ALL, Rules
 from muster_audit.reading.comparison import check_acknowledgements, compare_copies, read_acknowledgements
-from muster_audit.reading.facts import KINDS, Broken, LogRead, Looked, NodeHolds, Note, Segment, Unread
+from muster_audit.reading.facts import (
+    KINDS,
+    Broken,
+    LogRead,
+    Looked,
+    NodeHolds,
+    Note,
+    Restored,
+    Segment,
+    Unread,
+)
 from muster_audit.reading.reads import check_reads, read_reads
 from muster_audit.reading.sources import LogSource, open_source, steadily
 from muster_audit.spark.plan import task_count
@@ -47,6 +60,7 @@ class CheckOptions:
         acknowledgements: file of acknowledgements that were noted elsewhere; None: there is none.
         reads: file of reads that were noted elsewhere; None: there is none.
         tasks: how many tasks read; 0: as many as `task_count` says.
+        anchoring: what to do about anchors.
     """
 
     rules: Rules = Rules.ALL
@@ -57,6 +71,7 @@ class CheckOptions:
     acknowledgements: Path | None = None
     reads: Path | None = None
     tasks: int = 0
+    anchoring: Anchoring = NO_ANCHORS
 
 
 @dataclass(slots=True)
@@ -103,6 +118,14 @@ class Result:
         return not self.broken
 
     @property
+    def ends(self) -> dict[int, End]:
+        """Where each log ended."""
+        return {
+            log.shard: End(Position(log.last_epoch, log.last_offset), bytes.fromhex(log.last_hash))
+            for log in self.logs
+        }
+
+    @property
     def entries(self) -> int:
         """Number of entries that were checked."""
         return sum(log.entries for log in self.logs)
@@ -146,7 +169,8 @@ def check(
             span_ms=steadily(source, partial(_span_ms, source)),
             tables=tables,
         )
-        found = _found(spark, address, options, result, source, progress)
+        anchor = options.anchoring.read(source.cluster_id)
+        found = _found(spark, address, options, result, source, progress, anchor)
         progress("putting the findings together")
         _read_findings(found, result)
         ends = {log.shard: Position(log.last_epoch, log.last_offset) for log in result.logs}
@@ -166,12 +190,28 @@ def check(
             result.compared_nodes = set.intersection(*read.values()) - result.problems.keys()
         if options.acknowledgements is not None or options.reads is not None:
             _check_notes(spark, address, options, result, source, found)
+        if anchor is not None and options.anchoring.accept_restore and result.broken["L12"]:
+            _excuse(found, result, anchor, source.shard_count)
+        if result.clean:
+            options.anchoring.store(source.cluster_id, result.ends)
     finally:
         source.close()
     result.violations.sort(key=lambda one: (one.shard, one.epoch, one.offset))
     result.seconds = time.perf_counter() - began
     _write_tables(found, result)
     return result
+
+
+def _excuse(found: dict[str, pa.Table], result: Result, anchor: Anchor, catalog: int) -> None:
+    """Takes a log that was set back for what a restore did that was meant, where the catalog tells of one."""
+    restores = [
+        Restore(Position(row["epoch"], row["offset"]), row["at_ms"], row["reason"])
+        for row in found[Restored.kind].to_pylist()
+    ]
+    restore = excusing(anchor, catalog, restores)
+    if restore is not None:
+        result.violations = [one for one in result.violations if one.invariant != "L12"]
+        result.notes.append(in_words(restore, result.broken.pop("L12")))
 
 
 def _span_ms(source: LogSource) -> int:
@@ -189,6 +229,7 @@ def _found(
     result: Result,
     source: LogSource,
     progress: Progress,
+    anchor: Anchor | None,
 ) -> dict[str, pa.Table]:
     """Runs the one pass over all logs: what it found, by kind."""
     entries = steadily(source, lambda: sum(_best_length(source, shard) for shard in source.logs()))
@@ -203,6 +244,7 @@ def _found(
         .option("page_entries", options.page_entries)
         .option("span_ms", result.span_ms)
         .option("max_group_size", options.max_group_size)
+        .option("anchor", json.dumps(stated_ends(anchor.ends if anchor is not None else {})))
         .load()
     )
     with _reported(spark, f"checking {entries:,} entries of {len(source.logs())} logs", progress):

@@ -17,6 +17,8 @@ import typer
 from muster.cli.console import console
 from muster.cli.ending import without_passwords
 from muster_core.position import Position
+from muster_server.verify.anchors import Anchoring
+from muster_server.verify.command import AcceptRestore, AnchorKey, AnchorPlace, KeepAnchor, SignWith
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from rich.console import Console
 from rich.table import Table
@@ -93,6 +95,11 @@ def check_command(
     tasks: Annotated[
         int, typer.Option(min=0, max=1_000, help="Tasks that read; 0: by cores and entries.")
     ] = 0,
+    anchor: AnchorPlace = "",
+    anchor_key: AnchorKey = None,
+    accept_restore: AcceptRestore = False,
+    keep_anchor: KeepAnchor = "",
+    sign_with: SignWith = None,
     master: Master = "",
     spark_log: SparkLog = None,
 ) -> None:
@@ -104,7 +111,10 @@ def check_command(
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     if report is not None and report.is_dir() and any(report.iterdir()):
         _fail(f"--report {report}: the folder is not empty")
-    options = CheckOptions(rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, reads, tasks)
+    anchoring = Anchoring(anchor, anchor_key, keep_anchor, sign_with, accept_restore)
+    options = CheckOptions(
+        rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, reads, tasks, anchoring
+    )
     with session("check", master, spark_log) as (spark, progress), tables_folder(report) as tables:
         result = check(spark, address, options, tables, progress)
         if report is not None:

@@ -20,6 +20,7 @@ from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
 from muster_audit.promises import ALL
 from muster_audit.reading.exported import Beginning, ShardExport, mark
+from muster_core.audit.anchor import Anchor, End
 from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
@@ -30,6 +31,7 @@ from muster_metadata.cluster.owners import OwnerRow
 from muster_metadata.nodes.keys import OWNERS, LogKeys, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.verify.anchors import Anchoring, as_text
 from muster_server.verify.verifier import verify
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Case:
         catalog: it is some records at the end of the catalog's log.
         acks: acknowledgements that were noted of it, a millisecond after each other.
         reads: what was read of it, at which of these milliseconds.
+        anchor: where an earlier audit saw it end, before the nodes' data were damaged; None: none did.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Case:
     catalog: bool = False
     acks: tuple[Position, ...] = ()
     reads: tuple[Read, ...] = ()
+    anchor: Callable[[LogBuilder], End] | None = None
 
 
 @dataclass(slots=True)
@@ -218,6 +222,20 @@ def _acknowledged_earlier(*gone: int) -> Hurt:
             store(node, shard, shards, left, built.entries[-6].position)
 
     return hurt
+
+
+def _nothing(*_: object) -> None:
+    """Leaves no word of what was taken."""
+
+
+def _end_at(index: int, **other: bytes) -> Callable[[LogBuilder], End]:
+    """An anchor at an entry, as it is or with another hash."""
+
+    def end(built: LogBuilder) -> End:
+        entry = built.entries[index]
+        return End(entry.position, other.get("hash", entry.hash))
+
+    return end
 
 
 def _rotten_after_the_acknowledged(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
@@ -374,6 +392,19 @@ def cases() -> list[Case]:
         Case("rolled back before its export", "L5", hurt=_rolled_back(_an_export)),
         Case("rolled back before a snapshot", "L5", hurt=_rolled_back(_a_listed_snapshot)),
         Case("rolled back before a claim", "L5", hurt=_rolled_back(_an_owner, 9)),
+        Case("an anchor at the end", CLEAN, anchor=_end_at(-1)),
+        Case("an anchor in the middle", CLEAN, anchor=_end_at(4)),
+        Case("an anchor in the trimmed part", CLEAN, marked(), _a_trimmed_log, anchor=_end_at(3)),
+        Case("everything rolled back", "L12", hurt=_rolled_back(_nothing), anchor=_end_at(-1)),
+        Case("everything written anew", "L12", anchor=_end_at(-1, hash=bytes(32))),
+        Case(
+            "trimmed after it was written anew",
+            "L12",
+            marked(),
+            _a_trimmed_log,
+            anchor=_end_at(_UPTO, hash=bytes(32)),
+        ),
+        Case("trimmed beyond what covers it", "L12", hurt=_without_beginning(0, 1, 2), anchor=_end_at(3)),
         Case("a promise below the log", "L11", hurt=_changed(_promise, epoch="1")),
         Case("a promise to another claim", "L11", hurt=_changed(_promise, nonce="another claim")),
         Case("an acknowledged entry that the log does not have", "L5", acks=(Position(1, 20),)),
@@ -425,6 +456,9 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
     async with nodes_with(folder / "nodes", logs, count=3) as nodes:
         for node in nodes:
             store(node, shards, shards, catalog.entries, catalog.end)
+        ends = {
+            shard: case.anchor(logs[shard]) for shard, case in enumerate(on_nodes) if case.anchor is not None
+        }
         for shard, case in enumerate(on_nodes):
             case.hurt(nodes, shard, shards, logs[shard])
         acks = folder / "acks.jsonl"
@@ -454,9 +488,13 @@ async def _judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]
                 for read in case.reads
             )
         )
-        options = CheckOptions(all_nodes=True, acknowledgements=acks, reads=reads, tasks=4)
+        anchoring = Anchoring(str(folder / "anchor.json"))
+        (folder / "anchor.json").write_bytes(as_text(Anchor(CLUSTER, 0, ends), None))
+        options = CheckOptions(
+            all_nodes=True, acknowledgements=acks, reads=reads, tasks=4, anchoring=anchoring
+        )
         result = await asyncio.to_thread(check, spark, nodes.url, options, folder / "report" / "tables")
-        report = verify(nodes.url)
+        report = verify(nodes.url, anchoring=anchoring)
     for violation in result.violations:
         place = Position(violation.epoch, violation.offset)
         verdicts.audit[name(violation.shard, place)].add(violation.invariant)

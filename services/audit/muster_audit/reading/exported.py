@@ -370,6 +370,8 @@ class ExportSource:
         folder: where it is.
     """
 
+    is_copy = True
+
     def __init__(self, folder: Path) -> None:
         stated = _json(folder / EXPORT_MARK)
         if stated.get("format") != FORMAT:

@@ -29,6 +29,7 @@ class LogRead(Fact):
     first_offset: int
     last_epoch: int
     last_offset: int
+    last_hash: str
     entries: int
     groups: int
     bytes: int
@@ -153,6 +154,18 @@ class Unread(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Restored(Fact):
+    """A restore from a backup that the catalog's log tells of."""
+
+    kind: ClassVar[str] = "restore"
+    shard: int
+    epoch: int
+    offset: int
+    at_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note(Fact):
     """A sentence about a log that is no broken promise."""
 
@@ -172,6 +185,7 @@ KINDS: tuple[type[Fact], ...] = (
     Segment,
     NodeHolds,
     Unread,
+    Restored,
     Note,
 )
 _SPARK = {int: "bigint", str: "string", bool: "boolean", float: "double", list[str]: "array<string>"}

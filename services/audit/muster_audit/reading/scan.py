@@ -4,23 +4,35 @@ import gc
 import hashlib
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 
+from muster_core.audit.anchor import End
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.log_audit import LogAudit
-from muster_core.audit.node_log import proven
+from muster_core.audit.node_log import NodeLog, proven
 from muster_core.config import GroupConfig
 from muster_core.log.page import Page
+from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError
 from redis.exceptions import RedisError
 
 from muster_audit.promises import Rules
-from muster_audit.reading.facts import Broken, Fact, LogRead, Looked, NodeHolds, Note, Segment, Unread
+from muster_audit.reading.facts import (
+    Broken,
+    Fact,
+    LogRead,
+    Looked,
+    NodeHolds,
+    Note,
+    Restored,
+    Segment,
+    Unread,
+)
 from muster_audit.reading.nonce_files import NonceFiles
 from muster_audit.reading.sources import LogSource
 from muster_audit.reading.timeline import Timeline
@@ -44,6 +56,7 @@ class ScanOptions:
         compare: whether digests for the comparison of nodes are made.
         limit: violations kept per log and invariant; all are counted.
         max_group_size: members that a group may have.
+        anchor: where an earlier audit saw the logs end, by their numbers.
     """
 
     rules: Rules = Rules.ALL
@@ -53,6 +66,7 @@ class ScanOptions:
     compare: bool = False
     limit: int = 20
     max_group_size: int = 5_000
+    anchor: Mapping[int, End] = field(default_factory=dict)
 
 
 def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int = 0) -> Iterator[Fact]:
@@ -80,6 +94,32 @@ def audit_log(source: LogSource, shard: int, options: ScanOptions, planned: int 
             if options.compare and planned not in (0, node):
                 yield from digest_log(source, shard, options, planned)
             return
+
+
+def _beside_the_entries(source: LogSource, audit: LogAudit, nodes: Iterable[NodeLog]) -> Iterator[Fact]:
+    shard = audit.checker.shard
+    for restore in audit.restores if isinstance(audit, CatalogAudit) else ():
+        yield Restored(shard, *restore.position, restore.at_ms, restore.reason)
+    for note in audit.notes:
+        yield Note(shard, f"{source.name(shard)}: {note}")
+    for one in nodes:
+        reach = audit.snapshots.reach.get(one.node, NOWHERE)
+        yield NodeHolds(shard, one.node, *one.first, *one.end, *reach)
+
+
+def _check_anchor(source: LogSource, audit: LogAudit, acknowledged: Position, options: ScanOptions) -> None:
+    """Checks the end that an earlier audit saw; an export may be older than that."""
+    end = options.anchor.get(audit.checker.shard)
+    if end is None:
+        return
+    if end.position > acknowledged and source.is_copy:
+        audit.notes.append(f"it was exported before the anchor was made, at {end.position.stream_id}")
+        return
+    audit.check_anchor(end, source.entry_at(audit.checker.shard, end.position), acknowledged)
+
+
+def _unwatched(_: RecordRun) -> None:
+    """Looks at no record: it has the markers of snapshots decoded."""
 
 
 @contextmanager
@@ -111,7 +151,7 @@ def _audit_once(
     digests = Digests(shard, node) if options.compare and digest else None
     size_bytes = 0
     with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:
-        watch = timeline.watch if timeline is not None else None
+        watch = timeline.watch if timeline is not None else _unwatched if options.anchor else None
         if catalog and replay:
             audit: LogAudit = CatalogAudit(
                 shard,
@@ -139,21 +179,19 @@ def _audit_once(
                 digests.add(page)
         if replay:
             source.check_nodes(audit, nodes, acknowledged)
+        _check_anchor(source, audit, acknowledged, options)
         findings = audit.finish(acknowledged)
     for problem in source.problems_of(shard):
         findings.expect("L6n", False, acknowledged, problem)
     checker = audit.checker
-    for note in audit.notes:
-        yield Note(shard, f"{source.name(shard)}: {note}")
-    for one in nodes:
-        reach = audit.snapshots.reach.get(one.node, NOWHERE)
-        yield NodeHolds(shard, one.node, *one.first, *one.end, *reach)
+    yield from _beside_the_entries(source, audit, nodes)
     yield LogRead(
         shard,
         source.name(shard),
         node,
         checker.first.offset,
         *checker.end,
+        checker.end_hash.hex(),
         checker.entries,
         len(audit.groups),
         size_bytes,
@@ -197,7 +235,7 @@ def digest_log(source: LogSource, shard: int, options: ScanOptions, node: int) -
             break
     first, last = digests.first, digests.last
     name, seconds = source.name(shard), time.perf_counter() - began
-    yield LogRead(shard, name, node, first.offset, *last, digests.entries, 0, 0, False, True, seconds)
+    yield LogRead(shard, name, node, first.offset, *last, "", digests.entries, 0, 0, False, True, seconds)
     yield from digests.segments()
 
 

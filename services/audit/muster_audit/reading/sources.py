@@ -26,6 +26,7 @@ class LogSource(Protocol):
         cluster_id: identity of the cluster.
         count: how many nodes it has.
         problems: why nodes could not be read, by number.
+        is_copy: whether it was copied from the nodes at some time, and may be behind.
     """
 
     genesis: records_pb2.Genesis
@@ -33,6 +34,7 @@ class LogSource(Protocol):
     cluster_id: str
     count: int
     problems: dict[int, str]
+    is_copy: bool
 
     def logs(self) -> Sequence[int]:
         """Numbers of the logs: the shards, then the catalog."""
@@ -126,6 +128,8 @@ class NodesSource:
     Raises:
         LogUnreadableError: no majority answers, or there is no log.
     """
+
+    is_copy = False
 
     def __init__(self, url: str) -> None:
         self.reader = StoredLogs(url)

@@ -7,6 +7,7 @@
 All take the option `address`: the nodes of a log, or the folder of an export.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from functools import partial
 import pyarrow as pa
 from muster_core.log.page import Page
 from muster_core.position import NOWHERE, Position
+from muster_server.verify.anchors import ends_of
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -76,6 +78,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
             span_ms=int(options.get("span_ms", "60000")),
             compare=options.get("all_nodes", "false") == "true",
             max_group_size=int(options.get("max_group_size", "5000")),
+            anchor=ends_of(json.loads(options.get("anchor", "{}"))),
         )
 
     def partitions(self) -> Sequence[Checks]:

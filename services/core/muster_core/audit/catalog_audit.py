@@ -3,6 +3,7 @@
 from google.protobuf.message import DecodeError
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 
+from muster_core.audit.anchor import Restore
 from muster_core.audit.catalog_checker import CatalogChecker
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_audit import LogAudit, read_back
@@ -54,6 +55,16 @@ class CatalogAudit(LogAudit):
     def topics(self) -> Topics | None:
         """The catalog that the replay has made so far; None: there is none."""
         return self._topics
+
+    @property
+    def restores(self) -> list[Restore]:
+        """The restores from backups that the log tells of."""
+        found = []
+        for kept in self._topics.kept if self._topics is not None else ():
+            record = records_pb2.Record.FromString(kept.record)
+            if record.HasField("restored"):
+                found.append(Restore(kept.position, record.written_at_ms, record.restored.reason))
+        return found
 
     def check_configuration(self, node: int, configuration: int) -> None:
         """Checks which configuration a node says that it is in, which it said before the catalog was read."""

@@ -146,6 +146,14 @@ INVARIANTS: dict[str, Invariant] = {
             "The promise of each node against the epoch of its last entry and the nonce of its Claim.",
         ),
         Invariant(
+            "L12",
+            "The log contains what an earlier audit saw at its end: nobody set it back, or wrote it anew.",
+            "ends",
+            Severity.CRITICAL,
+            "The place and hash of each end in the anchor against the entry there or, where that was "
+            "trimmed, against the snapshots.",
+        ),
+        Invariant(
             "E3",
             "Nothing of an older epoch is stored after a newer Claim.",
             "claims",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.audit.anchor import End, check_end
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
@@ -129,6 +130,18 @@ class LogAudit:
                     self.findings.expect(one.invariant, False, one.position, text)
                 self.unacknowledged = max(self.unacknowledged, checker.entries)
                 return
+
+    def check_anchor(self, end: End, found: Entry | None, acknowledged: Position) -> None:
+        """Checks that the log contains what an earlier audit saw at its end, after the last page.
+
+        Args:
+            end: what was seen.
+            found: the entry at that place; None: no node has it.
+            acknowledged: up to where the log is acknowledged.
+        """
+        hash_ = None if found is None else found.hash
+        first, covered = self.checker.first, self.snapshots.covered
+        self.notes += filter(None, [check_end(end, hash_, first, acknowledged, covered, self.findings)])
 
     def finish(self, acknowledged: Position) -> Findings:
         """Checks what can only be known at the end.

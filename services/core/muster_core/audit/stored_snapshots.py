@@ -45,6 +45,11 @@ class SnapshotCheck:
         self._groups: dict[Position, int] = {}
         self._replaced = False
 
+    @property
+    def covered(self) -> dict[Position, bytes]:
+        """The last places that the marked snapshots cover → the hashes of the entries there."""
+        return {upto: marker.hash for upto, (_, marker) in self._markers.items()}
+
     def replayed(self, upto: Position, groups: int) -> None:
         """Notes how many groups there were at the end of a stored snapshot."""
         self._groups[upto] = groups

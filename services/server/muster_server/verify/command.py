@@ -15,9 +15,24 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_server.dev.cluster import Description, UnusableDescription
+from muster_server.verify.anchors import Anchoring
 from muster_server.verify.reader import LogUnreadableError
 from muster_server.verify.verifier import Evidence, Report
 from muster_server.verify.verifier import verify as verify_log
+
+AnchorPlace = Annotated[
+    str, typer.Option(help="File or URL of the ends that an earlier audit kept: the log must contain them.")
+]
+AnchorKey = Annotated[
+    Path | None, typer.Option(help="Public key (Ed25519, PEM) with which the anchor must be signed.")
+]
+AcceptRestore = Annotated[
+    bool, typer.Option(help="Accept that the log was set back, if it tells of a restore since the anchor.")
+]
+KeepAnchor = Annotated[
+    str, typer.Option(help="File or URL (PUT) where the ends are kept as an anchor if nothing is broken.")
+]
+SignWith = Annotated[Path | None, typer.Option(help="Private key (Ed25519, PEM) to sign the anchor with.")]
 
 _LINE_MAX_CHARACTERS = 100_000
 
@@ -34,13 +49,19 @@ def verify(
     ] = "all",
     output: Annotated[str, typer.Option("--output", "-o", help="`text` or `json`.")] = "text",
     data: Annotated[Path, typer.Option(help="Folder of the `muster dev` cluster.")] = Path(".muster/dev"),
+    anchor: AnchorPlace = "",
+    anchor_key: AnchorKey = None,
+    accept_restore: AcceptRestore = False,
+    keep_anchor: KeepAnchor = "",
+    sign_with: SignWith = None,
 ) -> None:
     """Checks from the log alone, read-only, that no declared promise was broken. Exit code 1: one was."""
     for name, value, known in (("nodes", nodes, ("all", "one")), ("output", output, ("text", "json"))):
         if value not in known:
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     try:
-        report = verify_log(url or _dev_url(data), all_nodes=nodes == "all")
+        anchoring = Anchoring(anchor, anchor_key, keep_anchor, sign_with, accept_restore)
+        report = verify_log(url or _dev_url(data), all_nodes=nodes == "all", anchoring=anchoring)
     except (LogUnreadableError, UnusableDescription) as error:
         _fail(str(error))
     if output == "json":

@@ -3,12 +3,14 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from muster_core.audit.anchor import Anchor, End, Restore, excusing
 from muster_core.audit.catalog_audit import CatalogAudit
 from muster_core.audit.invariants import Findings, Violation
 from muster_core.audit.log_audit import LogAudit, compare_nodes
 from muster_core.audit.node_log import proven
 from redis.exceptions import RedisError
 
+from muster_server.verify.anchors import NO_ANCHORS, Anchoring, in_words
 from muster_server.verify.reader import LogTrimmedError, LogUnreadableError, StoredLogs
 
 _ATTEMPTS = 5
@@ -46,6 +48,9 @@ class Report:
     broken: Counter[str] = field(default_factory=Counter)
     evidence: list[Evidence] = field(default_factory=list)
     to_repair: list[str] = field(default_factory=list)
+    anchor: Anchor | None = None
+    ends: dict[int, End] = field(default_factory=dict)
+    restores: list[Restore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -54,21 +59,28 @@ class Report:
         return not self.broken
 
 
-def verify(url: str, *, all_nodes: bool = True) -> Report:
+def verify(url: str, *, all_nodes: bool = True, anchoring: Anchoring = NO_ANCHORS) -> Report:
     """Reads and checks every log of a cluster.
 
     Args:
         url: `redis://host:port,…`.
         all_nodes: also compare what the nodes hold.
+        anchoring: what to do about anchors.
 
     Raises:
         LogUnreadableError: there is nothing to read, or too many nodes were lost during the read.
+        AnchorError: the anchor cannot be read or trusted, or not be kept.
     """
     try:
         with StoredLogs(url) as reader:
             report = Report(reader.cluster_id, reader.count, reader.problems, all_nodes)
+            report.anchor = anchoring.read(reader.cluster_id)
             for shard in reader.logs():
                 _verify_log(reader, shard, report)
+            if report.anchor is not None and report.broken["L12"] and anchoring.accept_restore:
+                _excuse(report, report.anchor, reader.shard_count)
+            if report.clean:
+                anchoring.store(reader.cluster_id, report.ends)
             return report
     except RedisError as error:
         raise LogUnreadableError(f"the log could not be read to its end: {error}") from error
@@ -78,7 +90,7 @@ def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
     """Checks one log; starts again if it was trimmed, or a node was lost, during the read."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            _note(reader, shard, _checked(reader, shard, compare=report.compared), report)
+            _note(reader, shard, _checked(reader, shard, report), report)
         except (LogTrimmedError, RedisError):
             if attempt == _ATTEMPTS:
                 raise
@@ -87,7 +99,15 @@ def _verify_log(reader: StoredLogs, shard: int, report: Report) -> None:
             return
 
 
-def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
+def _excuse(report: Report, anchor: Anchor, catalog: int) -> None:
+    """Takes a log that was set back for what a restore did that was meant, where the catalog tells of one."""
+    restore = excusing(anchor, catalog, report.restores)
+    if restore is not None:
+        report.evidence = [one for one in report.evidence if one.violation.invariant != "L12"]
+        report.notes.append(in_words(restore, report.broken.pop("L12")))
+
+
+def _checked(reader: StoredLogs, shard: int, report: Report) -> LogAudit:
     nodes = reader.node_logs(shard)
     acknowledged = proven(nodes)
     checks = LogAudit if shard < reader.shard_count else CatalogAudit
@@ -95,8 +115,11 @@ def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
     for page in reader.pages(shard, reader.best(shard), acknowledged):
         audit.add_page(page)
     reader.check_nodes(audit, nodes, acknowledged)
+    if report.anchor is not None and shard in report.anchor.ends:
+        end = report.anchor.ends[shard]
+        audit.check_anchor(end, reader.entry_at(shard, end.position), acknowledged)
     findings = audit.finish(acknowledged)
-    if compare:
+    if report.compared:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
         marks, reach = reader.marks(shard), audit.snapshots.reach
         compare_nodes(logs, reader.count, acknowledged, findings, marks=marks, reach=reach)
@@ -107,6 +130,8 @@ def _checked(reader: StoredLogs, shard: int, *, compare: bool) -> LogAudit:
 
 def _note(reader: StoredLogs, shard: int, audit: LogAudit, report: Report) -> None:
     findings = audit.findings
+    report.ends[shard] = End(audit.checker.end, audit.checker.end_hash)
+    report.restores += audit.restores if isinstance(audit, CatalogAudit) else ()
     report.groups += len(audit.groups)
     report.logs += 1
     report.notes += [f"{reader.name(shard)}: {note}" for note in audit.notes]
