@@ -43,34 +43,37 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return Keys(tmp_path_factory.mktemp("keys"))
 
 
-class TestSignatures:
-    def test_an_anchor_that_was_signed_is_read(self, keys: Keys) -> None:
-        assert parse(as_text(ANCHOR, keys.private), "it", keys.public) == ANCHOR
-        assert parse(as_text(ANCHOR, None), "it", None) == ANCHOR
+def test_an_anchor_that_was_signed_is_read(keys: Keys) -> None:
+    assert parse(as_text(ANCHOR, keys.private), "it", keys.public) == ANCHOR
+    assert parse(as_text(ANCHOR, None), "it", None) == ANCHOR
 
-    @pytest.mark.parametrize("field", ["cluster_id", "made_at_ms", "ends"])
-    def test_one_that_was_changed_since_proves_nothing(self, keys: Keys, field: str) -> None:
-        stored = json.loads(as_text(ANCHOR, keys.private))
-        stored[field] = {"cluster_id": "x", "made_at_ms": 1, "ends": {"0": ["2-21", "00"]}}[field]
-        with pytest.raises(AnchorError, match="changed since"):
-            parse(json.dumps(stored).encode(), "it", keys.public)
 
-    def test_one_of_somebody_else_or_without_a_signature_proves_nothing(self, keys: Keys) -> None:
-        with pytest.raises(AnchorError, match="signed with another key"):
-            parse(as_text(ANCHOR, keys.stranger), "it", keys.public)
-        with pytest.raises(AnchorError, match="not signed"):
-            parse(as_text(ANCHOR, None), "it", keys.public)
+@pytest.mark.parametrize("field", ["cluster_id", "made_at_ms", "ends"])
+def test_one_that_was_changed_since_proves_nothing(keys: Keys, field: str) -> None:
+    stored = json.loads(as_text(ANCHOR, keys.private))
+    stored[field] = {"cluster_id": "x", "made_at_ms": 1, "ends": {"0": ["2-21", "00"]}}[field]
+    with pytest.raises(AnchorError, match="changed since"):
+        parse(json.dumps(stored).encode(), "it", keys.public)
 
-    def test_a_key_that_is_none_is_named(self, keys: Keys, tmp_path: Path) -> None:
-        with pytest.raises(AnchorError, match="no private key"):
-            as_text(ANCHOR, keys.public)
-        with pytest.raises(AnchorError, match="no public key"):
-            parse(as_text(ANCHOR, keys.private), "it", tmp_path / "absent")
 
-    @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"format": 1, "ends": {"0": ["x", "y"]}}'])
-    def test_what_is_no_anchor_is_refused(self, text: bytes) -> None:
-        with pytest.raises(AnchorError, match="holds no anchor"):
-            parse(text, "it", None)
+def test_one_of_somebody_else_or_without_a_signature_proves_nothing(keys: Keys) -> None:
+    with pytest.raises(AnchorError, match="signed with another key"):
+        parse(as_text(ANCHOR, keys.stranger), "it", keys.public)
+    with pytest.raises(AnchorError, match="not signed"):
+        parse(as_text(ANCHOR, None), "it", keys.public)
+
+
+def test_a_key_that_is_none_is_named(keys: Keys, tmp_path: Path) -> None:
+    with pytest.raises(AnchorError, match="no private key"):
+        as_text(ANCHOR, keys.public)
+    with pytest.raises(AnchorError, match="no public key"):
+        parse(as_text(ANCHOR, keys.private), "it", tmp_path / "absent")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"format": 1, "ends": {"0": ["x", "y"]}}'])
+def test_what_is_no_anchor_is_refused(text: bytes) -> None:
+    with pytest.raises(AnchorError, match="holds no anchor"):
+        parse(text, "it", None)
 
 
 def test_only_a_restore_since_the_anchor_excuses_what_is_gone() -> None:
@@ -168,16 +171,17 @@ class TestACluster:
         assert not verify(nodes.url, anchoring=Anchoring(place, accept_restore=True)).clean
 
     async def test_the_command(self, nodes: RedisNodes, tmp_path: Path) -> None:
-        app, place = Typer(), str(tmp_path / "anchor.json")
+        app, path = Typer(), tmp_path / "anchor.json"
+        place = str(path)
         app.command()(verify_command)
         missing = CliRunner().invoke(app, [nodes.url, "--anchor", place])
         assert (missing.exit_code, "cannot be read" in missing.stderr) == (2, True)
         assert CliRunner().invoke(app, [nodes.url, "--keep-anchor", place]).exit_code == 0
         assert CliRunner().invoke(app, [nodes.url, "--anchor", place]).exit_code == 0
-        other = json.loads(Path(place).read_text("utf-8")) | {"cluster_id": "another"}
-        Path(place).write_text(json.dumps(other))
+        other = json.loads(path.read_text("utf-8")) | {"cluster_id": "another"}
+        path.write_text(json.dumps(other))
         foreign = CliRunner().invoke(app, [nodes.url, "--anchor", place])
         assert (foreign.exit_code, "an anchor of cluster another" in foreign.stderr) == (2, True)
         set_back(nodes)
-        Path(place).write_text(json.dumps(other | {"cluster_id": CLUSTER}))
+        path.write_text(json.dumps(other | {"cluster_id": CLUSTER}))
         assert CliRunner().invoke(app, [nodes.url, "--anchor", place]).exit_code == 1

@@ -138,6 +138,8 @@ def export_command(
     metadata: Annotated[
         str, typer.Option(help="host:port of a metadata service that is notified how far; empty: none.")
     ] = "",
+    keep_anchor: KeepAnchor = "",
+    sign_with: SignWith = None,
     master: Master = "",
     spark_log: SparkLog = None,
 ) -> None:
@@ -148,10 +150,14 @@ def export_command(
     if "://" not in address:
         _fail(f"{address!r} is no address of a log: redis://host:port,host:port,…")
     with session("export", master, spark_log) as (spark, progress):
-        from muster_audit.export import export, report_exported
+        from muster_audit.export import ends_of_export, export, report_exported
+        from muster_audit.reading.exported import ANCHOR
 
         progress(f"exporting to {folder}")
         exported = export(spark, address, folder)
+        if not any(one.broken for one in exported):
+            anchoring = Anchoring(keep=keep_anchor or str(folder / ANCHOR), private_key=sign_with)
+            anchoring.store(open_source(str(folder)).cluster_id, ends_of_export(exported))
         problems = report_exported(metadata, exported) if metadata else []
     for one in exported:
         if one.problem:
@@ -179,6 +185,8 @@ def follow_command(
     fail_fast: Annotated[bool, typer.Option(help="End at the first violation.")] = False,
     max_group_size: Annotated[int, typer.Option(min=1, help="Members that a group may have.")] = 5_000,
     memory_mb: MemoryMb = 256,
+    keep_anchor: KeepAnchor = "",
+    sign_with: SignWith = None,
 ) -> None:
     """Checks the log as it grows and reports each violation once, until it is stopped. Needs no Spark.
 
@@ -208,7 +216,10 @@ def follow_command(
 
     options = FollowOptions(poll_seconds, memory_mb, max_group_size=max_group_size)
     try:
-        broken = follow(address, checkpoint, options, Listener(report, report_unreachable), stop, metrics)
+        listener = Listener(report, report_unreachable)
+        place = keep_anchor or str(checkpoint.with_name(checkpoint.name + ".anchor"))
+        anchoring = Anchoring(keep=place, private_key=sign_with)
+        broken = follow(address, checkpoint, options, listener, stop, metrics, anchoring)
     except (CheckpointUnusable, LogUnreadableError, redis.RedisError, OSError) as error:
         _fail(str(error))
     finally:

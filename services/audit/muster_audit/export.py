@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+from muster_core.audit.anchor import End
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.stored_snapshots import SnapshotCheck
@@ -222,6 +223,11 @@ def _export(spark: "SparkSession", address: str, folder: Path) -> list[Exported]
 
     done: list[Exported] = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(write).collect()
     return sorted(done, key=lambda one: one.shard)
+
+
+def ends_of_export(exported: list[Exported]) -> dict[int, End]:
+    """Where the exported logs end, for an anchor."""
+    return {one.shard: End(one.end, bytes.fromhex(one.end_hash)) for one in exported if one.end_hash}
 
 
 def report_exported(metadata: str, exported: list[Exported]) -> list[str]:

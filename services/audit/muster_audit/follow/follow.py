@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redis
-from muster_core.position import Position
+from muster_core.audit.anchor import End
+from muster_core.position import NOWHERE, Position
+from muster_server.verify.anchors import NO_ANCHORS, Anchoring
 from muster_server.verify.reader import LogUnreadableError
 
 from muster_audit.follow.checkpoint import Checkpoint, CheckpointUnusable, LogProgress
@@ -18,6 +20,8 @@ from muster_audit.reading.durable import HeldElsewhere, held_alone, replace_file
 from muster_audit.reading.facts import Broken
 from muster_audit.reading.nonce_window import NONCE_BYTES_EACH
 from muster_audit.reading.sources import LogSource, NodesSource
+
+_ANCHOR_SECONDS = 60.0
 
 
 class Follower:
@@ -74,6 +78,17 @@ class Follower:
                     around,
                 )
 
+    def keep_anchor(self, anchoring: Anchoring) -> None:
+        """Keeps how far the logs were checked, while nothing is broken.
+
+        Raises:
+            AnchorError: it cannot be kept.
+        """
+        logs = self.checkpoint.logs.items()
+        ends = {shard: End(log.position, log.end_hash) for shard, log in logs if log.position != NOWHERE}
+        if ends and not self.checkpoint.broken:
+            anchoring.store(self.checkpoint.cluster_id, ends)
+
 
 def _around(source: LogSource, shard: int, position: Position) -> list[str]:
     """The entries around a place; none where they cannot be read: the violation is reported all the same."""
@@ -103,6 +118,7 @@ def follow(
     listener: Listener,
     stop: threading.Event,
     metrics: Path | None = None,
+    anchoring: Anchoring = NO_ANCHORS,
 ) -> Counter[str]:
     """Follows the logs of a cluster until `stop` is set; returns how often each promise was broken.
 
@@ -116,6 +132,7 @@ def follow(
         listener: takes what is found.
         stop: set when it is to end.
         metrics: file for the metrics; None: none are written.
+        anchoring: where the ends are kept once a minute, and at the end, while nothing is broken.
 
     Raises:
         CheckpointUnusable: it cannot be gone on from the checkpoint, or another process does so.
@@ -124,7 +141,10 @@ def follow(
     try:
         with held_alone(path.with_name(path.name + ".lock")):
             follower = Follower(Checkpoint.load(path), options)
-            _follow(follower, address, path, listener, stop, metrics)
+            try:
+                _follow(follower, address, path, listener, stop, metrics, anchoring)
+            finally:
+                follower.keep_anchor(anchoring)
     except HeldElsewhere as holder:
         raise CheckpointUnusable(
             f"{path} is in use by {holder}: give each follower a --checkpoint of its own"
@@ -139,8 +159,9 @@ def _follow(
     listener: Listener,
     stop: threading.Event,
     metrics: Path | None,
+    anchoring: Anchoring,
 ) -> None:
-    began, problem, at_seconds = False, "", 0.0
+    began, problem, at_seconds, anchored_seconds = False, "", 0.0, time.monotonic()
     while not stop.is_set():
         try:
             with NodesSource(address) as source:
@@ -162,5 +183,8 @@ def _follow(
         if metrics is not None:
             last = Round(not problem, at_seconds, follower.lags)
             replace_file(metrics, metrics_text(follower.checkpoint, last, follower.names))
+        if time.monotonic() - anchored_seconds > _ANCHOR_SECONDS:
+            follower.keep_anchor(anchoring)
+            anchored_seconds = time.monotonic()
         if problem or not follower.more:
             stop.wait(follower.options.poll_seconds)

@@ -2,6 +2,7 @@
 
     FOLDER/_lock                                    who exports now
     FOLDER/_muster_export.json                      what cluster it is of
+    FOLDER/_anchor.json                             where the logs ended, for later audits
     FOLDER/shard=7/_lock                            who writes this shard
     FOLDER/shard=7/_files.json                      which files count, and where they end
     FOLDER/shard=7/_snapshot.parquet                what stands for entries that were trimmed before
@@ -40,6 +41,7 @@ from muster_audit.reading.entries import entries_batch
 
 EXPORT_MARK = "_muster_export.json"
 LOCK = "_lock"
+ANCHOR = "_anchor.json"
 FORMAT = 1
 FILE_ENTRIES = 100_000
 
