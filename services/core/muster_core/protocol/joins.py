@@ -15,6 +15,7 @@ from muster_core.error_code import ErrorCode
 from muster_core.events import Request
 from muster_core.protocol import causes
 from muster_core.protocol.context import ShardContext
+from muster_core.protocol.plan_bounds import PlanBounds
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.record_bounds import cut_to_bytes, utf8_bytes
 from muster_core.state.group import Group, join_of
@@ -64,6 +65,7 @@ class Joins:
     def __init__(self, context: ShardContext, rebalancer: Rebalancer) -> None:
         self._context = context
         self._rebalancer = rebalancer
+        self._plans = PlanBounds(context)
         # Rows "join, known id" of the table event × state (conformance, section 3.2), each with unchanged and
         # with new metadata. A group in Empty has no members, so its callers were answered UNKNOWN_MEMBER_ID
         # before. The others: park; update and park | the generation; update and Preparing | the generation to
@@ -102,11 +104,8 @@ class Joins:
             history_length = self._context.config.history_length
             group = Group(request.group_id, self._context.now.wall_ms, history_length)
             join = _Join(call, request)
-            if not self._has_bytes(group, None, join):
-                self._refuse_bytes(call)
-                return
-            if full := self._too_much(group, None, join):
-                self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
+            if (excess := self._excess(group, None, join)) is not None:
+                self._refuse(call, *excess)
                 return
             self._context.add_unstored(group)
             self._join(group, join)
@@ -122,10 +121,8 @@ class Joins:
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(join.request.protocol_type, join.terms.protocols):
             self._refuse_protocols(call)
-        elif not self._has_bytes(group, known, join):
-            self._refuse_bytes(call)
-        elif full := self._too_much(group, known, join):
-            self._refuse(call, error_code.COORDINATOR_NOT_AVAILABLE, full)
+        elif (excess := self._excess(group, known, join)) is not None:
+            self._refuse(call, *excess)
         elif member_id:
             self._join_by_id(group, member_id, join)
         elif instance_id:
@@ -146,6 +143,17 @@ class Joins:
             return True
         member = group.members.get(member_id)
         return member is not None and member.join_call is not None
+
+    def _excess(self, group: Group, known: Member | None, join: _Join) -> tuple[ErrorCode, str] | None:
+        """What is too large with what the join brings, the code first; None: nothing."""
+        if not self._has_bytes(group, known, join):
+            text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
+            return error_code.GROUP_MAX_SIZE_REACHED, text
+        if full := self._too_much(group, known, join):
+            return error_code.COORDINATOR_NOT_AVAILABLE, full
+        if excess := self._plans.excess(group, known, join.request.protocol_type, join.terms):
+            return error_code.INVALID_REQUEST, excess
+        return None
 
     def _has_bytes(self, group: Group, known: Member | None, join: _Join) -> bool:
         """Whether the record of the group's next generation can take what the member brings."""
@@ -382,10 +390,6 @@ class Joins:
         self._refuse(
             call, error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join with an empty member id"
         )
-
-    def _refuse_bytes(self, call: Request) -> None:
-        text = f"the group's members have their limit of {self._context.config.max_group_bytes} bytes"
-        self._refuse(call, error_code.GROUP_MAX_SIZE_REACHED, text)
 
     def _refuse_protocols(self, call: Request) -> None:
         text = "protocol_type or protocols do not fit those of the group's members"
