@@ -1,20 +1,27 @@
 """The lake with a real Spark session: the job, the tables as views, the command."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
+from kit.logs import plain_insights
 from kit.logs.drawn_logs import drawn
+from kit.logs.lake_folders import build as lake_in_this_process
 from kit.logs.lake_folders import expected, export, in_order, rows_of
 from kit.logs.log_builder import healthy
 from kit.logs.log_nodes import empty
+from kit.logs.plain_tables import tables as plain_tables
 from muster_audit.lake.build import build
+from muster_audit.lake.insights import look_into
+from muster_audit.lake.insights_page import write_page
 from muster_audit.lake.reading import DAY_DOC, register_tables
 from muster_audit.lake.row import columns
 from muster_audit.lake.tables import ALL
@@ -57,7 +64,7 @@ def test_the_job_builds_what_plain_python_computes_and_sql_reads_it(
     assert "ReadSchema: struct<shard:bigint,group_id:string>" in plan, plan  # and all other columns
 
 
-def test_the_command_builds_and_goes_on(tmp_path: Path) -> None:
+def test_the_commands_build_and_report(tmp_path: Path) -> None:
     built = healthy(empty(0, 1))
     export(tmp_path / "export", built)
     command = [sys.executable, "-c", "from muster_audit.__main__ import lake; lake()"]
@@ -67,8 +74,57 @@ def test_the_command_builds_and_goes_on(tmp_path: Path) -> None:
     assert (
         done.stdout == "22 new entries; 4 assignments; 8 commits; 1 coordinators; 3 generations; 3 members\n"
     )
+    page = tmp_path / "page.html"
+    report = [sys.executable, "-m", "muster_audit", "insights", str(tmp_path / "lake"), "--report", str(page)]
+    told = subprocess.run(
+        [*report, "--master", "local[1]"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert "1 of 1 groups miss that" in page.read_text("utf-8")
     command[-3] = str(tmp_path / "export")
     refused = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert refused.returncode == 2
     assert refused.stderr.startswith("muster-lake: ")
     assert "is no lake, and not empty" in " ".join(refused.stderr.split())
+
+
+def about(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose floats are rounded."""
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    logs = [drawn(11, 150, 0, 2), drawn(12, 150, 1, 2)]
+    for built in logs:
+        export(tmp_path / "export", built)
+    lake_in_this_process(tmp_path / "export", tmp_path / "lake")
+    found = look_into(spark, tmp_path / "lake", 3, 3_600_000, lambda _: None)
+    tables = {
+        name: [row for built in logs for row in plain_tables(built.shard, built.entries)[name]]
+        for name in ALL
+    }
+    last_ms = max(built.now_ms for built in logs)
+    assert found.period.to_ms == last_ms + 1
+    wanted = plain_insights.results(tables, found.period)
+    for name, rows in wanted.items():
+        assert rows, name
+        assert in_order([about(row) for row in found.results[name]]) == in_order(
+            [about(row) for row in rows]
+        ), name
+    assert about(found.summary) == about(plain_insights.summary(wanted))
+    before = plain_insights.summary(plain_insights.results(tables, found.period.before()))
+    assert found.before is not None
+    assert about(found.before) == about(before)
+    assert found.results.keys() == wanted.keys()
+
+    page = tmp_path / "reports" / "page.html"
+    write_page(found, page, 0.999)
+    text = page.read_text("utf-8")
+    assert not re.search(r"(src|href)=|url\(|@import|<script", text)
+    assert text.count("<svg") == 5
+    assert "groups miss that" in text
+    worst = max(found.results["ownership"], key=lambda row: row["unowned_ms"])
+    assert f"{worst['unowned_ms'] / 1000:,.1f}" in text
+    ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text, re.DOTALL)[0])

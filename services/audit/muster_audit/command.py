@@ -257,6 +257,32 @@ def describe_command(
         raise typer.Exit(EXIT_BROKEN)
 
 
+@app.command(name="insights")
+def insights_command(
+    lake: Annotated[Path, typer.Argument(help="Folder of a lake, which `muster-lake build` makes.")],
+    report: Annotated[Path, typer.Option(help="File for the page.")],
+    days: Annotated[
+        int, typer.Option(min=1, max=3_660, help="Length of the period, to the last record.")
+    ] = 7,
+    stall_seconds: Annotated[
+        int, typer.Option(min=1, help="How long a committed offset may stay as it is.")
+    ] = 300,
+    slo: Annotated[
+        float, typer.Option(min=0.0, max=100.0, help="Percent of the time that partitions are to be owned.")
+    ] = 99.9,
+    master: Master = "",
+    spark_log: SparkLog = None,
+) -> None:
+    """Analyses a lake: one page about the last days, beside the days before. Exit code 2: it was not read."""
+    with session("insights", master, spark_log) as (spark, progress):
+        from muster_audit.lake.insights import look_into
+        from muster_audit.lake.insights_page import write_page
+
+        found = look_into(spark, lake, days, stall_seconds * 1_000, progress)
+        write_page(found, report, slo / 100)
+    typer.echo(f"report: {report}")
+
+
 @app.command(name="executor", hidden=True)
 def executor_command() -> None:
     """What a pod runs that Spark starts."""

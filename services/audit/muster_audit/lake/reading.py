@@ -42,11 +42,19 @@ def ddl(row: type[Row]) -> str:
     )
 
 
-def register_tables(spark: "SparkSession", folder: Path) -> None:
+def register_tables(spark: "SparkSession", folder: Path, commits_from: str = "") -> None:
     """Makes the tables known to a session by their names.
+
+    Args:
+        spark: the session.
+        folder: of the lake.
+        commits_from: the first day of which commits are wanted; empty: of all.
 
     Raises:
         LogUnreadableError: there is no lake.
     """
     for name, row in ALL.items():
-        table(spark, folder, row).createOrReplaceTempView(name)
+        found = table(spark, folder, row)
+        if name == "commits" and commits_from:
+            found = found.where(found.day >= commits_from)
+        found.createOrReplaceTempView(name)

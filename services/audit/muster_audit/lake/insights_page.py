@@ -1,0 +1,189 @@
+"""The analyses as one HTML page that needs nothing else: its pictures are drawn into it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from muster_audit.lake.insights import Insights, Rows
+
+_WORST = 20
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 64, 34
+_COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5c", "#a3479e", "#c23b3b", "#7a6a4f", "#2a9d9d", "#8a8f98")
+_MAX_SERIES = len(_COLOURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A part of a bar, in pixels, with what it says where one points at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of stacked bars.
+
+    Attributes:
+        title: what it shows.
+        bars: the parts of its bars.
+        labels: what is written below them: place and text.
+        ticks: lines across: height and text.
+        legend: name and colour of each series.
+    """
+
+    title: str
+    bars: list[Bar]
+    labels: list[tuple[float, str]]
+    ticks: list[tuple[float, str]]
+    legend: list[tuple[str, str]]
+
+
+def stacked(title: str, values: Iterable[tuple[str, str, float]]) -> Chart:
+    """A chart.
+
+    Args:
+        title: what it shows.
+        values: bar, series and height of each part; bars stand in the order of their names.
+    """
+    sums: dict[str, float] = {}
+    parts: dict[tuple[str, str], float] = {}
+    for name, series, value in values:
+        sums[series] = sums.get(series, 0) + value
+        parts[name, series] = parts.get((name, series), 0) + value
+    ordered = sorted(sums, key=lambda series: -sums[series])
+    shown = ordered if len(ordered) <= _MAX_SERIES else [*ordered[: _MAX_SERIES - 1], "others"]
+    names = sorted({name for name, _ in parts})
+    stacks = {name: dict.fromkeys(shown, 0.0) for name in names}
+    for (name, series), value in parts.items():
+        stacks[name][series if series in stacks[name] else "others"] += value
+    top = max((sum(stack.values()) for stack in stacks.values()), default=0) or 1
+    step, height = (_WIDTH - _LEFT) / max(len(names), 1), _HEIGHT - _BOTTOM
+    bars, labels = [], []
+    every = max(len(names) // 8, 1)
+    for number, name in enumerate(names):
+        y = float(height)
+        for series, colour in zip(shown, _COLOURS, strict=False):
+            value = stacks[name][series]
+            size = value / top * (height - 12)
+            y -= size
+            text = f"{name}, {series}: {value:,.6g}"
+            bars.append(Bar(_LEFT + number * step + step * 0.1, y, step * 0.8, size, colour, text))
+        if number % every == 0:
+            labels.append((_LEFT + (number + 0.5) * step, name))
+    ticks = [(height - share * (height - 12), f"{top * share:,.4g}") for share in (0, 0.5, 1)]
+    return Chart(title, bars, labels, ticks, list(zip(shown, _COLOURS, strict=False)))
+
+
+def write_page(found: Insights, path: Path, slo: float) -> None:
+    """Writes the page.
+
+    Args:
+        found: the analyses.
+        path: of the page.
+        slo: share of the time for which each partition is to have an owner, 0 to 1.
+    """
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        resources.files("muster_audit").joinpath("lake", "insights.html.j2").read_text("utf-8")
+    )
+    results = found.results
+    ownership = sorted(results["ownership"], key=lambda row: (-row["unowned_ms"], row["group_id"]))
+    page = template.render(
+        found=found,
+        slo=slo,
+        charts=list(charts(results)),
+        trend=list(trend(found)),
+        below=[row for row in ownership if row["availability"] < slo],
+        ownership=ownership[:_WORST],
+        groups=len(ownership),
+        moves=_worst(_by_group(results["rebalances"]), "rebalances"),
+        flapping=_worst(results["flapping"], "lives"),
+        stalls=_worst(results["stalls"], "stalled_ms"),
+        takeovers=sorted(results["takeovers"], key=lambda row: (row["claimed_day"], row["planned"])),
+        time=_time,
+        seconds=lambda ms: "–" if ms is None else f"{ms / 1000:,.1f}",
+        size=(_WIDTH, _HEIGHT, _LEFT, _BOTTOM),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, "utf-8")
+
+
+def charts(results: dict[str, Rows]) -> Iterable[Chart]:
+    """The pictures for which there is something to show."""
+    rebalances, takeovers = results["rebalances"], results["takeovers"]
+    if rebalances:
+        causes = ((row["started_day"], row["cause"], row["rebalances"]) for row in rebalances)
+        yield stacked("Rebalances by day and cause", causes)
+        moves = [(row["started_day"], "at least", row["minimum_moves"]) for row in rebalances]
+        moves += [
+            (row["started_day"], "avoidable", row["moves"] - row["minimum_moves"]) for row in rebalances
+        ]
+        yield stacked("Partitions moved by day", moves)
+    worst = sorted(results["ownership"], key=lambda row: -row["unowned_ms"])[:_WORST]
+    unowned = [(row["group_id"], "unowned", row["unowned_ms"] / 1000) for row in worst if row["unowned_ms"]]
+    if unowned:
+        yield stacked("Partition-seconds without an owner, by group", unowned)
+    if results["commit_rates"]:
+        commits = ((row["written_day"], row["group_id"], row["commits"]) for row in results["commit_rates"])
+        yield stacked("Commits by day and group", commits)
+    crashes = [
+        (row["claimed_day"], "longest", row["longest_ms"] / 1000) for row in takeovers if not row["planned"]
+    ]
+    if crashes:
+        yield stacked("Seconds until another owner took over after a crash, the longest of each day", crashes)
+
+
+def trend(found: Insights) -> Iterable[tuple[str, str, str]]:
+    """The summary beside that of the period before: what, now, before."""
+    for name, value in found.summary.items():
+        before = "–" if found.before is None else _number(name, found.before[name])
+        yield _WORDS[name], _number(name, value), before
+
+
+_WORDS = {
+    "availability": "time with an owner, all partitions",
+    "unowned_ms": "partition-seconds without an owner",
+    "rebalances": "rebalances",
+    "moves": "partitions moved",
+    "minimum_moves": "of them at least",
+    "flapping": "flapping members",
+    "commits": "commits",
+    "stalls": "stalls",
+    "crashes": "logs taken over after a crash",
+    "slowest_takeover_ms": "seconds that the slowest of these took",
+}
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if name == "availability":
+        return f"{value:.4%}"
+    return f"{value / 1000:,.1f}" if name.endswith("_ms") else f"{value:,}"
+
+
+def _by_group(rebalances: Rows) -> Rows:
+    sums: dict[str, dict[str, Any]] = {}
+    for row in rebalances:
+        found = sums.setdefault(row["group_id"], {"group_id": row["group_id"]})
+        for name in ("rebalances", "moves", "minimum_moves"):
+            found[name] = found.get(name, 0) + row[name]
+        found["longest_ms"] = max(found.get("longest_ms") or 0, row["longest_ms"] or 0)
+    return list(sums.values())
+
+
+def _worst(rows: Rows, name: str) -> Rows:
+    return sorted(rows, key=lambda row: (-row[name], row["group_id"]))[:_WORST]
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
