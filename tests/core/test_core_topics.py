@@ -25,9 +25,10 @@ def hear(
     carried_out: int = 0,
     incarnations: dict[str, int] | None = None,
     deletions_since: int = 0,
+    epoch: int = 0,
 ) -> None:
     """The shard hears of the catalog as of a place of its log."""
-    catalog = Catalog(offset, partitions, deletions or {}, incarnations or {}, deletions_since)
+    catalog = Catalog(offset, partitions, deletions or {}, incarnations or {}, deletions_since, epoch)
     cluster.feed(TopicsChanged(frozenset(), catalog=catalog, carried_out=carried_out))
 
 
@@ -101,6 +102,37 @@ def test_the_next_owner_carries_out_what_the_one_before_did_not_hear_of() -> Non
         assert acts.fetch(each) == {("other", 0): 1}
 
 
+def test_a_deletion_is_carried_out_whose_offset_a_history_that_was_lost_had_before() -> None:
+    """The catalog's log ended at 4-100, came back as it was at 90, and goes on from there in epoch 5."""
+    both = {"t": 1, "other": 1}
+    before = acts.shard()
+    hear(before, 100, both, incarnations={"t": 50, "other": 51}, epoch=4)
+    for topic in ("t", "other"):
+        acts.commit(before, topic=topic, offset=1)
+    for cluster in (before.reloaded(), before):
+        lost = {"t": 99, "other": 51}
+        hear(cluster, 100, both, incarnations={"t": 50, "other": 51}, epoch=4)
+        hear(cluster, 96, both, {"t": 93}, incarnations={"t": 95, "other": 51}, epoch=5)
+        assert acts.fetch(cluster) == {("other", 0): 1}
+        acts.commit(cluster, topic="t", offset=2)
+        hear(cluster, 100, both, {"t": 98}, incarnations=lost, epoch=4)  # from an instance that is late
+        hear(cluster, 120, both, {"t": 93}, incarnations={"t": 95, "other": 51}, epoch=6)
+        for each in (cluster, cluster.reloaded()):
+            hear(each, 120, both, {"t": 93}, incarnations={"t": 95, "other": 51}, epoch=6)
+            assert acts.fetch(each) == {("other", 0): 1, ("t", 0): 2}
+
+
+def test_an_owner_of_an_earlier_version_names_no_epoch_of_the_catalog() -> None:
+    """What it wrote is taken for a place in the epoch that the catalog has when its log is loaded."""
+    before = acts.shard()
+    hear(before, 100, {"t": 1}, incarnations={"t": 97})
+    acts.commit(before, offset=1)
+    after = before.reloaded()
+    hear(after, 96, {"t": 1}, incarnations={"t": 50}, epoch=5)  # from an instance that is late
+    hear(after, 100, {"t": 1}, incarnations={"t": 97}, epoch=5)
+    assert acts.fetch(after) == {("t", 0): 1}
+
+
 def test_a_deletion_takes_the_offsets_of_a_group_in_quarantine() -> None:
     before = acts.shard()
     hear(before, 5, {"t": 1, "other": 1})
@@ -148,7 +180,7 @@ def test_what_was_carried_out_stands_in_the_snapshot() -> None:
     hear(cluster, 7, {"t": 1}, {"t": 6})
     acts.commit(cluster, offset=2)
     copy = through_snapshot(cluster.reloaded().shard, Position(2, 9), cluster.config)
-    assert copy.catalog_offset == 7
+    assert copy.catalog_place.offset == 7
 
 
 def test_where_no_record_says_it_the_owner_goes_by_what_it_knew_when_it_claimed() -> None:

@@ -15,6 +15,7 @@ import pytest
 from kit.metadata.metadata_instances import FAST, WATCH, Instance, MetadataCluster, Writer, metadata_cluster
 from kit.waiting import until, until_equal
 from muster_core.features import FEATURE_NAMES
+from muster_core.position import Position
 from muster_metadata.cluster.followers import Followers
 from muster_metadata.cluster.lease_stream import probe
 from muster_metadata.cluster.leases import DEAD, DRAINING, LIVE, LeaseObserver, LeaseRow, merged
@@ -112,7 +113,7 @@ def test_pause_of_the_observer_starts_a_new_lease_time() -> None:
 
 async def test_leases_that_were_asked_for_before_a_deletion_do_not_show_who_must_carry_it_out() -> None:
     """A coordinator that was silent has its lease back and asked for the catalog's end just before."""
-    observer, now_ms, deletion = LeaseObserver(1_000), 0, 7
+    observer, now_ms, deletion = LeaseObserver(1_000), 0, Position(5, 7)
     old = replace(ROW, catalog=3)
     observed(observer, old, *range(0, 1_100, 100))
     assert states(observer) == {"c-1": DEAD}
@@ -127,8 +128,26 @@ async def test_leases_that_were_asked_for_before_a_deletion_do_not_show_who_must
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await asyncio.shield(waiting)
-    observer.observe({"c-1": replace(old, counter=7, catalog=deletion)}, 1_700, 1_701)
+    observer.observe({"c-1": replace(old, counter=7, catalog=7)}, 1_700, 1_701)
     await waiting
+
+
+def test_a_coordinator_lags_that_has_applied_what_the_catalog_lost() -> None:
+    observer = LeaseObserver(1_000)
+    for counter, (place, lagging) in enumerate(
+        (
+            ((4, 100), ["c-1"]),
+            ((5, 90), ["c-1"]),
+            ((0, 90), ["c-1"]),
+            ((5, 91), []),
+            ((6, 95), []),
+            ((0, 91), []),
+        )
+    ):
+        row = replace(ROW, counter=ROW.counter + counter, catalog=place[1], catalog_epoch=place[0])
+        assert LeaseRow.from_json(row.to_json().encode()) == row
+        observer.observe({"c-1": row}, counter, counter)
+        assert observer.lagging(Position(5, 91)) == lagging
 
 
 def test_counter_that_goes_back_only_delays() -> None:

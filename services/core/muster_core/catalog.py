@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from muster_core.position import Position
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -15,6 +17,7 @@ class Catalog:
         deletions: of names that were removed the offset of the last removal in the catalog's log.
         incarnations: offsets in the catalog's log of the records that created the topics, by topic.
         deletions_since: every removal after this offset is among the deletions; older ones may be forgotten.
+        epoch: of the record at the place.
     """
 
     offset: int
@@ -22,6 +25,12 @@ class Catalog:
     deletions: Mapping[str, int]
     incarnations: Mapping[str, int] = field(default_factory=dict)
     deletions_since: int = 0
+    epoch: int = 0
+
+    @property
+    def place(self) -> Position:
+        """The place, with its epoch: what follows a loss of the log's end has a higher one."""
+        return Position(self.epoch, self.offset)
 
     @cached_property
     def last_deletion(self) -> int:

@@ -101,7 +101,7 @@ def message_of(event: Event, now: Now, append: int = 0) -> fault_pb2.FaultEvent:
 
 def _catalog_message(catalog: Catalog) -> metadata_pb2.TopicCatalog:
     message = metadata_pb2.TopicCatalog(deletions_since=catalog.deletions_since)
-    message.version.offset = catalog.offset
+    message.version.CopyFrom(catalog.place.to_proto())
     for name, partitions in catalog.partitions.items():
         message.topics.add(name=name, partitions=partitions, incarnation=catalog.incarnations.get(name, 0))
     for name, offset in catalog.deletions.items():
@@ -116,6 +116,7 @@ def _catalog_of(message: metadata_pb2.TopicCatalog) -> Catalog:
         {removed.name: removed.offset for removed in message.deletions},
         {topic.name: topic.incarnation for topic in message.topics if topic.incarnation},
         message.deletions_since,
+        message.version.epoch,
     )
 
 

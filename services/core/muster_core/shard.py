@@ -200,9 +200,9 @@ class Shard:
         )
 
     @property
-    def catalog_offset(self) -> int:
-        """Up to where in the catalog's log deletions of topics were carried out; 0: the log does not say."""
-        return self._context.application.catalog_offset
+    def catalog_place(self) -> Position:
+        """Up to where in the catalog's log deletions were carried out; nowhere: the log does not say."""
+        return self._context.application.catalog_place
 
     @property
     def incarnations(self) -> tuple[tuple[str, int], ...]:

@@ -348,7 +348,7 @@ class ShardLife:
             Differs: they are not the same.
         """
         replayed = self._replayed(len(self.cluster.log), self._held)
-        if replayed.catalog_offset != self.cluster.shard.catalog_offset:
+        if replayed.catalog_place != self.cluster.shard.catalog_place:
             raise Differs("another place of the catalog")
         live, said = self._known(self.cluster.shard), self._known(replayed)
         if live.keys() != said.keys():

@@ -66,14 +66,14 @@ def through_snapshot(shard: Shard, upto: Position, config: GroupConfig, part_byt
         shard.number,
         upto,
         bytes(32),
-        catalog_offset=shard.catalog_offset,
+        catalog_place=shard.catalog_place,
         incarnations=shard.incarnations,
     )
     for part in parts(shard.groups.values(), covered, part_bytes):
         reader.take(part)
     assert reader.complete
     assert reader.covered == covered
-    assert copy.catalog_offset == shard.catalog_offset
+    assert copy.catalog_place == shard.catalog_place
     assert copy.incarnations == shard.incarnations
     return copy
 

@@ -64,7 +64,7 @@ class ClusterFollower:
         while True:
             seen = self._view.changes
             self._note_topics(notify)
-            if self.catalog is not None and self.catalog.offset >= end.offset:
+            if self.catalog is not None and self.catalog.place >= end:
                 break
             await self._view.wait_change(seen)
         self._caught_up = True
@@ -94,6 +94,7 @@ class ClusterFollower:
             {removed.name: removed.offset for removed in pushed.deletions},
             {name: topic.incarnation for name, topic in topics.items()},
             pushed.deletions_since,
+            pushed.version.epoch,
         )
         changed: frozenset[str] = frozenset()
         deleted: frozenset[str] = frozenset()
@@ -105,7 +106,7 @@ class ClusterFollower:
             )
             deleted = frozenset(before.keys() - topics.keys())
         notify(TopicsChanged(changed, deleted, self.catalog))
-        self._lease.carried_out(self.catalog.offset)
+        self._lease.carried_out(self.catalog.place)
 
 
 def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:

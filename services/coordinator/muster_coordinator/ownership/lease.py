@@ -7,6 +7,7 @@ from functools import partial
 
 import structlog
 from muster_core.features import FEATURE_NAMES, NO_FEATURES, known_of
+from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.logs import alarm
@@ -129,7 +130,7 @@ class LeaseKeeper:
         # Written by the loop, read on the line.
         self._state = discovery_pb2.COORDINATOR_STATE_LIVE
         self._serving: tuple[tuple[int, int], ...] = ()
-        self._catalog_offset = 0
+        self._catalog_place = NOWHERE
         self._kicked = False
         self._stopping = False
         self._releasing = False
@@ -186,14 +187,14 @@ class LeaseKeeper:
             self._kicked = True
         self._line.wake()
 
-    def carried_out(self, catalog_offset: int) -> None:
+    def carried_out(self, catalog_place: Position) -> None:
         """Says with the next renewal, which comes at once, how far this process has carried the catalog out.
 
         Args:
-            catalog_offset: place in the catalog's log.
+            catalog_place: place in the catalog's log.
         """
         with self._line.lock:
-            self._catalog_offset = max(self._catalog_offset, catalog_offset)
+            self._catalog_place = max(self._catalog_place, catalog_place)
             self._kicked = True
         self._line.wake()
 
@@ -277,7 +278,7 @@ class LeaseKeeper:
             self._number += 1
             self._sent_ms = sent_ms
             number, serving, state = self._number, self._serving, self._state
-            catalog_offset = self._catalog_offset
+            catalog_place = self._catalog_place
         lease_ms = self._pace.lease_ms
         request = metadata_pb2.LeaseRequest(
             node_id=self._holder.node_id,
@@ -291,7 +292,8 @@ class LeaseKeeper:
             release=release,
             features=self._holder.features,
             lease_ms=lease_ms,
-            catalog_offset=catalog_offset,
+            catalog_offset=catalog_place.offset,
+            catalog_epoch=catalog_place.epoch,
         )
         if not release:
             self._ping()

@@ -147,7 +147,7 @@ class SnapshotTaker:
             shard.number,
             upto,
             image.chain.end_hash,
-            catalog_offset=image.core.catalog_offset,
+            catalog_place=image.core.catalog_place,
             incarnations=image.core.incarnations,
         ).following(image.base, image.written_at_ms)
         hashes = await self._store_parts(shard, kept, image, covered)

@@ -229,9 +229,10 @@ class LogAudit:
         )
         for group_id in differing:
             stored.groups[group_id].offsets = state.groups[group_id].offsets
-        covered = replace(
-            stored.covered, catalog_offset=state.catalog_offset, incarnations=state.incarnations
-        )
+        place = state.catalog_place
+        if not stored.covered.catalog_place.epoch:  # an earlier version wrote the snapshot
+            place = Position(0, place.offset)
+        covered = replace(stored.covered, catalog_place=place, incarnations=state.incarnations)
         same = list(parts(stored.groups.values(), stored.covered)) == list(
             parts(state.groups.values(), covered)
         )

@@ -11,7 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_core.config import GroupConfig
 from muster_core.log.commits import CommittedRow
 from muster_core.log.record_run import RecordRun
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import RECORD_PART_BYTES, utf8_bytes
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
@@ -41,7 +41,7 @@ class Application:
         frozen: ids of groups of which only offsets are taken over: their other records made this program
             fail.
         failed: the record that raised last, with its position; None: none did.
-        catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        catalog_place: up to where in the catalog's log deletions were carried out; nowhere: not known.
         incarnations: of the topics that offsets and assignments belong to, by name, as far as they are known.
         counts_in: what the bytes of new groups are counted in; None: they are not, in a replay.
         held: groups beside those of the shard of which offsets are removed, and nothing else changes.
@@ -57,7 +57,7 @@ class Application:
         self.skipped = 0
         self.frozen: frozenset[str] = frozenset()
         self.failed: tuple[Position, records_pb2.Record] | None = None
-        self.catalog_offset = 0
+        self.catalog_place = NOWHERE
         self.incarnations: dict[str, int] = {}
         self.held: dict[str, Group] = {}
         self._appliers: dict[str, Callable[[Position, int, Any], None]] = {
@@ -279,7 +279,9 @@ class Application:
             group.weigh()
 
     def _topics_seen(self, _: Position, __: int, record: records_pb2.TopicsSeen) -> None:
-        self.catalog_offset = max(self.catalog_offset, record.catalog_offset)
+        # An owner of an earlier version names no epoch.
+        place = Position(record.catalog_epoch or self.catalog_place.epoch, record.catalog_offset)
+        self.catalog_place = max(self.catalog_place, place)
         topics = frozenset(record.topics)
         for topic in topics:
             self.incarnations.pop(topic, None)

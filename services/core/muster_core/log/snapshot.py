@@ -56,7 +56,7 @@ class Covered:
         hash: chain hash of the entry there.
         milestones: places that it and snapshots before it covered, oldest first.
         previous_upto: what the snapshot before covers, which is kept beside this one; nowhere: there is none.
-        catalog_offset: up to where in the catalog's log deletions of topics were carried out; 0: not known.
+        catalog_place: up to where in the catalog's log deletions were carried out; nowhere: not known.
         incarnations: of the topics that offsets and assignments belong to, by name, in order.
     """
 
@@ -65,7 +65,7 @@ class Covered:
     hash: bytes
     milestones: tuple[Milestone, ...] = ()
     previous_upto: Position = NOWHERE
-    catalog_offset: int = 0
+    catalog_place: Position = NOWHERE
     incarnations: tuple[tuple[str, int], ...] = ()
 
     def following(self, before: "Covered", written_at_ms: int) -> "Covered":
@@ -135,7 +135,8 @@ def _items(
         upto=covered.upto.to_proto(),
         hash=covered.hash,
         previous_upto=covered.previous_upto.to_proto(),
-        catalog_offset=covered.catalog_offset,
+        catalog_offset=covered.catalog_place.offset,
+        catalog_epoch=covered.catalog_place.epoch,
     )
     for name, incarnation in covered.incarnations:
         header.incarnations.add(name=name, incarnation=incarnation)
@@ -334,7 +335,7 @@ class SnapshotReader:
                 Milestone(Position.from_proto(row.position), row.written_at_ms) for row in header.milestones
             ),
             Position.from_proto(header.previous_upto),
-            header.catalog_offset,
+            Position(header.catalog_epoch, header.catalog_offset),
             tuple((one.name, one.incarnation) for one in header.incarnations),
         )
         self.begun(self.covered)

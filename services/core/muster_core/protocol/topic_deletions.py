@@ -6,9 +6,11 @@ from types import MappingProxyType
 
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_core.catalog import Catalog
 from muster_core.events import TopicsChanged
 from muster_core.features import Feature
 from muster_core.log.snapshot import Covered
+from muster_core.position import NOWHERE, Position
 from muster_core.protocol.context import ShardContext
 from muster_core.protocol.tombstones import offset_tombstones
 from muster_core.state.published import TopicPartition, partitions_in
@@ -30,13 +32,13 @@ class TopicDeletions:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._carried_out = 0
-        self._recorded = 0
+        self._carried_out = NOWHERE
+        self._recorded = NOWHERE
         self._named: dict[str, int] | None = None
 
     def restore(self, covered: Covered) -> None:
         """A snapshot was begun."""
-        self._context.application.catalog_offset = covered.catalog_offset
+        self._context.application.catalog_place = covered.catalog_place
         self._context.application.incarnations.update(covered.incarnations)
 
     def carry_out(self, event: TopicsChanged) -> None:
@@ -44,16 +46,7 @@ class TopicDeletions:
         context, catalog = self._context, event.catalog
         deleted = event.deleted
         if catalog is not None:
-            self._recorded = max(self._recorded, context.application.catalog_offset)
-            since = max(self._carried_out, self._recorded) or event.carried_out or catalog.offset
-            deleted |= catalog.deleted_since(since)
-            if since < catalog.deletions_since:  # some of them are forgotten
-                deleted |= {
-                    name
-                    for name, incarnation in self._incarnations.items()
-                    if catalog.incarnations.get(name) != incarnation
-                }
-            self._carried_out = max(since, catalog.offset)
+            deleted |= self._deleted_since(self._since(event, catalog), catalog)
             context.catalog = catalog
         if not deleted:
             return
@@ -72,6 +65,34 @@ class TopicDeletions:
             context.append(records, self._noted, step_bytes=_STEP_BYTES)
         elif records:
             context.append(records, _nothing, step_bytes=_STEP_BYTES)
+
+    def _since(self, event: TopicsChanged, catalog: Catalog) -> Position:
+        """Up to where deletions were carried out before an event."""
+        self._recorded = max(self._recorded, self._context.application.catalog_place)
+        since = max(self._carried_out, self._recorded)
+        if not since.offset:
+            since = Position(catalog.epoch, event.carried_out or catalog.offset)
+        elif not since.epoch:  # an owner of an earlier version wrote it
+            since = Position(catalog.epoch, since.offset)
+        self._carried_out = max(since, catalog.place)
+        return since
+
+    def _deleted_since(self, since: Position, catalog: Catalog) -> frozenset[str]:
+        """Topics that were deleted after a place in the catalog's log.
+
+        Where some deletions are forgotten incarnations are compared, and so they are in a later epoch: if the
+        catalog's log lost its end, it has used offsets up to the place again.
+        """
+        if catalog.place < since:
+            return frozenset()
+        deleted = catalog.deleted_since(since.offset)
+        if since.offset < catalog.deletions_since or since.epoch < catalog.epoch:
+            deleted |= {
+                name
+                for name, incarnation in self._incarnations.items()
+                if catalog.incarnations.get(name) not in (incarnation, 0)
+            }
+        return deleted
 
     def _noted(self) -> None:
         """The log says what the oldest deletion did, after every assignment that was made before it."""
@@ -94,13 +115,13 @@ class TopicDeletions:
         """
         if not self._records:
             return
-        self._recorded = max(self._recorded, self._context.application.catalog_offset)
+        self._recorded = max(self._recorded, self._context.application.catalog_place)
         catalog, named = self._context.catalog, self._incarnations
-        if not self._recorded:
+        if not self._recorded.offset:
             topics = {*topics, *self._topics()}  # what is in the log without it
-        known = catalog.incarnations if catalog.offset >= self._carried_out else {}
+        known = catalog.incarnations if catalog.place >= self._carried_out else {}
         new = {name: known[name] for name in topics if name in known and known[name] != named.get(name)}
-        if new or not self._recorded or self._recorded < catalog.last_deletion:
+        if new or self._recorded.offset < max(1, catalog.last_deletion):
             self._context.append([self._seen(frozenset(), new)], _nothing)
 
     @property
@@ -118,7 +139,7 @@ class TopicDeletions:
 
     @property
     def _records(self) -> bool:
-        return self._carried_out > 0 and Feature.TOPIC_INCARNATIONS in self._context.features
+        return self._carried_out.offset > 0 and Feature.TOPIC_INCARNATIONS in self._context.features
 
     def _seen(
         self, deleted: frozenset[str], new: Mapping[str, int] = MappingProxyType({})
@@ -130,7 +151,7 @@ class TopicDeletions:
         record = self._context.record()
         record.critical = True
         seen = record.topics_seen
-        seen.catalog_offset = self._carried_out
+        seen.catalog_offset, seen.catalog_epoch = self._carried_out.offset, self._carried_out.epoch
         seen.topics.extend(sorted(deleted))
         for name, incarnation in sorted(new.items()):
             seen.incarnations.add(name=name, incarnation=incarnation)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 from muster_core.features import Feature
 from muster_core.log.topics import NotUnderstood, Topics
-from muster_core.position import Position
+from muster_core.position import NOWHERE, Position
 from muster_protos.limits import NAME_RULE, is_name
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
@@ -52,11 +52,12 @@ class _Unsettled:
     """A deletion that some coordinator may not have applied yet.
 
     Attributes:
-        offset: of the deletion in the catalog's log.
+        place: of the deletion in the catalog's log, with the epoch of this instance's claim: whoever has not
+            heard of that may have applied a history that was lost.
         answer: the answer once all have applied it; None: the change then goes on.
     """
 
-    offset: int
+    place: Position
     answer: metadata_pb2.ChangeTopicResponse | None = None
 
 
@@ -93,7 +94,7 @@ class CatalogLog:
         changed: Callable[[metadata_pb2.TopicCatalog], None],
         not_understood: Callable[[str], None],
         change_timeout_ms: int,
-        carried_out: Callable[[int], Awaitable[None]] | None = None,
+        carried_out: Callable[[Position], Awaitable[None]] | None = None,
     ) -> None:
         self._logs = logs
         self._reader = reader
@@ -104,7 +105,7 @@ class CatalogLog:
         self._not_understood = not_understood
         self._timeout_s = change_timeout_ms / 1000
         self._carried_out = carried_out
-        self._settled = 0
+        self._settled = NOWHERE
         self._lock = asyncio.Lock()
         self._seen = Topics()
         self._shard = -1
@@ -187,8 +188,8 @@ class CatalogLog:
                     if answer is None:
                         await asyncio.sleep(_PAUSE_S)
                     elif self._carried_out is not None:
-                        await self._carried_out(answer.offset)
-                        self._settled = max(self._settled, answer.offset)
+                        await self._carried_out(answer.place)
+                        self._settled = max(self._settled, answer.place)
                         if answer.answer is not None:
                             return answer.answer
         except TimeoutError:
@@ -289,7 +290,9 @@ class CatalogLog:
         return await self._unsettled(removed, answer) if self._is_unsettled(removed) else answer
 
     def _is_unsettled(self, removed: int) -> bool:
-        return self._carried_out is not None and removed > self._settled
+        if self._carried_out is None or not removed:
+            return False
+        return self._held is None or Position(self._held.epoch, removed) > self._settled
 
     async def _unsettled(
         self, offset: int, answer: metadata_pb2.ChangeTopicResponse | None = None
@@ -299,7 +302,7 @@ class CatalogLog:
         if held is None or end is None or not await self._upkeep.acknowledge(held, end):
             self._held = None
             return None if answer is None else _UNAVAILABLE
-        return _Unsettled(offset, answer)
+        return _Unsettled(Position(held.epoch, offset), answer)
 
     async def _store(self, record: bytes) -> bool:
         """Appends a record, repeated unchanged while the outcome is unknown; returns whether it is stored."""

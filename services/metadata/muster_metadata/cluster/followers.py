@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
+from muster_core.position import Position
 
 from muster_metadata.cluster.leases import LeaseObserver
 
@@ -31,14 +32,13 @@ class Followers:
         self._observer = observer
         self._now_ms = now_ms
 
-    async def carried_out(self, offset: int) -> None:
-        """Returns when no coordinator can answer by a catalog that ends before an offset of its log."""
+    async def carried_out(self, place: Position) -> None:
+        """Returns when no coordinator can answer by a catalog that ends before a place in its log."""
         began_ms = self._now_ms()
         reported = False
-        while not self._observer.read_since(began_ms) or self._observer.lagging(offset):
+        while not self._observer.read_since(began_ms) or self._observer.lagging(place):
             if not reported and self._now_ms() - began_ms > _REPORT_S * 1000:
                 reported = True
-                log.warning(
-                    "deletion_waits", catalog_offset=offset, lagging=",".join(self._observer.lagging(offset))
-                )
+                lagging = ",".join(self._observer.lagging(place))
+                log.warning("deletion_waits", catalog_offset=place.offset, lagging=lagging)
             await asyncio.sleep(_LOOK_S)

@@ -208,6 +208,7 @@ class Leases:
             features=tuple(sorted(set(request.features))),
             lease_ms=request.lease_ms,
             catalog=request.catalog_offset if request.HasField("catalog_offset") else -1,
+            catalog_epoch=request.catalog_epoch,
         )
         if known is None or known.session != row.session:
             try:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from muster_core.position import Position
 from muster_protos.muster.v1 import discovery_pb2
 
 LIVE = discovery_pb2.COORDINATOR_STATE_LIVE
@@ -34,6 +35,7 @@ class LeaseRow:
         features: names of the features that it knows.
         lease_ms: the lease time by which it counts its own deadline; 0: unknown.
         catalog: offset in the catalog's log up to which it has applied changes; -1: unknown.
+        catalog_epoch: the epoch at that offset; 0: unknown.
     """
 
     node_id: str
@@ -50,6 +52,7 @@ class LeaseRow:
     features: tuple[str, ...] = ()
     lease_ms: int = 0
     catalog: int = -1
+    catalog_epoch: int = 0
 
     def to_json(self) -> str:
         """As the table stores it."""
@@ -80,6 +83,7 @@ class LeaseRow:
                 port=int(row.port),
                 lease_ms=int(row.lease_ms),
                 catalog=int(row.catalog),
+                catalog_epoch=int(row.catalog_epoch),
             )
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError("not a lease row") from error
@@ -222,15 +226,18 @@ class LeaseObserver:
         """Whether a majority of the nodes was read by commands that were sent after a boot time."""
         return not self._failed and self._as_of_ms > now_ms
 
-    def lagging(self, offset: int) -> list[str]:
-        """Names of coordinators that may answer clients and have not applied the catalog up to an offset.
+    def lagging(self, place: Position) -> list[str]:
+        """Names of coordinators that may answer clients and have not applied the catalog up to a place.
 
         One that was found dead counts until its lease has run out: only then has it stopped by its own clock.
         """
         return [
             name
             for name, seen in self._rows.items()
-            if 0 <= seen.row.catalog < offset and not seen.silent and not seen.row.released
+            if seen.row.catalog >= 0
+            and Position(seen.row.catalog_epoch or place.epoch, seen.row.catalog) < place
+            and not seen.silent
+            and not seen.row.released
         ]
 
     def stale(self, now_ms: int, after_ms: int) -> list[LeaseRow]:

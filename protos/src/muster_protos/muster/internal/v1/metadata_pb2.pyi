@@ -574,6 +574,7 @@ class LeaseRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
+    CATALOG_EPOCH_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
@@ -600,6 +601,8 @@ class LeaseRequest(_message.Message):
     """Offset in the catalog's log up to which this process has carried the catalog's changes out; absent: it does not
     say.
     """
+    catalog_epoch: _builtins.int
+    """Epoch of the record at that offset; 0: it does not say."""
     lease_ms: _builtins.int
     """The lease time that the holder counts its own deadline with, ms, at most 60,000: nobody declares it dead
     by silence before that has passed. 0: that of the observer.
@@ -628,12 +631,13 @@ class LeaseRequest(_message.Message):
         release: _builtins.bool = ...,
         leave: _builtins.bool = ...,
         catalog_offset: _builtins.int | None = ...,
+        catalog_epoch: _builtins.int = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset", "catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "features", b"features", "host", b"host", "lease_ms", b"lease_ms", "leave", b"leave", "node_id", b"node_id", "number", b"number", "port", b"port", "release", b"release", "serving", b"serving", "session", b"session", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__catalog_offset: _TypeAlias = _typing.Literal["catalog_offset"]  # noqa: Y015
     _WhichOneofArgType__catalog_offset: _TypeAlias = _typing.Literal["_catalog_offset", b"_catalog_offset"]  # noqa: Y015

@@ -795,8 +795,13 @@ class TopicsSeen(_message.Message):
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     INCARNATIONS_FIELD_NUMBER: _builtins.int
+    CATALOG_EPOCH_FIELD_NUMBER: _builtins.int
     catalog_offset: _builtins.int
     """Offset of that place in the catalog's log."""
+    catalog_epoch: _builtins.int
+    """Epoch of the record at that place: where the catalog's log lost its end, offsets are used again in a later one.
+    0: an earlier version wrote this.
+    """
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that were deleted since the record of this kind before, and of which a group of the shard knew: members own
@@ -815,10 +820,11 @@ class TopicsSeen(_message.Message):
         catalog_offset: _builtins.int = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         incarnations: _abc.Iterable[Global___TopicIncarnation] | None = ...,
+        catalog_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "incarnations", b"incarnations", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "incarnations", b"incarnations", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -129,6 +129,7 @@ class SnapshotHeader(_message.Message):
     PREVIOUS_UPTO_FIELD_NUMBER: _builtins.int
     CATALOG_OFFSET_FIELD_NUMBER: _builtins.int
     INCARNATIONS_FIELD_NUMBER: _builtins.int
+    CATALOG_EPOCH_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     """Layout; a reader that does not know it must not use the snapshot. Now 1."""
     shard: _builtins.int
@@ -139,6 +140,8 @@ class SnapshotHeader(_message.Message):
     """Up to where in the catalog's log deletions of topics were carried out here, as the last TopicsSeen says. 0: none
     was.
     """
+    catalog_epoch: _builtins.int
+    """Epoch of the record at catalog_offset; 0: not known."""
     @_builtins.property
     def upto(self) -> _common_pb2.Position:
         """Last position it covers."""
@@ -168,10 +171,11 @@ class SnapshotHeader(_message.Message):
         previous_upto: _common_pb2.Position | None = ...,
         catalog_offset: _builtins.int = ...,
         incarnations: _abc.Iterable[_records_pb2.TopicIncarnation] | None = ...,
+        catalog_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["previous_upto", b"previous_upto", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "incarnations", b"incarnations", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_epoch", b"catalog_epoch", "catalog_offset", b"catalog_offset", "format", b"format", "hash", b"hash", "incarnations", b"incarnations", "milestones", b"milestones", "previous_upto", b"previous_upto", "shard", b"shard", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
