@@ -1,7 +1,7 @@
 """The catalog as discovery serves it: as metadata pushed it, with every change acknowledged here."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
@@ -31,6 +31,8 @@ class TopicReads:
         self._view = view
         self._catch_up_s = catch_up_s
         self._acknowledged = 0
+        self._places: dict[str, int] = {}
+        self._places_of: metadata_pb2.TopicCatalog | None = None
 
     @property
     def version(self) -> int:
@@ -48,11 +50,18 @@ class TopicReads:
         if not await self._caught_up():
             raise Unavailable(_BEHIND, RETRY_AFTER_MS)
         catalog = self._view.catalog
-        wanted = frozenset(names)
-        return discovery_pb2.ListTopicsResponse(
-            topics=[topic for topic in catalog.topics if not wanted or topic.name in wanted],
-            catalog_version=catalog.version.offset,
-        )
+        topics = self._named(catalog, names) if names else catalog.topics
+        return discovery_pb2.ListTopicsResponse(topics=topics, catalog_version=catalog.version.offset)
+
+    def _named(
+        self, catalog: metadata_pb2.TopicCatalog, names: Iterable[str]
+    ) -> Sequence[discovery_pb2.Topic]:
+        """The topics of these names, in the order of the catalog: members ask for theirs again and again."""
+        if self._places_of is not catalog:
+            self._places_of = catalog
+            self._places = {topic.name: place for place, topic in enumerate(catalog.topics)}
+        places = {self._places[name] for name in names if name in self._places}
+        return [catalog.topics[place] for place in sorted(places)]
 
     async def changed(self, answer: metadata_pb2.ChangeTopicResponse, before: int) -> None:
         """Notes an acknowledged change, and waits up to `CATCH_UP_S` until it can be read here.

@@ -6,11 +6,13 @@ from muster_core.catalog import Catalog
 from muster_core.events import Event, FeaturesEnabled, TopicsChanged
 from muster_core.features import NO_FEATURES, Feature, known_of
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
 
 from muster_coordinator.log.loader import Loader
 from muster_coordinator.ownership.lease import LeaseKeeper
+
+_Topic = tuple[int, int]
+"""Number of partitions, and incarnation; 0: not known."""
 
 
 class ClusterFollower:
@@ -31,7 +33,7 @@ class ClusterFollower:
         self._lease = lease
         self._loader = loader
         self._pushed: metadata_pb2.TopicCatalog | None = None
-        self._topics: dict[str, discovery_pb2.Topic] | None = None
+        self._topics: dict[str, _Topic] | None = None
         self._features = NO_FEATURES
         self._caught_up = False
 
@@ -86,13 +88,13 @@ class ClusterFollower:
         if pushed is None or pushed is self._pushed:
             return
         self._pushed = pushed
-        before, self._topics = self._topics, {topic.name: topic for topic in pushed.topics}
-        topics = self._topics
+        topics = {topic.name: (topic.partitions, topic.incarnation) for topic in pushed.topics}
+        before, self._topics = self._topics, topics
         self.catalog = Catalog(
             pushed.version.offset,
-            {name: topic.partitions for name, topic in topics.items()},
+            {name: partitions for name, (partitions, _) in topics.items()},
             {removed.name: removed.offset for removed in pushed.deletions},
-            {name: topic.incarnation for name, topic in topics.items()},
+            {name: incarnation for name, (_, incarnation) in topics.items()},
             pushed.deletions_since,
             pushed.version.epoch,
         )
@@ -101,7 +103,7 @@ class ClusterFollower:
         if before is not None:
             changed = frozenset(
                 name
-                for name in before.keys() | topics.keys()
+                for name, _ in before.items() ^ topics.items()
                 if _are_different(before.get(name), topics.get(name))
             )
             deleted = frozenset(before.keys() - topics.keys())
@@ -109,11 +111,11 @@ class ClusterFollower:
         self._lease.carried_out(self.catalog.place)
 
 
-def _are_different(before: discovery_pb2.Topic | None, now: discovery_pb2.Topic | None) -> bool:
+def _are_different(before: _Topic | None, now: _Topic | None) -> bool:
     """Whether a topic was created, deleted, created again, or got another number of partitions."""
     if before is None or now is None:
         return before is not now
-    if before.partitions != now.partitions:
+    if before[0] != now[0]:
         return True
     # An instance of metadata of an older version does not send incarnations.
-    return before.incarnation != now.incarnation and 0 not in (before.incarnation, now.incarnation)
+    return before[1] != now[1] and 0 not in (before[1], now[1])
