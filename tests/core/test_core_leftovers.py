@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 from kit.lives.virtual_shard import VirtualMember, VirtualShard, settled
+from muster_coordinator.shard.process_room import ProcessRoom
 from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Attach, Beat, Detach, StreamBroken
@@ -191,3 +192,41 @@ def test_a_join_phase_that_nobody_comes_back_to_is_looked_at_once_a_second() -> 
     again = shard.send(second.join_request(group_instance_id="b"))
     shard.advance(1_000)
     assert code(shard.answer(again)) == error_code.NONE, "who comes back waits no longer than that"
+
+
+def test_large_join_phases_whose_time_is_up_together_end_one_after_the_other() -> None:
+    now_ms = 0
+    room = ProcessRoom(list, lambda: now_ms, lambda _: None).room
+    shards = [VirtualShard(GroupConfig(initial_rebalance_delay_ms=0)) for _ in range(3)]
+    waiting: list[tuple[VirtualShard, int]] = []
+    for number, shard in enumerate(shards):
+        shard.shard.live_in(room)
+        metadata = bytes(600_000) if number < 2 else b"little"
+        first, second = (VirtualMember(shard, name, instance=name) for name in ("a", "b"))
+        for member in (first, second):
+            member.protocols = [("range", metadata)]
+            member.rebalance_timeout_ms, member.session_timeout_ms = 10_000, 60_000
+        first.join()
+        first.joined()
+        first.sync({first.member_id: b"x"}).synced()
+        waiting.append((shard, second.join().call_id))
+
+    def ended(ms: int) -> list[bool]:
+        nonlocal now_ms
+        now_ms += ms
+        for shard in shards:
+            shard.advance(ms)
+        return [not shard.is_parked(call) for shard, call in waiting]
+
+    assert ended(9_999) == [False, False, False]
+    assert ended(1) == [True, False, True], "what is little waits for nobody"
+    assert ended(40) == [True, False, True]
+    assert ended(40) == [True, True, True]
+    assert [code(shard.answer(call)) for shard, call in waiting] == [error_code.NONE] * 3
+
+
+def test_a_large_join_phase_to_which_all_came_waits_for_no_other() -> None:
+    shard = VirtualShard(GroupConfig(initial_rebalance_delay_ms=0))
+    shard.shard.live_in(Room(wait_ms=lambda _: 1_000))
+    member = VirtualMember(shard, "a", instance="a").join()
+    assert code(member.joined()) == error_code.NONE

@@ -152,6 +152,9 @@ class Rebalancer:
             delay_ms = max(group.rebalance_timeout_ms, _AGAIN_MS)
             self.watch_join(DelayedJoin(self, group, delay_ms))  # SM-33, RT-05
             return
+        if not group.all_joined and (wait_ms := self._context.room.wait_ms(group.size_bytes)):
+            self.watch_join(DelayedJoin(self, group, wait_ms))  # others whose time is up have their turn
+            return
         leader = group.members.get(group.leader)
         if leader is None or leader.join_call is None:
             leader = joined[0] if joined else None

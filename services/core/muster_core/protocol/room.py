@@ -28,11 +28,14 @@ class Room:
         groups: groups of all its shards.
         held_bytes: what they hold, give or take what came in the last moments.
         refused: called for each call that is refused because of a limit.
+        wait_ms: how long work on so many bytes must wait, because other work of its kind takes the time now;
+            where it says 0 the work is begun.
     """
 
     groups: Callable[[], int] = lambda: 0
     held_bytes: Callable[[], int] = lambda: 0
     refused: Callable[[Limit], None] = lambda _: None
+    wait_ms: Callable[[int], int] = lambda _: 0
 
 
 ALONE = Room()
