@@ -1,5 +1,6 @@
 """Anchors: a cluster that was set back with every key is told from one that was not."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -12,9 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_core.audit.anchor import Anchor, End, Restore, excusing
+from muster_core.features import Feature
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
+from muster_server.initialise import initialise_log
+from muster_server.nodes.command import app as nodes_command
 from muster_server.verify.anchors import AnchorError, Anchoring, as_text, parse
 from muster_server.verify.command import verify as verify_command
 from muster_server.verify.verifier import verify
@@ -161,6 +165,25 @@ class TestACluster:
         assert (report.clean, report.evidence) == (True, [])
         assert any(note.endswith("a disk burned") for note in report.notes)
         assert verify(nodes.url, anchoring=Anchoring(place)).clean, "the anchor is that of the restored log"
+
+    @pytest.mark.parametrize("features", [(), tuple(Feature)], ids=["without the feature", "with it"])
+    async def test_the_command_records_a_restore(self, tmp_path: Path, features: tuple[Feature, ...]) -> None:
+        nodes = RedisNodes(tmp_path / "cluster", 3, fsync="no")
+        await nodes.start()
+        try:
+            await initialise_log(nodes.url, SHARDS, CLUSTER, features=features)
+            arguments = ["restored", "--redis", nodes.url, "--reason", "a disk burned"]
+            done = await asyncio.to_thread(CliRunner().invoke, nodes_command, arguments)
+            if not features:
+                assert (done.exit_code, "feature restore-records" in done.stderr) == (2, True)
+                return
+            assert done.exit_code == 0, done.output
+            report = verify(nodes.url)
+        finally:
+            await nodes.stop()
+        assert report.clean, report.evidence
+        (restore,) = report.restores
+        assert (restore.reason, restore.position.epoch > 1_000_000) == ("a disk burned", True)
 
     async def test_a_rollback_without_a_restore_is_not_excused(
         self, nodes: RedisNodes, tmp_path: Path

@@ -27,6 +27,10 @@ class Feature(StrEnum):
         "catalog-snapshots",
         "the catalog's log is snapshotted and trimmed, so that it no longer grows with every change",
     )
+    RESTORE_RECORDS = (
+        "restore-records",
+        "the log tells of restores from backups, so that audits with an anchor can accept them",
+    )
 
     about: str
 

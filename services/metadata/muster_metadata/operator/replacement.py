@@ -11,25 +11,23 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from muster_core.log.topics import Topics
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.log.claim import Claimer
-from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
-from muster_metadata.log.verdicts import appended, checked, floor_in
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
 from muster_metadata.nodes.connection import fields
-from muster_metadata.nodes.entries import LogEnd, arguments, chain
 from muster_metadata.nodes.introductions import introductions
-from muster_metadata.nodes.node import Answer, Node
+from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.problem import SILENT
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import NodeReply, Status
+from muster_metadata.operator.decision import decide
 
 STEP_TIMEOUT_MS = 2_000
 REBUILD_DELAY_MS = 4_000
@@ -274,27 +272,25 @@ class Replacement:
     async def _decide(self, target: Configuration) -> None:
         """Stores the decision in the catalog's log under the current configuration: the first one counts."""
         self._belong(target, before=True)
-        catalog = target.shard_count
-        reader = CatalogReader(LogReader(self._before), strict=False)
-        claimer = Claimer(self._before, Repairer(self._before, 1 << 30), _wall_ms, self._claim_timeout_ms)
-        deadline_s = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline_s:
-            nonce = secrets.token_bytes(16)
-            step = metadata_pb2.ClaimStep(node_id=_CLAIMANT, session=str(uuid.uuid4()), nonce=nonce)
-            claimed = await claimer.claim(catalog, step)
-            if claimed.held is not None and claimed.end is not None:
-                image = await reader.read(catalog, claimed.held.epoch, nonce)
-                if image is not None and (image.topics.version, image.topics.end_hash) == claimed.end:
-                    end: LogEnd | None = claimed.end
-                    if not self._decided(target, [kept.record for kept in image.topics.kept]):
-                        end = await self._store(target, claimed.held, claimed.end)
-                    if end is not None and await self._acknowledge(claimed.held, end):
-                        return
-            await asyncio.sleep(_PAUSE_S)
-        raise ReplaceError(
-            "the decision could not be stored on a majority of the nodes; nothing else was changed. Run it "
-            "again when they are up"
+        record = records_pb2.Record(
+            written_at_ms=_wall_ms(),
+            node_replaced=records_pb2.NodeReplaced(
+                configuration=target.number,
+                node=self._index,
+                old_address=self.old,
+                new_address=self.new,
+            ),
         )
+
+        def decided(topics: Topics) -> bool:
+            return self._decided(target, [kept.record for kept in topics.kept])
+
+        catalog = target.shard_count
+        if not await decide(self._before, catalog, _CLAIMANT, record, decided, self._timeout_s, _wall_ms):
+            raise ReplaceError(
+                "the decision could not be stored on a majority of the nodes; nothing else was changed. "
+                "Run it again when they are up"
+            )
 
     @property
     def _claim_timeout_ms(self) -> int:
@@ -319,45 +315,6 @@ class Replacement:
                 )
             return True
         return False
-
-    async def _acknowledge(self, held: Held, end: LogEnd) -> bool:
-        """Stores that the log is acknowledged up to the decision: perhaps nobody writes to it afterwards."""
-        verdict, _ = await self._before.ask(
-            lambda node: node.acknowledge(*held, end.position.stream_id, end.hash), checked(self._majority)
-        )
-        return verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK
-
-    async def _store(self, target: Configuration, held: Held, end: LogEnd) -> LogEnd | None:
-        """Stores the decision, repeated while the outcome is unknown; returns the new end if it is stored."""
-        record = records_pb2.Record(
-            written_at_ms=_wall_ms(),
-            node_replaced=records_pb2.NodeReplaced(
-                configuration=target.number,
-                node=self._index,
-                old_address=self.old,
-                new_address=self.new,
-            ),
-        ).SerializeToString()
-        entries = chain(end, held.epoch, [(record, secrets.token_bytes(16))])
-        batch: list[bytes | str] = [end.position.stream_id, end.hash, "", *arguments(entries)]
-        floor = 0
-
-        def question(node: Node) -> Answer:
-            return node.append(*held, batch, floor)
-
-        deadline_s = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline_s:
-            verdict, replies = await self._before.ask(
-                question,
-                appended(end.position, self._majority, first_attempt=False),
-            )
-            if verdict is not None and verdict.outcome == metadata_pb2.LOG_OUTCOME_OK:
-                return entries[-1].end
-            if verdict is not None and verdict.outcome != metadata_pb2.LOG_OUTCOME_UNKNOWN:
-                return None
-            floor = max(floor, floor_in(replies))
-            await asyncio.sleep(_PAUSE_S)
-        return None
 
     # -- carrying out -------------------------------------------------------------------------------------
 

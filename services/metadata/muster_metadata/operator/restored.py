@@ -6,12 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster_core.features import Feature
+from muster_core.log.topics import Topics
+from muster_protos.muster.log.v1 import records_pb2
+
 from muster_metadata.log.repair import Inspected
 from muster_metadata.nodes.addresses import split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration
 from muster_metadata.nodes.introductions import introductions
 from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Status
+from muster_metadata.operator.decision import decide
 
 RAISE = 1_000_000
 """How far epochs are raised: more than the claims of one shard that there can have been since the backup."""
@@ -20,6 +26,8 @@ _STEP_TIMEOUT_MS = 5_000
 _CONNECT_S = 10.0
 _PAUSE_S = 0.02
 _TAG = b"restored"
+_CLAIMANT = "muster nodes restored"
+_RECORD_S = 60.0
 
 
 class RestoredError(Exception):
@@ -41,7 +49,7 @@ class Raised:
     empty: tuple[int, ...]
 
 
-async def raise_epochs(urls: str) -> Raised:
+async def raise_epochs(urls: str, reason: str = "") -> Raised:
     """Raises the promise of every log, on every node that has it, above every epoch that can have been used.
 
     The next claim of each log has an epoch above that, and so above all epochs that were used between the
@@ -50,10 +58,11 @@ async def raise_epochs(urls: str) -> Raised:
 
     Args:
         urls: `redis://a,b,c`.
+        reason: recorded in the catalog's log, so that audits can accept what is gone; empty: nothing is.
 
     Raises:
         BadUrlsError: the address makes no sense.
-        RestoredError: no majority of the nodes has the log.
+        RestoredError: no majority of the nodes has the log; or the reason could not be recorded.
     """
     nodes = [Node(index, url, _STEP_TIMEOUT_MS) for index, url in enumerate(split_urls(urls), 1)]
     for node in nodes:
@@ -71,10 +80,36 @@ async def raise_epochs(urls: str) -> Raised:
         logs = range(configuration.shard_count + 1)
         for shard in logs:
             await _raise(nodes, shard)
+        if reason:
+            await _record(nodes, configuration, reason)
         empty = [node.index for node, one in zip(nodes, said, strict=True) if one is None or not one.identity]
         return Raised(configuration.cluster_id, len(logs), tuple(empty))
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def _record(nodes: Sequence[Node], configuration: Configuration, reason: str) -> None:
+    quorum = Quorum(nodes, _STEP_TIMEOUT_MS)
+    record = records_pb2.Record(
+        written_at_ms=_wall_ms(), critical=True, restored=records_pb2.Restored(reason=reason)
+    )
+
+    def decided(topics: Topics) -> bool:
+        feature = Feature.RESTORE_RECORDS
+        if feature not in topics.features:
+            raise RestoredError(
+                f"all epochs are raised; the reason is not recorded before the feature {feature} is enabled: "
+                f"start the cluster, `muster features enable {feature}`, and run this again"
+            )
+        return any(record.SerializeToString() == kept.record for kept in topics.kept)
+
+    catalog = configuration.shard_count
+    if not await decide(quorum, catalog, _CLAIMANT, record, decided, _RECORD_S, _wall_ms):
+        raise RestoredError("all epochs are raised; the reason could not be recorded: run it again")
+
+
+def _wall_ms() -> int:
+    return round(time.time() * 1000)
 
 
 async def _configuration(nodes: Sequence[Node]) -> tuple[Configuration, list[Introduction | None]]:

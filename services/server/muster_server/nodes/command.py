@@ -99,12 +99,18 @@ def replace(
 
 
 @app.command()
-def restored(redis: Redis = "", data: Data = _DEV) -> None:
+def restored(
+    redis: Redis = "",
+    reason: Annotated[
+        str, typer.Option(help="Recorded in the log: audits with --accept-restore accept what is gone.")
+    ] = "",
+    data: Data = _DEV,
+) -> None:
     """After the nodes were restored from a backup, before anything else: raises the epoch of every log.
 
     Tokens that were given after the backup are then lower than those to come. It does no harm otherwise.
     """
-    raised = _run(lambda: raise_epochs(_address(redis, data)))
+    raised = _run(lambda: raise_epochs(_address(redis, data), reason))
     typer.echo(f"cluster {raised.cluster_id}: {raised.logs} logs have a higher epoch")
     for index in raised.empty:
         typer.echo(f"node {index} has no data, or does not answer: it is rebuilt from the others")
