@@ -612,6 +612,22 @@ async def test_a_callback_that_raises_ends_the_member(cluster: ScriptedCluster) 
     await connection.close()
 
 
+@pytest.mark.parametrize(("name", "told"), [("mine", b"gpu"), ("range", b"")])
+async def test_rack_and_user_data_reach_an_assignor_of_the_users_own(
+    cluster: ScriptedCluster, name: str, told: bytes
+) -> None:
+    """One of the names of Kafka's assignors gets no user data: its class would take it for its own."""
+    seen: list[muster.assignors.MemberSnapshot] = []
+
+    def assign(group: muster.assignors.GroupSnapshot) -> muster.assignors.Assignment:
+        seen.extend(group.members.values())
+        return dict.fromkeys(group.members, ALL)
+
+    mine = muster.assignors.Assignor(name, assign)
+    async with joined(cluster, assignors=[mine], rack_id="zone-a", user_data=b"gpu"):
+        assert [(member.rack_id, member.user_data) for member in seen] == [("zone-a", told)]
+
+
 async def test_an_impossible_assignment_ends_the_member(cluster: ScriptedCluster) -> None:
     twice = muster.assignors.Assignor("mine", lambda g: {m: [ALL[0], ALL[0]] for m in g.members})
     story = Story(cluster, assignors=[twice])
