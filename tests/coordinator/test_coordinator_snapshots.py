@@ -17,6 +17,7 @@ from muster_coordinator.log.loader import Loader
 from muster_coordinator.log.log_client import Nonces, Step
 from muster_coordinator.log.log_image import LogImage
 from muster_coordinator.log.shard_log import ShardLog
+from muster_coordinator.ownership import ownership
 from muster_coordinator.settings import ShardLogSettings
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
@@ -308,7 +309,18 @@ async def test_markers_in_the_log_count_when_the_nodes_lost_their_hints(cluster:
     assert await picture(cluster.caller(second)) == before
 
 
-async def test_a_shard_whose_log_is_brought_back_is_served_again_by_itself(cluster: RealCluster) -> None:
+async def test_a_shard_whose_log_is_brought_back_is_served_again_by_itself(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older copy of it is not taken for it."""
+    older, acknowledged = [NOWHERE, NOWHERE], Loader.acknowledged
+
+    async def older_first(loader: Loader, shard: int) -> Position:
+        return older.pop() if shard == SHARD and older else await acknowledged(loader, shard)
+
+    monkeypatch.setattr(Loader, "acknowledged", older_first)
+    monkeypatch.setattr(ownership, "_LOOK_AGAIN_S", 0.01)
+    failed = ALARMS["shard_failed"]
     only = await cluster.add("a", settle_ms=NEVER_MS, shard_log=KEEP)
     await owns(only, SHARDS)
     caller = cluster.caller(only)
@@ -326,6 +338,7 @@ async def test_a_shard_whose_log_is_brought_back_is_served_again_by_itself(clust
             await client.rename("away", LOG)
     await until(lambda: SHARD in only.shards and only.shards[SHARD].phase is Phase.SERVING)
     assert only.shards[SHARD].epoch == epoch + 1, "while the log was away nobody tried to claim it"
+    assert (older, ALARMS["shard_failed"]) == ([], failed + 1)
     assert await caller.commit(GROUP, 3, joined) == error_code.NONE
 
 

@@ -29,6 +29,8 @@ from muster_coordinator.shard.phase import Phase
 
 log = structlog.get_logger()
 
+_LOOK_AGAIN_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class OwnershipPace:
@@ -396,9 +398,13 @@ class Ownership(ShardListener):
     async def _take_again(self, shard: OwnedShard) -> None:
         """Gives a failed shard up once the nodes have its log again: it is claimed as any other one.
 
-        Until then the log is only read, which raises no epoch and can lose nothing.
+        Until then the log is only read, which raises no epoch and can lose nothing. An older copy of it is
+        left alone.
         """
-        await self._loader.acknowledged(shard.number)
+        end = await self._loader.acknowledged(shard.number)
+        while end < shard.known_end:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            end = await self._loader.acknowledged(shard.number)
         if self.shards.get(shard.number) is shard:
             log.warning("log_is_back", shard=shard.number)
             shard.unload(None)

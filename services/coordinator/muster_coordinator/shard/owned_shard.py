@@ -19,6 +19,7 @@ from muster_core.events import (
     TopicsChanged,
     Unload,
 )
+from muster_core.position import NOWHERE, Position
 from muster_core.protocol.responses import refusal
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -66,6 +67,7 @@ class OwnedShard:
     Attributes:
         reloads: whether it is gone because its state was dropped, to be claimed and loaded here again.
         log_missing: whether it failed because a majority of the nodes has no such log.
+        known_end: up to where its log was acknowledged when it failed; nowhere: not known here.
         load_ms: how long its load took, to its end or to where it failed.
         loaded_records: how many records the load replayed.
     """
@@ -84,6 +86,7 @@ class OwnedShard:
         self.successor: common_pb2.Coordinator | None = None
         self.reloads = False
         self.log_missing = False
+        self.known_end = NOWHERE
         self.load_ms = 0
         self.loaded_records = 0
         self._shared = shared
@@ -462,6 +465,8 @@ class OwnedShard:
     def _fail(self, reason: str, last_event: Event | None = _SUSPEND, *, log_missing: bool = False) -> None:
         alarm("shard_failed", shard=self.number, epoch=self.epoch, reason=reason)
         self.log_missing = log_missing
+        if self._served is not None:
+            self.known_end = Position.from_proto(self._served.kept.log.end.position)
         self._drop(last_event)
         self._become(Phase.FAILED)
         self._listener.changed(self)
