@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
 
 import grpc
 import pytest
+from abuse.caller import join
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
 from muster_core.events import GroupRequest
@@ -328,6 +331,45 @@ async def test_what_is_built_for_a_caller_who_is_gone_ends_at_the_next_step() ->
     for _ in range(10):
         await asyncio.sleep(0)
     assert len(steps) == before
+
+
+async def keeping(stub: Any, group_id: str, partitions: int) -> coordinator_pb2.SyncGroupRequest:
+    """Joins as the only member, twice, and keeps all partitions; returns the call for its assignment."""
+    all_of_it = [common_pb2.TopicPartitions(topic="t", partitions=range(partitions))]
+    plan = common_pb2.Assignment(version=1, partitions=all_of_it).SerializeToString()
+    kept = common_pb2.Subscription(
+        version=1, topics=["t"], keeps_owned=True, owned_partitions=all_of_it
+    ).SerializeToString()
+    request = join(group_id)
+    request.member_id = (await stub.JoinGroup(request, timeout=30)).member_id
+    for metadata in (b"", kept):
+        request.protocols[0].metadata = metadata
+        joined = await stub.JoinGroup(request, timeout=60)
+        sync = coordinator_pb2.SyncGroupRequest(
+            group_id=group_id, generation=joined.generation, member_id=request.member_id
+        )
+        sync.assignments.add(member_id=request.member_id, assignment=plan)
+        await stub.SyncGroup(sync, timeout=60)
+    del sync.assignments[:]
+    return sync
+
+
+async def test_assignments_with_many_tokens_take_turns(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    turn = Turns.turn
+
+    def counted(turns: Turns, host: str) -> AbstractAsyncContextManager[None]:
+        taken.append(host)
+        return turn(turns, host)
+
+    monkeypatch.setattr(Turns, "turn", counted)
+    sync = await keeping(caller.stub, "g", STEP_PARTITIONS + 1)
+    assert taken == []
+    answers = await asyncio.gather(*(caller.stub.SyncGroup(sync, timeout=60) for _ in range(5)))
+    assert len(taken) == 5
+    assert {len(answer.kept_tokens) for answer in answers} == {STEP_PARTITIONS + 1}
 
 
 async def test_large_answers_are_built_one_at_a_time() -> None:

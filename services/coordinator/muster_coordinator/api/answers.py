@@ -10,6 +10,7 @@ import asyncio
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -67,6 +68,10 @@ class Answers:
         self._owned = owned
         self._max_bytes = max_bytes
         self._one_at_a_time = Turns()
+
+    def turn(self, host: str) -> AbstractAsyncContextManager[None]:
+        """Held while another answer is built that takes long: no two are built beside each other."""
+        return self._one_at_a_time.turn(host)
 
     async def fetch(
         self, request: coordinator_pb2.OffsetFetchRequest, shard_count: int, host: str

@@ -13,11 +13,12 @@ from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
+from muster_core.state.group_state import GroupState
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
-from muster_coordinator.api.answers import Answers, Ask
+from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.loop_share import LoopShare
 from muster_coordinator.ownership.ownership import Ownership
 from muster_coordinator.shard.owned_shard import OwnedShard
@@ -90,7 +91,9 @@ class Calls:
             return None
         group_id = request.group_id  # type: ignore[union-attr]
         shard = self._ownership.shards.get(_shard_of(group_id, cluster.shard_count)) if group_id else None
-        return shard if shard is not None and shard.phase is Phase.SERVING else None
+        if shard is None or shard.phase is not Phase.SERVING or _has_large_answer(shard, request):
+            return None
+        return shard
 
     def locate(self, group_id: str) -> OwnedShard | common_pb2.Coordinator | None:
         """The shard of a group if it is here or is being loaded here, else its owner; None: not known."""
@@ -132,9 +135,16 @@ class Calls:
     async def call(self, number: int, request: GroupRequest, host: str) -> GroupResponse:
         """Answers a call of one shard's groups; a shard that is not served here answers with its owner."""
         shard = self._ownership.shards.get(number)
-        if shard is not None and not shard.elsewhere:
-            return await shard.call(request, host)
-        return self._not_here(number, request, host)
+        if shard is None or shard.elsewhere:
+            return self._not_here(number, request, host)
+        if _has_large_answer(shard, request):
+            async with self._answers.turn(host):
+                share = LoopShare()
+                if _has_large_answer(shard, request):  # still, so nothing is waited for
+                    answer = await shard.call(request, host)
+                    await share.rest()
+                    return answer
+        return await shard.call(request, host)
 
     async def reach(self, number: int, *, barrier: bool) -> Ask:
         """Waits until a shard can answer, or is known not to; see `Shards.reach`."""
@@ -183,6 +193,17 @@ def check(request: GroupRequest) -> None:
         raise Unimplemented(
             "server_assignor: this version has no assignors in the coordinator; the leader assigns"
         )
+
+
+def _has_large_answer(shard: OwnedShard, request: GroupRequest) -> bool:
+    """Whether a SyncGroup would be answered at once, and with much: it takes its turn then."""
+    if not isinstance(request, coordinator_pb2.SyncGroupRequest) or shard.phase is not Phase.SERVING:
+        return False
+    group = shard.core.groups.get(request.group_id) if shard.core is not None else None
+    if group is None or group.in_flight or group.state is not GroupState.STABLE:
+        return False
+    member = group.members.get(request.member_id)
+    return member is not None and len(member.kept_tokens) > STEP_PARTITIONS
 
 
 _shard_of = functools.lru_cache(_KNOWN_GROUPS)(shard_of)
