@@ -290,6 +290,26 @@ async def test_a_replacement_that_is_done_is_acknowledged(tmp_path: Path) -> Non
         assert report.kinds["node_replaced"] == 1
 
 
+async def test_what_a_writer_left_unacknowledged_is_acknowledged_by_an_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of 0.1.0 leaves its decision so, as does one that is killed in between."""
+
+    async def left(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Replacement, "_acknowledge", left)
+    async with replaceable(tmp_path, instances=0) as running:
+        old = running.nodes[0]
+        await running.replace(0, await running.empty_node())
+        await old.kill()
+        assert set(verify(running.url).broken) == {"C3"}
+        settings = load(MetadataSettings, redis_url=running.url, listen="127.0.0.1:0", **FAST)
+        instance = await Instance(MetadataServer(settings)).start()
+        await until(lambda: verify(running.url).clean, "the decision is acknowledged")
+        await instance.stop()
+
+
 async def test_old_majority_is_dead_when_the_old_server_was_never_told(tmp_path: Path) -> None:
     """The old server and one that stays are stopped during the change; both come back."""
     async with replaceable(tmp_path, 5, instances=1) as running:

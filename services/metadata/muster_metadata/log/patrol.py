@@ -31,6 +31,7 @@ class Patrol:
       with what they have, since nothing better exists, and an alarm is raised.
     * A node has not stored in which run of its server it votes on a log, because an older version wrote it or
       the server's settings changed: the run is stored.
+    * A majority has entries that no node knows to be acknowledged, and their writer is gone: they are.
     * No claim of the catalog's log is on a majority, which each repair needs: the log is claimed. Owners of
       shards do that by themselves (OWN-33).
 
@@ -106,7 +107,8 @@ class Patrol:
 
     async def _look(self, shard: int) -> None:
         nodes = self._quorum.nodes
-        until_ms = self._now_ms() + 2 * self._quorum.step_timeout_ms
+        asked_ms = self._now_ms()
+        until_ms = asked_ms + 2 * self._quorum.step_timeout_ms
         runs = {node: node.steps.run for node in nodes}
         replies = await asyncio.gather(*(node.inspect(shard) for node in nodes))
         answers = dict(zip(nodes, replies, strict=True))
@@ -139,7 +141,10 @@ class Patrol:
             if len(sure) >= self._quorum.majority:
                 self._unclaimed.add(shard)
             return
-        held = standing[0]
+        held, end = standing
+        unknown = all(state.acknowledged < end.position for state in sure.values())
+        if unknown and self._now_ms() <= asked_ms + self._quorum.step_timeout_ms:
+            await self._upkeep.acknowledge(held, end)
         lacking = [
             node
             for node, reply in answers.items()
