@@ -192,7 +192,7 @@ def test_another_history_another_cluster_and_another_folder_are_refused(tmp_path
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     export(tmp_path / "export", healthy(empty(0, 1)))
-    with opened(tmp_path / "lake"), pytest.raises(LogUnreadableError, match=f"by process {os.getpid()}"):
+    with opened(tmp_path / "lake"), pytest.raises(LogUnreadableError, match=f"held by process {os.getpid()}"):
         build(tmp_path / "export", tmp_path / "lake")
 
 

@@ -95,9 +95,8 @@ def _check_history(source: LogSource, shard: int, end: LogEnd) -> None:
     at = end.position
     if at == NOWHERE:
         return
-    before = Position(at.epoch, at.offset - 1)
-    pages = source.pages(shard, source.best_node(shard), at, 1, before)
-    if next((page.hashes[-1] for page in pages if page.last == at), None) != end.hash:
+    entry = source.entry_at(shard, at)
+    if entry is None or entry.hash != end.hash:
         raise LogUnreadableError(
             f"{source.name(shard)} has not the entry {at.stream_id} that the lake ends with: it is of "
             "another history, so build a new lake"

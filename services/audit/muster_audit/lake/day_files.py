@@ -1,6 +1,5 @@
 """Writes rows to Parquet, a file for each table and day; a row group of each is in memory at most."""
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ import pyarrow.parquet as pq
 from muster_audit.lake.row import schema_of
 from muster_audit.lake.store import file_name, staging
 from muster_audit.lake.tables import ALL
+from muster_audit.reading.durable import sync
 
 _GROUP_ROWS = 100_000
 _WORTH_A_GROUP_ROWS = 5_000
@@ -73,5 +73,4 @@ class DayFiles:
     def _close(self, key: _Key) -> None:
         writer, path = self._writers.pop(key)
         writer.close()
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)

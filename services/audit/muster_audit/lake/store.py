@@ -10,9 +10,7 @@ last one. Then its files are moved to their places. Whoever opens the lake next 
 interrupted, and removes what was never committed.
 """
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +24,7 @@ from muster_server.verify.reader import LogUnreadableError
 
 from muster_audit.lake.row import OPEN, Row, columns
 from muster_audit.lake.tables import ALL
-from muster_audit.reading.durable import replace_file
+from muster_audit.reading.durable import HeldElsewhere, held_alone, replace_file
 
 LAKE_MARK = "_muster_lake.json"
 FORMAT = 1
@@ -160,24 +158,13 @@ def _prefix(run: int) -> str:
 def opened(folder: Path) -> Iterator[Lake]:
     """A lake that no other process changes meanwhile, settled.
 
-    The lock goes with the process, however that ends. It holds on one machine, and on file systems that pass
-    `flock` on.
-
     Raises:
         LogUnreadableError: another process has it, or it is no lake that this version knows.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise LogUnreadableError(
-                f"{folder} is being changed by process {file.read().strip() or 'unknown'}: try again later"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        lake = Lake.load(folder)
-        lake.settle()
-        yield lake
+    try:
+        with held_alone(folder / _LOCK):
+            lake = Lake.load(folder)
+            lake.settle()
+            yield lake
+    except HeldElsewhere as error:
+        raise LogUnreadableError(f"{folder} is held by {error}: try again later") from None
