@@ -21,6 +21,7 @@ from kit.metadata.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
+from muster_metadata.operator import decision
 from muster_metadata.operator.replacement import ReplaceError, Replacement
 from muster_metadata.server import MetadataServer
 from muster_metadata.settings import MetadataSettings
@@ -298,7 +299,7 @@ async def test_what_a_writer_left_unacknowledged_is_acknowledged_by_an_instance(
     async def left(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(Replacement, "_acknowledge", left)
+    monkeypatch.setattr(decision, "_acknowledge", left)
     async with replaceable(tmp_path, instances=0) as running:
         old = running.nodes[0]
         await running.replace(0, await running.empty_node())
