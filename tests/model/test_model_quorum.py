@@ -8,6 +8,8 @@ from model.cases import DROPPED, SHALLOW, Case
 from model.state import Rules
 
 
+@pytest.mark.long
+@pytest.mark.quick
 @pytest.mark.parametrize("case", SHALLOW, ids=lambda case: case.name.replace(" ", "_"))
 def test_nothing_breaks_with_all_rules(case: Case) -> None:
     walk, good = run(case, limit_s=300)
