@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import muster
@@ -20,6 +21,7 @@ from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import CheckResult
 from muster_server.features.command import FeaturesError, enable_one, listing
 from muster_server.roles import COORDINATOR, DISCOVERY, METADATA
+from muster_server.verify.anchors import Anchoring
 from muster_server.verify.verifier import verify
 
 pytestmark = pytest.mark.cluster
@@ -110,6 +112,34 @@ async def test_upgrade_and_rollback_under_load(cluster: TwoVersions, order: tupl
         env={**os.environ, "PYTHONPATH": cluster.previous},
     )
     assert await process.wait() == 0
+
+
+def all_work(members: SteadyMembers) -> bool:
+    return len(members.commits) == MEMBERS
+
+
+@pytest.mark.timeout(600)
+async def test_what_the_version_before_wrote_alone_is_audited_right(
+    cluster: TwoVersions, tmp_path: Path
+) -> None:
+    """Members of that version came, worked and left; its processes were stopped, and one was killed."""
+    async with muster.Cluster(cluster.servers) as client:
+        await client.create_topic(GROUP, MEMBERS)
+    for _ in range(2):
+        async with SteadyMembers(cluster.servers, GROUP, cluster.previous, 0, MEMBERS) as members:
+            await until(partial(all_work, members), "all members work", 60)
+            await members.go_on()
+            await cluster.coordinators[0].kill()
+            await members.go_on()
+            await cluster.coordinators[0].run(new=False)
+    for slot in reversed(cluster.slots):
+        await slot.stop()
+    place = str(tmp_path / "anchor.json")
+    report = verify(cluster.nodes.url, anchoring=Anchoring(keep=place))
+    assert (report.clean, report.to_repair) == (True, []), report.evidence
+    assert report.kinds["claim"] > 0
+    assert report.kinds["member_left"] + report.kinds["generation_started"] > 0
+    assert verify(cluster.nodes.url, anchoring=Anchoring(place)).clean
 
 
 async def owners(servers: str) -> set[str]:
