@@ -411,7 +411,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
 )
 """Damages of one log, the same on all nodes."""
 
-OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "O2"})
+OF_NODES_AND_SNAPSHOTS = frozenset({"L5", "L6n", "L11", "L12", "O2"})
 """Promises that the entries of one log cannot break: see `kit.logs.audit_corpus`."""
 
 OF_THE_CATALOG = frozenset({"C1", "C2", "C3"})
