@@ -12,6 +12,7 @@ from kit.logs.damaged_logs import DAMAGES, Damage
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import empty, nodes_with, store
 from kit.waiting import until
+from muster_core.audit.stored_snapshots import StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.position import Position
 from muster_protos.muster.log.v1 import records_pb2
@@ -23,7 +24,7 @@ from muster_audit.command import app
 from muster_audit.follow.checkpoint import Checkpoint, CheckpointUnusable
 from muster_audit.follow.follow import Follower, Listener, follow
 from muster_audit.follow.log_follower import FollowOptions
-from muster_audit.reading.exported import ExportSource, ShardExport, mark
+from muster_audit.reading.exported import Beginning, ExportSource, ShardExport, mark
 from muster_audit.reading.facts import Broken
 from muster_audit.reading.nonce_window import NonceWindow
 from muster_audit.reading.sources import NodesSource
@@ -186,7 +187,8 @@ def test_every_damage_is_raised(damage: Damage, tmp_path: Path) -> None:
     built = healthy(empty(0, 2))
     damage.make(built)
     mark(tmp_path, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
-    ShardExport(tmp_path, 0).write([Page.of_entries(built.entries)])
+    before = Beginning(built.entries[0].position, StoredSnapshot([], b""))  # where it is cut off
+    ShardExport(tmp_path, 0).write([Page.of_entries(built.entries)], lambda: before)
     follower, raised = Follower(Checkpoint(), FollowOptions(page_entries=7)), set()
     for _ in range(200):
         raised |= {one.invariant for one in follower.round(ExportSource(tmp_path))}

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -72,7 +73,8 @@ class Forked:
     def send_signal(self, sig: int) -> None:
         """Sends it a signal if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, sig)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
 
 
 def run(

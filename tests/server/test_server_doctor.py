@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit import forked
 from kit.clusters.linked_cluster import inside
-from kit.clusters.server_cluster import running
+from kit.clusters.server_cluster import all_served, running
 from muster_metadata.operator.initialise import initialise
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.cluster import DevCluster
@@ -79,8 +79,9 @@ async def test_cluster_that_is_well_and_what_goes_wrong_with_it(tmp_path: Path) 
         assert cluster.nodes is not None
         for index in range(3):
             await config_set(index, cluster, "appendfsync", "always")
+        await all_served(cluster.servers)
         well = await diagnose("--data", str(tmp_path))
-        assert (well.code, well.told["healthy"]) == (0, True)
+        assert (well.code, well.told["healthy"]) == (0, True), well.told["findings"]
         assert (well.told["warning"], well.told["failed"], well.told["skipped"]) == (0, 0, 0)
         assert len(well.found(CheckResult.OK, "coordinator")) == 3
         assert len(well.found(CheckResult.OK, "durability")) == 3

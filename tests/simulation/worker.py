@@ -259,6 +259,7 @@ class Worker:
 def settings_for(random: Any, *, unary: bool, static: str) -> MemberSettings:
     """Settings of a member, drawn."""
     settings = MemberSettings(
+        client_id="worker",  # the default names the process, which is another one each time
         session_timeout_ms=random.choice((6_000, 10_000)),
         heartbeat_interval_ms=1_500,
         rebalance_timeout_ms=random.choice((5_000, 8_000)),

@@ -24,7 +24,7 @@ async def running(
     coordinators: int = 2,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[DevCluster]:
-    """A cluster that serves; it is gone at the end."""
+    """A cluster whose processes are ready, and take the shards; it is gone at the end."""
     cluster = DevCluster(
         folder,
         redis_nodes=redis_nodes,
@@ -33,6 +33,22 @@ async def running(
     )
     async with cluster:
         yield cluster
+
+
+async def all_served(servers: str) -> None:
+    """Waits until discovery sees every shard served."""
+    async with grpc.aio.insecure_channel(servers) as channel:
+        discovery: discovery_pb2_grpc.CoordinatorDiscoveryServiceAsyncStub = (
+            discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
+        )
+
+        async def served() -> bool:
+            view = (
+                await discovery.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=5)
+            ).cluster
+            return sum(shard.serving for shard in view.shards) == view.shard_count
+
+        await until(served, "every shard is served")
 
 
 async def find(servers: str, group: str) -> str:

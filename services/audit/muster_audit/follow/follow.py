@@ -61,7 +61,7 @@ class Follower:
             )
         checkpoint.cluster_id = source.cluster_id
         shards = source.logs()
-        nonces = self.options.memory_mb * (1 << 20) // NONCE_BYTES_EACH // 2 // len(shards)
+        nonces = self.options.memory_mb * (1 << 20) // NONCE_BYTES_EACH // 2 // max(1, len(shards))
         for shard in shards:
             if shard not in self._logs:
                 progress = checkpoint.logs.setdefault(shard, LogProgress())

@@ -248,6 +248,8 @@ class NodeReader:
 
     def place_of(self, shard: int, shard_count: int, offset: int) -> Position | None:
         """Position of the entry with an offset; None: there is none."""
+        if offset < 1:
+            return None
         key = log_keys(shard, shard_count).log
         low, high = 0, self.end(shard, shard_count).epoch
         while low < high:  # the last epoch that begins at or before the offset
