@@ -1,6 +1,7 @@
 """Rows of the lake: a table is a dataclass, its fields are the columns, and each says what it means."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ class Column(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
+class Row(ABC):
     """A row of any table."""
 
     table: ClassVar[str]
@@ -43,9 +44,9 @@ class Row:
     offset: Annotated[int, "Offset of that record in its log: `shard` and `offset` find the raw entry."]
 
     @property
+    @abstractmethod
     def day(self) -> str:
         """The day that the row belongs to."""
-        raise NotImplementedError
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> Self:
