@@ -325,6 +325,46 @@ async def test_the_examples_stop_cleanly(
     assert cluster.topics["sites"] == 12
 
 
+FORKED = """
+import asyncio, os, sys, muster
+
+def in_a_child(what):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        what()
+    except muster.MusterError as error:
+        print(error, flush=True)
+        os._exit(3)
+    os._exit(0)
+
+def connect():
+    asyncio.run(work())
+
+async def work(inside=lambda: None):
+    async with muster.Cluster(sys.argv[1]) as cluster:
+        await cluster.topics()
+        return inside()
+
+print(in_a_child(connect), flush=True)
+print(asyncio.run(work(lambda: in_a_child(muster.Cluster))), flush=True)
+print(in_a_child(connect), flush=True)
+"""
+
+
+async def test_a_process_forked_from_a_connected_one_is_refused_before_it_harms_its_parent(
+    cluster: ScriptedCluster,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", FORKED, cluster.address), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    before, refused, during, after = out.decode().splitlines()
+    assert "forked from one that was connected" in refused
+    assert (before, during, after) == ("0", "3", "0")
+
+
 async def test_the_raw_member_needs_no_client(cluster: ScriptedCluster) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -62,6 +62,7 @@ class Cluster:
 
     Raises:
         SettingsError: an address or a certificate file cannot be read.
+        MusterError: this process was forked from one that was connected. Fork before you connect, or spawn.
     """
 
     def __init__(

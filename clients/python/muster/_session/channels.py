@@ -9,6 +9,8 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
+from muster._errors import MusterError
+from muster._session.forks import forked_from_connected, note_closed, note_connected
 from muster._session.tls import RenewedCredentials, TlsFiles
 
 IDLE_MS = 60_000
@@ -58,6 +60,7 @@ class ChannelPool:
 
     Raises:
         SettingsError: a file cannot be read.
+        MusterError: this process was forked from one that was connected.
     """
 
     def __init__(
@@ -67,6 +70,11 @@ class ChannelPool:
         connect: Connect | None = None,
         idle_ms: int = IDLE_MS,
     ) -> None:
+        if forked_from_connected():
+            raise MusterError(
+                "this process was forked from one that was connected to a cluster, and gRPC does not survive "
+                "that; fork before you connect, or start it with multiprocessing.get_context('spawn')"
+            )
         self._renewed = RenewedCredentials(credentials) if isinstance(credentials, TlsFiles) else None
         self._credentials = None if isinstance(credentials, TlsFiles) else credentials
         self._connect = connect
@@ -129,8 +137,10 @@ class ChannelPool:
                 entry.idle.cancel()
             await entry.channel.close()
         await asyncio.gather(*self._closing)
+        note_closed(self)
 
     def _open(self, address: str) -> grpc.aio.Channel:
+        note_connected(self)
         if self._connect is not None:
             return self._connect(address)
         credentials = self._credentials if self._renewed is None else self._renewed.current
