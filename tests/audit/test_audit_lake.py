@@ -21,6 +21,7 @@ from kit.logs.log_nodes import empty
 from muster_audit.lake.row import columns
 from muster_audit.lake.store import LAKE_MARK, opened
 from muster_audit.lake.tables import ALL
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.verify.reader import LogUnreadableError
 
 pytestmark = pytest.mark.spark
@@ -45,6 +46,23 @@ def test_a_log_of_a_real_core_gives_the_same(seed: int, tmp_path: Path) -> None:
     export(tmp_path / "export", built)
     build(tmp_path / "export", tmp_path / "lake")
     check(tmp_path / "lake", built)
+
+
+def test_a_number_that_no_column_holds_costs_nothing_but_itself(tmp_path: Path) -> None:
+    built = LogBuilder()
+    built.genesis()
+    built.claim()
+    built.generation(1, "a")
+    built.assignment(1, a=[0])
+    for number in (1, 2**64 - 1):  # as version 0.1 took it
+        message = records_pb2.OffsetCommitted(
+            group_id=built.group, generation=1, member_id="a", member_seq=number
+        )
+        message.offsets.add(topic="t", partition=0, offset=7)
+        built.add(records_pb2.Record(offset_committed=message))
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", tmp_path / "lake")
+    assert [row["member_seq"] for row in rows_of(tmp_path / "lake", "commits")] == [1, None]
 
 
 def test_several_logs_and_the_catalog(tmp_path: Path) -> None:

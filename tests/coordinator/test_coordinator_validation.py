@@ -34,7 +34,7 @@ def commit(**partition: Any) -> coordinator_pb2.OffsetCommitRequest:
             group_id="g", members=[coordinator_pb2.LeaveGroupRequest.Member(member_id="m")]
         ),
         commit(offset=0, leader_epoch=-1, metadata="m" * 5_000),
-        coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-5),
+        coordinator_pb2.OffsetCommitRequest(group_id="g", generation=-5, member_seq=2**63 - 1),
         coordinator_pb2.OffsetFetchRequest(groups=[coordinator_pb2.OffsetFetchRequest.Group(group_id="")]),
         coordinator_pb2.OffsetDeleteRequest(group_id="g"),
         coordinator_pb2.DescribeGroupsRequest(group_ids=["g"]),
@@ -141,6 +141,8 @@ def test_what_keeps_the_limits_passes(request_: Any) -> None:
         ),
         (commit(offset=-1), "topics[0].partitions[0].offset", "negative"),
         (commit(leader_epoch=-2), "topics[0].partitions[0].leader_epoch", "-1"),
+        (join(member_seq=2**63), "member_seq", "9,223,372,036,854,775,807"),
+        (coordinator_pb2.OffsetCommitRequest(group_id="g", member_seq=2**64 - 1), "member_seq", "0 to"),
         (
             coordinator_pb2.OffsetCommitRequest(group_id="g", topics=[TOPIC(name="t"), TOPIC(name="t")]),
             "topics[1].name",

@@ -36,6 +36,8 @@ ASSIGNMENTS_MAX = 100_000
 STATES_MAX = 100
 HISTORY_MAX = 100
 RETENTION_MAX_MS = 10 * 366 * 24 * 3_600_000
+MEMBER_SEQ_MAX = 2**63 - 1
+"""What the tables of the lake, and most languages, can hold."""
 
 _PAGE_TOKEN = re.compile(r"[0-9]{1,9}/.{0,255}")
 
@@ -102,6 +104,7 @@ def _join(request: coordinator_pb2.JoinGroupRequest, report: Report) -> None:
     _reason(report, "reason", request.reason)
     _range(report, "rebalance_timeout_ms", request.rebalance_timeout_ms, 0, REBALANCE_TIMEOUT_MAX_MS)
     _range(report, "disconnect_grace_ms", request.disconnect_grace_ms, 0, DISCONNECT_GRACE_MAX_MS)
+    _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
     if not _count(report, "protocols", request.protocols, 0, PROTOCOLS_MAX):
         return
     names = set()
@@ -148,6 +151,7 @@ def _topic(report: Report, field: str, name: str) -> None:
 def _commit(request: coordinator_pb2.OffsetCommitRequest, report: Report) -> None:
     _identity(report, request)
     _range(report, "retention_ms", request.retention_ms, 0, RETENTION_MAX_MS)
+    _range(report, "member_seq", request.member_seq, 0, MEMBER_SEQ_MAX)
     total = sum(max(1, len(topic.partitions)) for topic in request.topics)
     if total > PARTITIONS_MAX:
         report("topics", f"must have at most {PARTITIONS_MAX:,} partitions in all")

@@ -130,7 +130,7 @@ class JoinGroupRequest(_message.Message):
     """
     member_seq: _builtins.int
     """Grows by one with each new join of the member, from 1. An equal one is a retry and gets the
-    stored outcome; a lower one changes nothing. 0: no such protection.
+    stored outcome; a lower one changes nothing. At most 2^63 - 1. 0: no such protection.
     """
     disconnect_grace_ms: _builtins.int
     """How long the member may stay away after its stream broke, ms. 0: its whole session (Kafka)."""
@@ -717,7 +717,7 @@ class OffsetCommitRequest(_message.Message):
     member_seq: _builtins.int
     """Grows with each new commit of the member, from 1. An equal one is a retry: answered as before,
     not written twice; a lower one changes nothing and is INVALID_REQUEST. 0: no such protection.
-    What was refused of a commit is committed again under a new one.
+    What was refused of a commit is committed again under a new one. At most 2^63 - 1.
     """
     retention_ms: _builtins.int
     """How long the offsets are kept, ms; 0: as the server is set (7 days after the group emptied)."""

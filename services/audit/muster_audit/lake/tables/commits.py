@@ -1,6 +1,6 @@
 """Progress: what was committed, and what was removed of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Annotated, ClassVar
@@ -27,7 +27,7 @@ class Commit(Row):
     group_id: Annotated[str, "The group."]
     generation: Annotated[int | None, "Generation it was made in; -1: from outside the group."] = None
     member_id: Annotated[str | None, "Who made it; empty: from outside the group."] = None
-    member_seq: Annotated[int | None, "Number that the member gave it; 0: none."] = None
+    member_seq: Annotated[int | None, "Number that the member gave it; 0: none, null: above 2^63 - 1."] = None
     topic: Annotated[str, "Topic of the partition."]
     partition: Annotated[int, "Number of the partition."]
     committed_offset: Annotated[int | None, "Position to go on from; null: it was removed."] = None
@@ -83,7 +83,7 @@ def commits_batch(shard: int, run: RecordRun) -> pa.RecordBatch:
         "group_id": commits.group_ids,
         "generation": commits.generations,
         "member_id": commits.member_ids,
-        "member_seq": commits.member_seqs,
+        "member_seq": _in_64_bits(commits.member_seqs),
         "expire_at_ms": commits.expire_at_ms,
     }
     if commits.counts is not None:
@@ -105,3 +105,9 @@ def commits_batch(shard: int, run: RecordRun) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array(columns[field.name], field.type) for field in schema], schema=schema
     )
+
+
+def _in_64_bits(numbers: Sequence[int]) -> Sequence[int | None]:
+    """Numbers as a column can hold them; version 0.1 stored larger ones, if a caller gave them."""
+    most = 2**63 - 1
+    return numbers if max(numbers, default=0) <= most else [None if n > most else n for n in numbers]
