@@ -8,15 +8,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from kit.machine import CORES, WAITING, ports_of
 from kit.quick import Quickness
-
-CORES = os.cpu_count() or 2
-
-WAITING = 3
-"""Processes beside those that compute: a test with a cluster waits most of its time."""
-
-PORTS = range(15_000, 32_768)
-"""Servers of tests listen on these ports; each process of the tests has a part of them."""
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For each Java that tests start: none lives long enough for a thorough compiler, or a parallel collector."""
@@ -40,9 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
     worker = getattr(config, "workerinput", None)
     if worker is not None:
-        share = len(PORTS) // worker["workercount"]
-        first = PORTS.start + share * int(worker["workerid"].removeprefix("gw"))
-        os.environ["MUSTER_DEV_PORTS"] = f"{first}-{first + share - 1}"
+        number = int(worker["workerid"].removeprefix("gw"))
+        os.environ["MUSTER_DEV_PORTS"] = ports_of(number, worker["workercount"])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -53,9 +53,10 @@ class Ground:
 
     Args:
         folder: where the copy is made; must not exist.
+        ports: that servers of its tests listen on, as `MUSTER_DEV_PORTS` takes them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ports: str) -> None:
         shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
         self._root = folder
         inherited = os.environ.get("PYTHONPATH", "")
@@ -64,6 +65,7 @@ class Ground:
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [inherited])]),
             "COLUMNS": "400",  # or pytest cuts its words short
+            "MUSTER_DEV_PORTS": ports,
         }
 
     @contextmanager
@@ -88,17 +90,22 @@ class Ground:
             # Two changes within a second may have one size: what was compiled must go.
             Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def test(self, tests: Sequence[str], limit_s: float, *, first_failure_ends: bool) -> Outcome:
+    def test(
+        self, tests: Sequence[str], limit_s: float, *, first_failure_ends: bool, processes: int = 1
+    ) -> Outcome:
         """Runs tests.
 
         Args:
             tests: as pytest names them, from the folder `tests`.
             limit_s: after that the run is ended.
             first_failure_ends: whether one failure is enough.
+            processes: how many share the tests, as those of `./x test` do.
         """
         arguments = ["-m", "pytest", "-q", "--tb=line", "-rfE", "-m", "not containers"]
         arguments += [f"--timeout={_TEST_LIMIT_S}", "--timeout-method=signal"]
         arguments += ["-x"] if first_failure_ends else []
+        if processes > 1:
+            arguments += ["-n", str(processes), "--dist", "loadgroup", "--no-loadscope-reorder"]
         code, output = self._python([*arguments, *(f"tests/{test}" for test in tests)], limit_s)
         if code is None:
             return Outcome(broken=f"the tests did not end within {limit_s:g} s")

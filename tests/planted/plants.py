@@ -115,7 +115,12 @@ class Plants:
 
 def layer_of(test: str) -> str:
     """The layer of a test."""
-    return LAYERS[test.partition("/")[0]]
+    return LAYERS[folder_of(test)]
+
+
+def folder_of(test: str) -> str:
+    """The folder of a test, one of `LAYERS`."""
+    return test.partition("/")[0]
 
 
 def is_of(test: str, named: str) -> bool:
@@ -146,7 +151,7 @@ def read_plants(folder: Path = FOLDER) -> Plants:
                 raise BadPlants(f"{name}: there are two plants of this id")
             if not plant.rules or not plant.tests or plant.old == plant.new:
                 raise BadPlants(f"{name}: it needs rules, tests, and a change")
-            if any(test.partition("/")[0] not in LAYERS for test in plant.tests):
+            if any(folder_of(test) not in LAYERS for test in plant.tests):
                 raise BadPlants(f"{name}: a test is in none of the folders {', '.join(LAYERS)}")
             found.plants[plant.id] = plant
     path = folder / LIST.name

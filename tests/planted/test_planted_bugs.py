@@ -1,10 +1,15 @@
 """The planted bugs fit rules, code and tests; a few of them are really planted."""
 
 import dataclasses
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+from kit.machine import CORES, ports_of
 from planted.command import main
+from planted.field import in_places
 from planted.ground import Ground
 from planted.plants import BadPlants, Plant, Plants, faults, planted, read_plants
 from planted.rules import ROOT, BadRules, read_rules
@@ -24,7 +29,7 @@ HARMLESS = Plant(
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
-    return Ground(tmp_path_factory.mktemp("planted") / "ground")
+    return Ground(tmp_path_factory.mktemp("planted") / "ground", ports_of(0, 1))
 
 
 def test_every_rule_has_a_bug_and_every_bug_fits() -> None:
@@ -81,6 +86,40 @@ def test_a_bug_that_only_breaks_the_import_shows_nothing(ground: Ground) -> None
         outcome = ground.test(("core/test_core_golden.py",), 120, first_failure_ends=True)
     assert outcome.broken.startswith("pytest ended with")
     assert not outcome.failed
+
+
+def test_of_plants_that_compute_only_as_many_run_at_once_as_there_are_cores() -> None:
+    computing = [dataclasses.replace(HARMLESS, id=f"computing-{number}") for number in range(2 * CORES)]
+    waiting = [dataclasses.replace(HARMLESS, id=f"waiting-{number}") for number in range(3 * CORES)]
+    running: set[str] = set()
+    most = {"computing": 0, "all": 0}
+    full = threading.Barrier(CORES + 2)
+
+    def attempt(plant: Plant) -> str:
+        running.add(plant.id)
+        most["computing"] = max(most["computing"], sum(name in running for name in names))
+        most["all"] = max(most["all"], len(running))
+        if plant in (*computing[:CORES], *waiting[:2]):
+            full.wait(60)
+        running.remove(plant.id)
+        return plant.id
+
+    names = {plant.id for plant in computing}
+    tried = in_places(attempt, computing, waiting, CORES + 2)
+    assert sorted(tried) == sorted(plant.id for plant in (*computing, *waiting))
+    assert most["computing"] == CORES
+    assert most["all"] == CORES + 2
+
+
+def test_a_list_that_nobody_reads_to_its_end_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "planted", "--list"]
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 def test_faults_are_found() -> None:
