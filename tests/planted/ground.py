@@ -1,12 +1,13 @@
 """A copy of the repository in which bugs are planted one after the other, and tests run."""
 
-import importlib.util
+import itertools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _PACKAGES = (
 _TEST_LIMIT_S = 120
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(.+?)(?: - (.*))?$", re.MULTILINE)
 _TESTS_FAILED = 1
+_SECONDS = itertools.count(int(time.time()) + 1)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,8 @@ class Ground:
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.write_text(text, "utf-8")
-        if path.suffix == ".py":
-            # Two changes within a second may have one size: what was compiled must go.
-            Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+        # Python takes what was compiled for the text of this size and second, so no two texts have the same.
+        os.utime(path, (second := next(_SECONDS), second))
 
     def test(
         self, tests: Sequence[str], limit_s: float, *, first_failure_ends: bool, processes: int = 1
