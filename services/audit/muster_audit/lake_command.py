@@ -16,6 +16,11 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the lake.")]
+Catalog = Annotated[
+    str,
+    typer.Option(help="Catalog of Iceberg, as PyIceberg's configuration names it, that gets the tables too."),
+]
+Namespace = Annotated[str, typer.Option(help="Namespace of the tables in the catalog.")]
 
 
 @app.callback()
@@ -27,15 +32,22 @@ def main() -> None:
 def build_command(
     export: Annotated[str, typer.Argument(help="Folder of an export; or redis://host:port,… of whole logs.")],
     lake: Folder,
+    catalog: Catalog = "",
+    namespace: Namespace = "muster",
     master: Master = "",
     spark_log: SparkLog = None,
 ) -> None:
-    """Decodes what is new into the tables of a lake. Exit code 2: it could not be read, nothing changed."""
+    """Decodes what is new into the tables of a lake. Exit code 2: it could not be read or written."""
     with session("build", master, spark_log, "muster-lake") as (spark, progress):
         from muster_audit.lake.build import build
 
         progress(f"building {lake}")
         built = build(spark, export, lake)
+        if catalog:
+            from muster_audit.lake.iceberg import publish
+
+            progress(f"bringing {catalog}.{namespace} up to {lake}")
+            publish(lake, catalog, namespace)
     rows: Counter[str] = Counter()
     for one in built:
         rows.update(one.rows)

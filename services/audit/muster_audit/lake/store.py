@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 from muster_core.position import NOWHERE, Position
@@ -58,6 +59,7 @@ class Lake:
         shard_count: number of its shards, and of its catalog's log.
         run: number of the last committed run; 0: none.
         ends: log → how far it is.
+        id: of this lake, whatever folder it is in: a new one of the same log has another.
     """
 
     folder: Path
@@ -65,6 +67,7 @@ class Lake:
     shard_count: int = 0
     run: int = 0
     ends: dict[int, LogEnd] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: uuid4().hex)
 
     @classmethod
     def load(cls, folder: Path) -> "Lake":
@@ -92,13 +95,14 @@ class Lake:
             int(shard): LogEnd(Position.parse(end["position"]), bytes.fromhex(end["hash"]), end["at_ms"])
             for shard, end in stated["ends"].items()
         }
-        return cls(folder, stated["cluster_id"], stated["shard_count"], stated["run"], ends)
+        return cls(folder, stated["cluster_id"], stated["shard_count"], stated["run"], ends, stated["id"])
 
     def commit(self, ends: Mapping[int, LogEnd]) -> None:
         """Makes the next run count, as a whole or, interrupted, not at all; then moves its files."""
         self.run, self.ends = self.run + 1, self.ends | dict(ends)
         stated: dict[str, Any] = {
             "format": FORMAT,
+            "id": self.id,
             "cluster_id": self.cluster_id,
             "shard_count": self.shard_count,
             "run": self.run,
@@ -131,6 +135,12 @@ class Lake:
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
         shutil.rmtree(done)
+
+    def files_since(self, row: type[Row], run: int) -> Iterator[tuple[str, Path]]:
+        """The files of a table, with their days: what later runs made final, and what is not final now."""
+        for path in sorted((self.folder / row.table).glob("day=*/*.parquet")):
+            if path.name >= _prefix(run + 1):
+                yield path.parent.name.removeprefix("day="), path
 
     def open_rows(self, shard: int) -> Iterator[Row]:
         """The rows of a log that were not final when the last run ended."""
