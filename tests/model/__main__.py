@@ -11,6 +11,10 @@ import time
 
 from model.cases import DEEP, DROPPED, SHALLOW, Case
 from model.explore import Walk, explore
+from model.keeping import SHARED, KeepingModel
+from model.keeping_cases import DROPPED as KEEPING_DROPPED
+from model.keeping_cases import HELD as KEEPING_HELD
+from model.keeping_cases import KeepingCase
 from model.quorum import Model
 from model.session import SessionModel
 from model.session_cases import DROPPED as SESSION_DROPPED
@@ -32,20 +36,38 @@ def run_session(case: SessionCase, limit_s: float) -> tuple[Walk, bool]:
     return walk, bool(walk.broken) if case.is_found else walk.complete and not walk.broken
 
 
+def run_keeping(case: KeepingCase, limit_s: float) -> tuple[Walk, bool]:
+    """Walks a case of kept partitions; whether it ended as it must."""
+    walk = explore(KeepingModel(case.rules, case.bounds), limit_s, (SHARED,))
+    return walk, bool(walk.broken) if case.dropped else walk.complete and not walk.broken
+
+
+def _walk(case: Case | SessionCase | KeepingCase, limit_s: float) -> tuple[Walk, bool]:
+    match case:
+        case SessionCase():
+            return run_session(case, limit_s)
+        case KeepingCase():
+            return run_keeping(case, limit_s)
+        case _:
+            return run(case, limit_s)
+
+
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
-        prog="./x model", description="Walks the models of the quorum log and of a member's life."
+        prog="./x model", description="Walks the models of the quorum log, of a member's life and of kept partitions."
     )
     parser.add_argument("--deep", action="store_true", help="the spaces that take minutes, too")
     parser.add_argument("--traces", action="store_true", help="print how it breaks without each rule")
     options = parser.parse_args()
-    cases = [*SHALLOW, *(DEEP if options.deep else ()), *HELD, *RIDDEN, *DROPPED, *SESSION_DROPPED]
+    held = [*SHALLOW, *(DEEP if options.deep else ()), *HELD, *RIDDEN, *KEEPING_HELD]
+    dropped = [*DROPPED, *SESSION_DROPPED, *KEEPING_DROPPED]
+    cases = held + dropped
     began = time.monotonic()
     states = failed = 0
     for case in cases:
         limit_s = DEEP_LIMIT_S if case in DEEP else LIMIT_S
-        walk, good = run_session(case, limit_s) if isinstance(case, SessionCase) else run(case, limit_s)
+        walk, good = _walk(case, limit_s)
         states += walk.states
         failed += not good
         verdict = "holds" if not walk.broken else f"breaks: {walk.broken}"
@@ -60,9 +82,8 @@ def main() -> int:
             for number, step in enumerate(walk.trace, 1):
                 print(f"       {number:2} {step}")
     spent = time.monotonic() - began
-    dropped = len(DROPPED) + len(SESSION_DROPPED)
     print(
-        f"{len(cases)} walks, {dropped} of them without a rule: {states:,} states in {spent:.1f} s; "
+        f"{len(cases)} walks, {len(dropped)} of them without a rule: {states:,} states in {spent:.1f} s; "
         f"{failed or 'none'} ended otherwise than it must"
     )
     return 1 if failed else 0
