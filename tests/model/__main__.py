@@ -55,7 +55,8 @@ def _walk(case: Case | SessionCase | KeepingCase, limit_s: float) -> tuple[Walk,
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
-        prog="./x model", description="Walks the models of the quorum log, of a member's life and of kept partitions."
+        prog="./x model",
+        description="Walks the models of the quorum log, of a member's life and of kept partitions.",
     )
     parser.add_argument("--deep", action="store_true", help="the spaces that take minutes, too")
     parser.add_argument("--traces", action="store_true", help="print how it breaks without each rule")

@@ -1,13 +1,13 @@
 """An explicit-state model of members that keep a partition while the group rebalances.
 
-A few members, one partition. In each rebalance a member may give the partition up before it joins, or join and
-work on; each leader may plan for any member, or for nobody, whoever works. Joins and assignments arrive late
-or twice, a generation is over before its assignment arrives, members crash, and one that does not release what
-it is to release is removed.
+A few members, one partition. In each rebalance a member may give the partition up before it joins, or join
+and work on; each leader may plan for any member, or for nobody, whoever works. Joins and assignments arrive
+late or twice, a generation is over before its assignment arrives, members crash, and one that does not
+release what it is to release is removed.
 
 It is a model of docs/safety.md, "Keeping partitions", and shares no code with what it models:
-`explore.py` walks it, `keeping_cases.py` names the spaces. Time is in it only as an order: that a silent member
-stops before it is removed is what `session.py` shows.
+`explore.py` walks it, `keeping_cases.py` names the spaces. Time is in it only as an order: that a silent
+member stops before it is removed is what `session.py` shows.
 """
 
 from collections.abc import Iterator
@@ -191,8 +191,9 @@ class KeepingModel:
         for to in (NOBODY, *inside):
             kept = any(self._keeps(state, at) for at in inside if at != to)
             owner = NOBODY if kept else to
-            yield f"it is planned for {to}{', who waits' if kept else ''}", state._replace(
-                phase=STABLE, owner=owner
+            yield (
+                f"it is planned for {to}{', who waits' if kept else ''}",
+                state._replace(phase=STABLE, owner=owner),
             )
 
     def _keeps(self, state: KeepingState, at: int) -> bool:

@@ -1,4 +1,4 @@
-"""The model of kept partitions: with all rules never two owners and always one in reach; each rule is needed."""
+"""The model of kept partitions: never two owners, always one in reach, and each rule is needed."""
 
 from dataclasses import fields
 

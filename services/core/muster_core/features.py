@@ -31,6 +31,10 @@ class Feature(StrEnum):
         "restore-records",
         "the log tells of restores from backups, so that audits with an anchor can accept them",
     )
+    KEPT_PARTITIONS = (
+        "kept-partitions",
+        "members may keep partitions in a rebalance, whatever the next leader does with them",
+    )
 
     about: str
 

@@ -49,6 +49,7 @@ from muster_core.protocol.room import Room
 from muster_core.protocol.streams import Streams
 from muster_core.protocol.syncs import Syncs
 from muster_core.protocol.topic_deletions import TopicDeletions
+from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.quarantine import NOBODY, Quarantine
@@ -270,6 +271,10 @@ class Shard:
         if group.state is GroupState.COMPLETING_REBALANCE:
             group.pending_sync = set(group.members)
             self._rebalancer.wait_for_syncs(group)
+        elif group.state is GroupState.STABLE:
+            claims = Claims(group.members.values(), self._context.config.max_partitions)
+            given = {member.member_id: member.assignment for member in group.members.values()}
+            self._rebalancer.wait_for_releases(group, claims.unmet(given))
         if group.unfinished is not None:
             self._rebalancer.prepare(group, group.unfinished)
         elif len(group.members) > self._context.config.max_size:

@@ -203,6 +203,13 @@ def _a_partition_for_two(built: LogBuilder) -> None:
     built.assignment(2, leader="y", y=[0, 1], z=[1])
 
 
+def _a_partition_that_another_keeps(built: LogBuilder) -> None:
+    kept = common_pb2.TopicPartitions(topic="t", partitions=[1])
+    keeping = common_pb2.Subscription(version=1, topics=["t"], owned_partitions=[kept], keeps_owned=True)
+    built.generation(2, "y", "z", metadata={"y": keeping.SerializeToString()})
+    built.assignment(2, leader="y", y=[0], z=[1])
+
+
 def _a_static_id_for_two(built: LogBuilder) -> None:
     built.generation(2, "y=s", "z=s")
 
@@ -396,6 +403,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
             _a_token_of_what_is_not_given,
         ),
         "G14": (_a_group_of_another_shard,),
+        "G15": (_a_partition_that_another_keeps,),
         "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
         "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),

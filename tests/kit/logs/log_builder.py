@@ -87,6 +87,7 @@ class LogBuilder:
         leader: str = "",
         protocol: str = "range",
         cause: common_pb2.RebalanceCause | None = None,
+        metadata: dict[str, bytes] | None = None,
     ) -> None:
         record = records_pb2.Record()
         started = record.generation_started
@@ -98,7 +99,7 @@ class LogBuilder:
             row = started.members.add(
                 member_id=name, group_instance_id=static, session_timeout_ms=6_000, disconnect_grace_ms=3_000
             )
-            row.protocols.add(name="range", metadata=self.metadata)
+            row.protocols.add(name="range", metadata=(metadata or {}).get(name, self.metadata))
         if members:
             started.leader = leader or members[0].partition("=")[0]
         if cause is not None:

@@ -7,7 +7,7 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2
 
 from muster_core.audit.invariants import Findings
-from muster_core.audit.kept_tokens import Given, check_partitions
+from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
 from muster_core.audit.silence import OtherTimeout, check_silence
 from muster_core.config import GroupConfig
 from muster_core.log.commits import CommitRow
@@ -272,6 +272,8 @@ class GroupChecker:
         )
         expect("G7", bool(group.members), position, f"{name}: the group has no members")
         group.given = check_partitions(position, message, group.given, group.born_after, self._findings)
+        members = (member.record for member in group.members.values())
+        check_keepers(position, message, members, self._limits.max_partitions, self._findings)
         group.assignment = message
 
     # -- members ------------------------------------------------------------------------------------

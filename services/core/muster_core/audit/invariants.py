@@ -255,6 +255,13 @@ INVARIANTS: dict[str, Invariant] = {
             "The hash of each group id against the number of the log.",
         ),
         Invariant(
+            "G15",
+            "No assignment gives a member what another member of its generation keeps.",
+            "kept partitions",
+            Severity.CRITICAL,
+            "Each partition of an assignment against what members said that they keep when they joined.",
+        ),
+        Invariant(
             "C1",
             "A topic's partitions only grow, and only a topic that is there is removed.",
             "changes of topics",

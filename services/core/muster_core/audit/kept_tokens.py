@@ -1,9 +1,13 @@
-"""G9 and G13: who has which partition, and since when, as the assignments of one group say."""
+"""G9, G13 and G15: who has which partition, and since when, as the assignments of one group say."""
+
+from collections.abc import Iterable
+from itertools import repeat
 
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.invariants import Findings
 from muster_core.position import Position
+from muster_core.state.claims import claimed_in
 from muster_core.state.published import TopicPartition, partitions_in
 
 Given = dict[TopicPartition, tuple[str, Position]]
@@ -58,6 +62,38 @@ def check_partitions(
                 findings.broke("G9", position, text)
             given[partition] = (row.member_id, kept.get(partition, position))
     return given
+
+
+def check_keepers(
+    position: Position,
+    message: records_pb2.AssignmentCommitted,
+    members: Iterable[records_pb2.Member],
+    most: int,
+    findings: Findings,
+) -> None:
+    """Checks that nobody is given what another member keeps.
+
+    Args:
+        position: place of the assignment.
+        message: the assignment.
+        members: those of the generation, as they joined.
+        most: how many kept partitions the coordinator looks at; of more it gives nothing away.
+        findings: takes the results.
+    """
+    kept: dict[TopicPartition, str] = {}
+    for member in members:
+        for topic, numbers in claimed_in(protocol.metadata for protocol in member.protocols):
+            most -= len(numbers)
+            kept.update(zip(zip(repeat(topic), numbers), repeat(member.member_id)))
+    if most < 0:
+        return
+    findings.checked["G15"] += len(kept)
+    for row in message.members if kept else ():
+        for partition in partitions_in(row.assignment):
+            if (keeper := kept.get(partition, row.member_id)) != row.member_id:
+                topic, number = partition
+                text = f"{_name(message)}: {row.member_id} is given {topic}/{number}, which {keeper} keeps"
+                findings.broke("G15", position, text)
 
 
 def _problem(member_id: str, partition: TopicPartition, since: Position, before: Given | None) -> str:

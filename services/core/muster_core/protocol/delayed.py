@@ -82,7 +82,7 @@ class InitialDelayedJoin(DelayedJoin):
 
 
 class DelayedSync(DelayedOperation):
-    """The wait until every member has fetched its assignment (KAFKA-12890)."""
+    """The wait until each member has its assignment (KAFKA-12890), and released what it is not given."""
 
     __slots__ = ("_callbacks", "_generation", "_group")
 
@@ -98,8 +98,8 @@ class DelayedSync(DelayedOperation):
         return self._group.group_id
 
     def can_complete(self) -> bool:
-        """Whether all have synced."""
-        return not self._group.pending_sync
+        """Whether all have synced, and nobody is to release anything."""
+        return not self._group.pending_sync and not self._group.to_release
 
     def on_complete(self) -> None:
         """Nothing: those who synced were answered."""

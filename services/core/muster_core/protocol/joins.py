@@ -313,7 +313,11 @@ class Joins:
         new = Member(new_id, join.group_instance_id)
         new.update_from(request, join.terms, call.host)
         cause = self._cause(causes.STATIC_REPLACED, new, request)
-        keeps_assignment = group.state is GroupState.STABLE and self._selection_stays(group, old, new)
+        keeps_assignment = (
+            group.state is GroupState.STABLE
+            and old.member_id not in group.to_release  # or nobody would give away what it kept
+            and self._selection_stays(group, old, new)
+        )
         if not old.recorded:
             self._replace(group, old, new_id)
             self._rejoin(group, old, join)

@@ -11,6 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, session_pb2
 
 from muster_core import error_code
 from muster_core.events import Push
+from muster_core.features import Feature
 from muster_core.protocol import causes
 from muster_core.protocol.context import LOG_SLOW, ShardContext
 from muster_core.protocol.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
@@ -117,7 +118,7 @@ class Rebalancer:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._context.purgatory.cancel_for_key(_join_key(group))
             self.watch_join(DelayedJoin(self, group, group.rebalance_timeout_ms))
-        elif group.pending_sync:
+        elif group.pending_sync or group.to_release:
             self._context.purgatory.cancel_for_key(_sync_key(group))
             self.wait_for_syncs(group)
 
@@ -219,6 +220,7 @@ class Rebalancer:
             leader=group.leader,
             shard_epoch=self._context.epoch,
             cause=group.cause,
+            withholds_kept=Feature.KEPT_PARTITIONS in self._context.features,
         )
 
     def _answer_to(
@@ -243,14 +245,25 @@ class Rebalancer:
         operation = DelayedSync(self, group, group.generation, group.rebalance_timeout_ms)
         self._context.purgatory.try_complete_else_watch(operation, [_sync_key(group)])
 
+    def wait_for_releases(self, group: Group, member_ids: set[str]) -> None:
+        """Gives members a rebalance time-out to release what they keep and are not given (GRP-42).
+
+        They do so by joining again, which starts the next join phase.
+        """
+        group.to_release = member_ids
+        if member_ids:
+            self._context.purgatory.cancel_for_key(_sync_key(group))
+            self.wait_for_syncs(group)
+
     def synced(self, group: Group, member: Member) -> None:
         """The member has asked for its assignment."""
         group.pending_sync.discard(member.member_id)
-        if not group.pending_sync:
+        if not group.pending_sync and not group.to_release:
             self._context.purgatory.check_and_complete(_sync_key(group))
 
     def _stop_waiting_for_syncs(self, group: Group) -> None:
         group.pending_sync.clear()
+        group.to_release = set()
         self._context.purgatory.cancel_for_key(_sync_key(group))
 
     def sync_expired(self, group: Group, generation: int) -> None:
@@ -260,7 +273,8 @@ class Rebalancer:
     def _sync_expired(self, group: Group, generation: int) -> None:
         if generation != group.generation:
             return  # it waited in line until a later one had begun
-        late = [member for member in group.members.values() if member.member_id in group.pending_sync]
+        late_ids = group.pending_sync | group.to_release
+        late = [member for member in group.members.values() if member.member_id in late_ids]
         if late:
             cause = causes.by_member(
                 causes.REBALANCE_TIMEOUT, late[0], self._context.now.wall_ms, others=len(late) - 1

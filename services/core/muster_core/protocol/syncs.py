@@ -14,21 +14,18 @@ from muster_protos.muster.v1.coordinator_pb2 import (
 )
 
 from muster_core import error_code
-from muster_core.config import GroupConfig
 from muster_core.events import Request
 from muster_core.position import Position
 from muster_core.protocol.context import LOG_SLOW, ShardContext
 from muster_core.protocol.rebalance import Rebalancer
 from muster_core.protocol.topic_deletions import TopicDeletions
 from muster_core.record_bounds import RECORD_MAX_BYTES, utf8_bytes
+from muster_core.state.claims import Claims
 from muster_core.state.group import Group
 from muster_core.state.group_state import GroupState
 from muster_core.state.member import Member
 from muster_core.state.plan import Plan
-from muster_core.state.published import (
-    TopicPartition,
-    read_subscription,
-)
+from muster_core.state.published import TopicPartition
 
 _REBALANCES = "the group rebalances; join again"
 
@@ -89,6 +86,7 @@ class Syncs:
     ) -> None:
         record: records_pb2.Record | None = None
         plan: Plan | None = None
+        to_release: set[str] = set()
         if group.leader == member.member_id:
             plan, limit = Plan(request), self._context.config.max_partitions
             if plan.partitions > limit:
@@ -98,13 +96,16 @@ class Syncs:
             if full := self._context.too_much(plan.held_bytes - group.assigned_bytes, at_work=True):
                 self._context.refuse(call.call_id, error_code.COORDINATOR_NOT_AVAILABLE, full)
                 return
-            record = self._context.record()
-            if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan):
-                text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
-                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
-                return
             if (twice := plan.given_twice(group.members)) is not None:
                 text = f"assignments: {twice[0]}/{twice[1]} is given more than once"
+                self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
+                return
+            claims = Claims(group.members.values(), limit)
+            claims.withhold(plan, group.owners)
+            to_release = claims.unmet(plan.assignments)
+            record = self._context.record()
+            if not self._fill_assignment(record.assignment_committed, group, member.member_id, plan, claims):
+                text = f"the tokens that members keep take more than the log takes, {RECORD_MAX_BYTES} bytes"
                 self._context.refuse(call.call_id, error_code.INVALID_REQUEST, text)
                 return
             if (size_bytes := record.ByteSize()) > RECORD_MAX_BYTES:
@@ -120,7 +121,7 @@ class Syncs:
             self._deletions.note_before(plan.topics)
             self._context.append(
                 [record],
-                partial(self._assignment_stored, group),
+                partial(self._assignment_stored, group, to_release),
                 holds=group,
                 overdue=partial(self._refuse_syncs, group),
             )
@@ -131,7 +132,7 @@ class Syncs:
         member.confirmed = True
         self._context.reply(call.call_id, _answer_to(member, self._answer_to_all(group, member.token)))
 
-    def _assignment_stored(self, group: Group) -> None:
+    def _assignment_stored(self, group: Group, to_release: set[str]) -> None:
         for topics in self._context.deletions:
             group.renew(topics)  # it was made before them
         waiting = [(m, m.sync_call) for m in group.members.values() if m.sync_call is not None]
@@ -140,6 +141,7 @@ class Syncs:
             member.sync_call = None
             self._context.reply(call_id, _answer_to(member, same_for_all))
             self._rebalancer.touch(group, member)
+        self._rebalancer.wait_for_releases(group, to_release)
 
     def _refuse_syncs(self, group: Group) -> None:
         for member in group.members.values():
@@ -149,7 +151,12 @@ class Syncs:
                 self._rebalancer.touch(group, member)
 
     def _fill_assignment(
-        self, record: records_pb2.AssignmentCommitted, group: Group, leader: str, plan: Plan
+        self,
+        record: records_pb2.AssignmentCommitted,
+        group: Group,
+        leader: str,
+        plan: Plan,
+        claims: Claims,
     ) -> bool:
         """Writes the record of what the leader hands in; strangers are ignored (SG-14 to SG-16).
 
@@ -158,7 +165,7 @@ class Syncs:
         """
         record.group_id, record.generation, record.leader = group.group_id, group.generation, leader
         left_bytes = RECORD_MAX_BYTES
-        kept = _Kept(group, plan, self._context.config)
+        kept = _Kept(group, plan, claims, self._context.config.max_kept_tokens)
         places: dict[Position, common_pb2.Position] = {}  # many partitions have few tokens
         for member_id, member in group.members.items():
             entry = record.members.add(member_id=member_id, assignment=plan.assignments.get(member_id, b""))
@@ -237,21 +244,24 @@ class _Kept:
     As many as the coordinator can name one by one; the others get new tokens.
     """
 
-    def __init__(self, group: Group, plan: Plan, config: GroupConfig) -> None:
+    def __init__(self, group: Group, plan: Plan, claims: Claims, most: int) -> None:
         self._group = group
         self._plan = plan
-        self._left = config.max_kept_tokens
-        self._left_to_look_at = config.max_partitions
+        self._claims = claims
+        self._left = most
 
     def of(self, member: Member) -> Iterator[tuple[TopicPartition, Position]]:
-        """Those of a member, in the order in which it is given them."""
+        """Those of a member, in the order in which it is given them.
+
+        Without topics that were deleted: what is given of them now is another one's.
+        """
         group = self._group
-        held = self._held(member)
+        held = self._claims.of(member.member_id)
         if not held:
             return
         for partition in self._plan.given(member.member_id):
             topic, number = partition
-            if topic not in held or number not in held[topic]:
+            if topic not in held or number not in held[topic] or topic in group.renewed_topics:
                 continue
             owner, position = group.owners.get(partition, ("", None))
             if position is not None and owner == member.member_id:
@@ -259,21 +269,6 @@ class _Kept:
                     return
                 self._left -= 1
                 yield partition, position
-
-    def _held(self, member: Member) -> dict[str, set[int]]:
-        """What it says that it never gave up; nothing if that is more than a generation can have given.
-
-        Without topics that were deleted: what is given of them now is another one's.
-        """
-        held: dict[str, set[int]] = {}
-        subscription = read_subscription(member.metadata_for(self._group.protocol_name))
-        if subscription is None or not subscription.keeps_owned:
-            return held
-        self._left_to_look_at -= sum(len(entry.partitions) for entry in subscription.owned_partitions)
-        for entry in subscription.owned_partitions if self._left_to_look_at >= 0 else ():
-            if entry.topic not in self._group.renewed_topics:
-                held.setdefault(entry.topic, set()).update(entry.partitions[:])
-        return held
 
 
 def _differs(asked: str, actual: str) -> bool:

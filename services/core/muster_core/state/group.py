@@ -77,6 +77,7 @@ class Group:
         static_members: instance id → member id.
         pending_members: ids given out and not yet used, with their timers (KIP-394).
         pending_sync: members that got the generation and have not synced.
+        to_release: members that were not given all that they keep, and have not joined again.
         new_member_added: whether somebody joined since the initial delay was last armed (KIP-134).
         cause: why the running rebalance, or the present generation, was started.
         unfinished: why a rebalance has to follow what the log says, until the next generation.
@@ -106,6 +107,7 @@ class Group:
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, Timer] = {}
         self.pending_sync: set[str] = set()
+        self.to_release: set[str] = set()
         self.new_member_added = False
         self.cause: common_pb2.RebalanceCause | None = None
         self.unfinished: common_pb2.RebalanceCause | None = None
@@ -236,6 +238,7 @@ class Group:
         if self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
+        self.to_release.discard(member_id)
         self.unpark_join(member)
         if self.leader == member_id:
             self.leader = next(iter(self.members), "")
@@ -256,6 +259,7 @@ class Group:
         self._size_bytes += utf8_bytes(new_member_id) - utf8_bytes(old_member_id)
         member.member_id = new_member_id
         self.static_members[member.group_instance_id] = new_member_id
+        self.to_release.discard(old_member_id)  # the process that kept something is fenced
         if old_member_id in self.pending_sync:
             self.pending_sync.remove(old_member_id)
             self.pending_sync.add(new_member_id)

@@ -1,6 +1,6 @@
 """What the leader of a group hands in: who is to own what."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from muster_protos.muster.v1.coordinator_pb2 import SyncGroupRequest
@@ -48,6 +48,19 @@ class Plan:
     def given(self, member_id: str) -> Iterator[TopicPartition]:
         """The partitions that a member is given; none where its bytes are foreign."""
         return partitions_in(self.assignments.get(member_id, b""))
+
+    def take_back(self, member_id: str, partitions: Collection[TopicPartition]) -> None:
+        """Takes partitions out of what a member is given, whose bytes are a published assignment."""
+        message = read_assignment(self.assignments[member_id])
+        assert message is not None
+        for entry in message.partitions:
+            left = [number for number in entry.partitions if (entry.topic, number) not in partitions]
+            del entry.partitions[:]
+            entry.partitions.extend(left)
+        left_topics = [entry for entry in message.partitions if entry.partitions]
+        del message.partitions[:]
+        message.partitions.extend(left_topics)
+        self.assignments[member_id] = message.SerializeToString(deterministic=True)
 
     def given_twice(self, member_ids: Iterable[str]) -> TopicPartition | None:
         """A partition that two members are given, or one twice; None: there is none."""

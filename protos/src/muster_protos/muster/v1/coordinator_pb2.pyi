@@ -214,6 +214,7 @@ class JoinGroupResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     SERVER_ASSIGNOR_FIELD_NUMBER: _builtins.int
+    WITHHOLDS_KEPT_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
     """NONE, or why there is no generation for the member."""
     generation: _builtins.int
@@ -234,6 +235,11 @@ class JoinGroupResponse(_message.Message):
     """Explanation for people; empty without an error."""
     server_assignor: _builtins.str
     """Assignor that the coordinator runs for this generation; empty: the leader assigns."""
+    withholds_kept: _builtins.bool
+    """This coordinator and all that may follow it give nobody what another member keeps (feature `kept-partitions`): the
+    member may keep its partitions in the next rebalance whatever leads it. False: only if each protocol that it
+    supports leaves kept partitions to their owners.
+    """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinGroupResponse.Member]:
         """Leader only: everybody."""
@@ -262,10 +268,11 @@ class JoinGroupResponse(_message.Message):
         error_message: _builtins.str = ...,
         cause: _common_pb2.RebalanceCause | None = ...,
         server_assignor: _builtins.str = ...,
+        withholds_kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "leader", b"leader", "member_id", b"member_id", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "server_assignor", b"server_assignor", "shard_epoch", b"shard_epoch", "skip_assignment", b"skip_assignment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "coordinator", b"coordinator", "error_code", b"error_code", "error_message", b"error_message", "generation", b"generation", "leader", b"leader", "member_id", b"member_id", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "server_assignor", b"server_assignor", "shard_epoch", b"shard_epoch", "skip_assignment", b"skip_assignment", "withholds_kept", b"withholds_kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,99 @@
+"""What the members of a generation keep: they work on it while the group rebalances (KIP-429)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from muster_core.position import Position
+from muster_core.state.member import Member
+from muster_core.state.plan import Plan
+from muster_core.state.published import TopicPartition, partitions_in, read_assignment, read_subscription
+
+Numbers = dict[str, set[int]]
+"""Partition numbers by topic."""
+
+Owners = Mapping[TopicPartition, tuple[str, Position]]
+"""Partition → its owner by the last assignment, and the record that gave it."""
+
+_SEVERAL = ""
+
+
+class Claims:
+    """The partitions that members said they keep, with the joins that brought them into the generation.
+
+    A member that joins has released everything else, and gets nothing new before the next assignment: so
+    what it works on is among these.
+
+    Args:
+        members: those of the generation.
+        most: how many partitions are looked at.
+
+    Attributes:
+        complete: whether all of them were looked at.
+    """
+
+    def __init__(self, members: Iterable[Member], most: int) -> None:
+        self.complete = True
+        self._by_member: dict[str, Numbers] = {}
+        for member in members:
+            entries = list(claimed_in(metadata for _, metadata in member.terms.protocols))
+            most -= sum(len(numbers) for _, numbers in entries)
+            if most < 0:
+                self.complete = False
+                return
+            if entries:
+                claimed = self._by_member[member.member_id] = Numbers()
+                for topic, numbers in entries:
+                    claimed.setdefault(topic, set()).update(numbers)
+
+    def of(self, member_id: str) -> Mapping[str, set[int]]:
+        """What a member keeps."""
+        return self._by_member.get(member_id, {})
+
+    def withhold(self, plan: Plan, owners: Owners) -> None:
+        """Takes out of a plan what it gives to one member while another one keeps it (GRP-41).
+
+        Where more is claimed than is looked at, nobody is given what it did not have.
+        """
+        keepers = self._keepers()
+        if not keepers and self.complete:
+            return
+        for member_id in tuple(plan.assignments):
+            held_back = {
+                partition
+                for partition in plan.given(member_id)
+                if keepers.get(partition[0], {}).get(partition[1], member_id) != member_id
+                or not (self.complete or owners.get(partition, (_SEVERAL,))[0] == member_id)
+            }
+            if held_back:
+                plan.take_back(member_id, held_back)
+
+    def unmet(self, assignments: Mapping[str, bytes]) -> set[str]:
+        """The members that are not given all that they keep: they are to release it, and to join again."""
+        found = set[str]()
+        for member_id, claimed in self._by_member.items():
+            assignment = assignments.get(member_id, b"")
+            if assignment and read_assignment(assignment) is None:
+                continue
+            given = set(partitions_in(assignment))
+            if any((topic, number) not in given for topic in claimed for number in claimed[topic]):
+                found.add(member_id)
+        return found
+
+    def _keepers(self) -> dict[str, dict[int, str]]:
+        """Who keeps what; what several keep is nobody's until they have released it."""
+        keepers: dict[str, dict[int, str]] = {}
+        for member_id, claimed in self._by_member.items():
+            for topic, numbers in claimed.items():
+                kept = keepers.setdefault(topic, {})
+                shared = kept.keys() & numbers
+                kept.update(dict.fromkeys(numbers, member_id))
+                kept.update(dict.fromkeys(shared, _SEVERAL))
+        return keepers
+
+
+def claimed_in(metadata: Iterable[bytes]) -> Iterator[tuple[str, list[int]]]:
+    """What a member with this metadata keeps, each topic with its partitions; alike ones count once."""
+    for each in dict.fromkeys(metadata):
+        subscription = read_subscription(each)
+        if subscription is not None and subscription.keeps_owned:
+            for entry in subscription.owned_partitions:
+                yield entry.topic, entry.partitions[:]
