@@ -245,6 +245,8 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     coordinators: list[Coordinator]
     owner: int = 0
     topics: dict[str, int] = field(default_factory=lambda: {"t": 3})
+    zones: dict[str, common_pb2.TopicZones] = field(default_factory=dict)
+    knows_no_zones: bool = False
     asked: list[discovery_pb2.FindCoordinatorRequest] = field(default_factory=list)
     script: dict[str, deque[Any]] = field(default_factory=lambda: defaultdict(deque))
     address: str = ""
@@ -298,21 +300,17 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         if len(request.names) > TOPIC_NAMES_MAX or not all(map(is_name, request.names)):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "names")
         wanted = request.names or sorted(self.topics)
-        return discovery_pb2.ListTopicsResponse(
-            topics=[
-                discovery_pb2.Topic(name=n, partitions=self.topics[n]) for n in wanted if n in self.topics
-            ]
-        )
+        return discovery_pb2.ListTopicsResponse(topics=[self._topic(n) for n in wanted if n in self.topics])
 
     async def CreateTopic(self, request: Any, context: Any) -> Any:
         if self.script["CreateTopic"]:
             return self.script["CreateTopic"].popleft()
         name = request.topic.name
         code = common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS if name in self.topics else NONE
-        count = self.topics.setdefault(name, request.topic.partitions)
-        return discovery_pb2.CreateTopicResponse(
-            error_code=code, topic=discovery_pb2.Topic(name=name, partitions=count)
-        )
+        self.topics.setdefault(name, request.topic.partitions)
+        if code == NONE and not self.knows_no_zones:
+            self.zones[name] = request.topic.zones
+        return discovery_pb2.CreateTopicResponse(error_code=code, topic=self._topic(name))
 
     async def DeleteTopic(self, request: Any, context: Any) -> Any:
         code = NONE if self.topics.pop(request.name, 0) else common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
@@ -327,7 +325,15 @@ class ScriptedCluster(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
         if request.topic.partitions < self.topics[name]:
             return discovery_pb2.AlterTopicResponse(error_code=common_pb2.ERROR_CODE_INVALID_PARTITIONS)
         self.topics[name] = request.topic.partitions
-        return discovery_pb2.AlterTopicResponse(topic=request.topic)
+        if request.topic.HasField("zones") and not self.knows_no_zones:
+            self.zones[name] = request.topic.zones
+        return discovery_pb2.AlterTopicResponse(topic=self._topic(name))
+
+    def _topic(self, name: str) -> discovery_pb2.Topic:
+        zones = self.zones.get(name)
+        return discovery_pb2.Topic(
+            name=name, partitions=self.topics[name], zones=zones if zones and zones.zones else None
+        )
 
     async def WatchCluster(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the client does not watch")

@@ -31,13 +31,50 @@ async def cli(scripted: ScriptedCluster | None, *arguments: str) -> tuple[int, s
 
 async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> None:
     code, out, err = await cli(cluster, "topics", "create", "sites", "12", "--output", "json")
-    assert (code, json.loads(out), err) == (0, [{"name": "sites", "partitions": 12}], "")
+    assert (code, json.loads(out), err) == (0, [{"name": "sites", "partitions": 12, "zones": {}}], "")
     code, out, _ = await cli(cluster, "topics", "alter", "sites", "24")
     assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24"])
     code, out, _ = await cli(cluster, "topics", "list")
     assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24", "t", "3"])
     code, out, _ = await cli(cluster, "topics", "delete", "sites")
     assert (code, cluster.topics) == (0, {"t": 3})
+
+
+async def test_zones_are_given_shown_kept_and_removed(cluster: ScriptedCluster) -> None:
+    zones = ("--zone", "eu=0-2,5", "--zone", "us=3")
+    code, out, err = await cli(cluster, "topics", "create", "sites", "6", *zones, "--output", "json")
+    shown = {"name": "sites", "partitions": 6, "zones": {"eu": [0, 1, 2, 5], "us": [3]}}
+    assert (code, json.loads(out), err) == (0, [shown], "")
+    _, out, _ = await cli(cluster, "topics", "alter", "sites", "8")
+    assert out.split() == ["TOPIC", "PARTITIONS", "ZONES", "sites", "8", "eu=0-2,5", "us=3"]
+    _, out, _ = await cli(cluster, "topics", "alter", "sites", "8", "--no-zones")
+    assert out.split() == ["TOPIC", "PARTITIONS", "sites", "8"]
+
+
+@pytest.mark.parametrize(
+    ("zones", "problem"),
+    [
+        (["--zone", "eu"], "'eu' is not ZONE=NUMBERS, such as eu-1=0-4,7"),
+        (["--zone", "eu=1-0"], "'1-0' is no partition and no range of them"),
+        (["--zone", "eu=x"], "'x' is no partition"),
+        (["--zone", "eu=0-100000"], "'0-100000' is no partition"),
+        (["--zone", "eu=0", "--zone", "eu=1"], "zone 'eu' is given more than once"),
+        (["--zone", "eu=0", "--no-zones"], "give --zone or --no-zones, not both"),
+    ],
+)
+async def test_zones_that_cannot_be_read_are_named(
+    cluster: ScriptedCluster, zones: list[str], problem: str
+) -> None:
+    code, _, err = await cli(cluster, "topics", "alter", "t", "3", *zones)
+    assert code == 2
+    assert problem in " ".join(err.replace("│", " ").split())
+
+
+async def test_servers_that_drop_zones_are_found_out(cluster: ScriptedCluster) -> None:
+    cluster.knows_no_zones = True
+    code, _, err = await cli(cluster, "topics", "alter", "t", "3", "--zone", "eu=0")
+    assert code == 1
+    assert "topic 't' is stored without its zones: the servers are of 0.1" in err
 
 
 async def test_in_a_pipe_each_row_is_one_line(cluster: ScriptedCluster) -> None:

@@ -537,3 +537,17 @@ async def test_two_instances_serve_side_by_side_and_keep_their_last_view(setup: 
         assert (await setup.find()).coordinator.node_id == "a"
     finally:
         await other.stop()
+
+
+async def test_zones_wait_for_their_feature_since_older_metadata_drops_them(setup: Setup) -> None:
+    setup.push(cluster({SHARD: (1, "a")}), catalog({}, 1))
+    await setup.found(1)
+    topic = discovery_pb2.Topic(name="t", partitions=3)
+    topic.zones.zones.add(name="eu", partitions=[0])
+    for method, request in (
+        ("CreateTopic", discovery_pb2.CreateTopicRequest(topic=topic)),
+        ("AlterTopic", discovery_pb2.AlterTopicRequest(topic=topic)),
+    ):
+        error = await setup.refused(method, request)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "topic.zones: needs the feature partition-zones" in str(error.details())

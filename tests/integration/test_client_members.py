@@ -122,6 +122,21 @@ async def test_members_share_everything_and_take_over_from_one_that_leaves(runni
     assert "lost" not in {what for _, what in running.told}
 
 
+async def test_partitions_go_to_members_in_their_zones_and_follow_them(running: World) -> None:
+    def near(zone: str, member: muster.Member) -> set[int]:
+        return {number for _, number in member.partitions} - set(zones[zone])
+
+    zones = {"eu": range(0, 12, 2), "us": range(1, 12, 2)}
+    await running.connection.alter_topic("sites", 12, zones=zones)
+    refresh = {"topic_refresh_interval_ms": 100}
+    one, two = await running.add(rack_id="us", **refresh), await running.add(rack_id="eu", **refresh)
+    await until(running.shared(one, two))
+    assert (near("us", one), near("eu", two)) == (set(), set())
+    zones = {"us": range(6), "eu": range(6, 12)}
+    await running.connection.alter_topic("sites", 12, zones=zones)
+    await until(lambda: running.shared(one, two)() and not near("us", one) and not near("eu", two))
+
+
 async def test_the_death_of_the_coordinator_is_no_rebalance(running: World) -> None:
     long = {"session_timeout_ms": 120_000, "rebalance_timeout_ms": 120_000, "disconnect_grace_ms": 0}
     one, two = await running.add(**long), await running.add(**long)

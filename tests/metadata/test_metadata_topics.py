@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from muster_core.config import GroupConfig
-from muster_core.features import FEATURE_NAMES
+from muster_core.features import FEATURE_NAMES, Feature
 from muster_core.log.snapshot import SNAPSHOT_PART_BYTES, Covered, SnapshotReader, SnapshotUnusable, parts
+from muster_core.log.topic_zones import MAX_ZONE_BYTES, MAX_ZONES
 from muster_core.log.topics import (
     MAX_CHANGES,
     MAX_DELETIONS,
@@ -47,6 +48,16 @@ def stored(number: int) -> records_pb2.Record:
     )
 
 
+def enabled(feature: str) -> records_pb2.Record:
+    return records_pb2.Record(critical=True, feature_enabled=records_pb2.FeatureEnabled(name=feature))
+
+
+def zoned(**zones: tuple[int, ...]) -> common_pb2.TopicZones:
+    return common_pb2.TopicZones(
+        zones=[common_pb2.TopicZones.Zone(name=name, partitions=numbers) for name, numbers in zones.items()]
+    )
+
+
 def removed(number: int) -> records_pb2.Record:
     return records_pb2.Record(topic_tombstone=records_pb2.TopicTombstone(name=f"t-{number}"))
 
@@ -78,13 +89,13 @@ def every_kind() -> Topics:
     replaced = records_pb2.Record(
         node_replaced=records_pb2.NodeReplaced(configuration=2, node=1, new_address="b:1")
     )
-    enabled = records_pb2.Record(
-        critical=True, feature_enabled=records_pb2.FeatureEnabled(name=FEATURE_NAMES[0])
-    )
     claim = records_pb2.Record(critical=True, claim=records_pb2.Claim(node_id="m"))
     unknown = records_pb2.Record(written_at_ms=7)
-    records = [claim, stored(1), replaced, enabled, stored(2), removed(1), unknown, stored(3), removed(3)]
-    return catalog_of(iter([*records, stored(3)]))
+    near = stored(3)
+    near.topic_stored.zones.CopyFrom(zoned(eu=(0, 2), us=(1,)))
+    feature = enabled(FEATURE_NAMES[0])
+    records = [claim, stored(1), replaced, feature, stored(2), removed(1), unknown, stored(3), removed(3)]
+    return catalog_of(iter([*records, near]))
 
 
 def through_snapshot(topics: Topics, part_bytes: int = 1) -> Topics:
@@ -191,3 +202,100 @@ def test_a_full_catalog_takes_no_further_topic_until_one_is_removed() -> None:
     assert isinstance(known, metadata_pb2.ChangeTopicResponse)
     topics.apply(NodeEntry(Position(2, MAX_TOPICS + 2), removed(1).SerializeToString(), b"n" * 16, b"h" * 32))
     assert isinstance(topics.decide(creation(MAX_TOPICS)), records_pb2.Record)
+
+
+class ZonedCatalog:
+    """A catalog that zones can be stored in, and changes of one topic."""
+
+    def __init__(self) -> None:
+        self.topics = catalog_of(iter([enabled(Feature.PARTITION_ZONES)]))
+
+    def change(
+        self, kind: str, name: str, partitions: int, zones: common_pb2.TopicZones | None = None
+    ) -> metadata_pb2.ChangeTopicResponse:
+        """The answer to a change, which is carried out."""
+        topic = discovery_pb2.Topic(name=name, partitions=partitions, zones=zones)
+        request = metadata_pb2.ChangeTopicRequest(change_id=name.encode().rjust(16))
+        getattr(request, kind).CopyFrom(topic)
+        decision = self.topics.decide(request)
+        if isinstance(decision, metadata_pb2.ChangeTopicResponse):
+            return decision
+        position = Position(1, self.topics.version.offset + 1)
+        self.topics.apply(NodeEntry(position, decision.SerializeToString(), b"n" * 16, b"h" * 32))
+        assert self.topics.done(request) == self.topics.stored(request)
+        return self.topics.stored(request)
+
+    def shown(self, name: str) -> discovery_pb2.Topic:
+        """The topic as servers hear of it."""
+        return next(topic for topic in self.topics.to_proto().topics if topic.name == name)
+
+
+def test_zones_are_stored_in_one_order_kept_while_a_topic_grows_and_removed() -> None:
+    catalog = ZonedCatalog()
+    answer = catalog.change("create", "t", 3, zoned(us=(2, 1), eu=(0,)))
+    assert answer.topic == catalog.shown("t")
+    assert answer.topic.zones == zoned(eu=(0,), us=(1, 2))
+    before = catalog.topics.version
+    assert catalog.change("alter", "t", 3, zoned(eu=(0,), us=(1, 2))).error_code == 0
+    assert catalog.topics.version == before  # it has these zones already
+    assert catalog.change("alter", "t", 5).topic.zones == zoned(eu=(0,), us=(1, 2))
+    assert catalog.change("alter", "t", 5, zoned(eu=(4,))).topic.zones == zoned(eu=(4,))
+    assert through_snapshot(catalog.topics).to_proto() == catalog.topics.to_proto()
+    assert not catalog.change("alter", "t", 5, zoned()).topic.HasField("zones")
+    assert not catalog.shown("t").HasField("zones")
+
+
+@pytest.mark.parametrize(
+    ("zones", "problem"),
+    [
+        (zoned(**{f"z{number}": (0,) for number in range(MAX_ZONES + 1)}), "at most 64 zones, not 65"),
+        (zoned(**{"": (0,)}), "topic.zones[0].name must be 1 to 255 bytes"),
+        (zoned(**{"é" * 128: (0,)}), "topic.zones[0].name must be 1 to 255 bytes"),
+        (zoned(**{"a\x1b[2J": (0,)}), "of printable characters"),
+        (common_pb2.TopicZones(zones=[*zoned(a=(0,)).zones, *zoned(a=(1,)).zones]), "'a' is given more than"),
+        (zoned(a=()), "zone 'a' has no partitions"),
+        (zoned(a=(1, 1)), "a partition of zone 'a' is given more than once"),
+        (zoned(a=(0,), b=(3,)), "topic.zones[1]: zone 'b' has partition 3, and the topic's end at 2"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["create", "alter"])
+def test_zones_that_cannot_be_are_refused_by_their_field(
+    kind: str, zones: common_pb2.TopicZones, problem: str
+) -> None:
+    catalog = ZonedCatalog()
+    if kind == "alter":
+        catalog.change("create", "t", 3, zoned(a=(0,)))
+    before = catalog.topics.version
+    refused = catalog.change(kind, "t", 3, zones)
+    assert refused.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST
+    assert problem in refused.error_message
+    assert catalog.topics.version == before
+
+
+def test_no_zones_are_stored_before_their_feature_is_enabled() -> None:
+    catalog = ZonedCatalog()
+    catalog.topics = catalog_of(iter([stored(1)]))
+    for kind, name in (("create", "t"), ("alter", "t-1")):
+        refused = catalog.change(kind, name, 3, zoned(eu=(0,)))
+        assert refused.error_code == common_pb2.ERROR_CODE_INVALID_REQUEST
+        assert "`muster features enable partition-zones`" in refused.error_message
+    assert catalog.change("alter", "t-1", 4).error_code == 0
+
+
+def test_the_zones_of_all_topics_have_a_limit_of_bytes_and_fit_into_a_snapshot() -> None:
+    catalog = ZonedCatalog()
+    everywhere = {name: tuple(range(100_000)) for name in ("a", "b", "c")}
+    answer = catalog.change("create", "large", 100_000, zoned(**everywhere))
+    assert answer.error_code == 0
+    left = MAX_ZONE_BYTES - answer.topic.zones.ByteSize()
+    one = zoned(z=(0,)).ByteSize() - 1  # bytes of a zone but for its name
+    fitting = [zoned(**{"z" * 100: (0,)})] * (left // (one + 100))
+    for number, zones in enumerate(fitting):
+        assert catalog.change("create", f"t-{number}", 1, zones).error_code == 0
+    refused = catalog.change("create", "more", 1, fitting[0])
+    assert refused.error_code == common_pb2.ERROR_CODE_POLICY_VIOLATION
+    assert "the zones of all topics would take more than 1,048,576 bytes" in refused.error_message
+    assert catalog.change("alter", "t-1", 1, fitting[0]).error_code == 0  # its own bytes do not count twice
+    covered = Covered(SHARD, catalog.topics.version, b"h" * 32)
+    found = parts((), covered, catalog=catalog.topics.to_states())
+    assert max(map(len, found)) < MAX_ZONE_BYTES + SNAPSHOT_PART_BYTES

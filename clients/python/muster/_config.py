@@ -147,6 +147,20 @@ def check_partitions(partitions: int) -> int:
     return partitions
 
 
+def check_partition(name: str, partition: int) -> int:
+    """Checks the number of a partition and returns it.
+
+    Args:
+        name: what it is for.
+        partition: the number.
+
+    Raises:
+        SettingsError: it is out of bounds.
+    """
+    _between(name, partition, 0, limits.TOPIC_PARTITIONS_MAX - 1)
+    return partition
+
+
 def _between(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SettingsError(name, f"must be a whole number, not {value!r}")

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
-from muster._values import TopicPartition
+from muster._config import check_partition
+from muster._values import Topic, TopicPartition
 from muster.assignors import MemberSnapshot
 
 VERSION = 1
@@ -33,7 +35,7 @@ def in_words(partitions: Iterable[TopicPartition]) -> str:
     return text or "no partition"
 
 
-def runs(numbers: list[int]) -> str:
+def runs(numbers: Iterable[int]) -> str:
     """`[0, 1, 2, 5]` as `0-2 5`."""
     found: list[list[int]] = []
     for number in numbers:
@@ -55,6 +57,25 @@ def to_messages(partitions: Iterable[TopicPartition]) -> list[common_pb2.TopicPa
 def from_messages(messages: Iterable[common_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
     """The partitions in some messages."""
     return tuple(TopicPartition(entry.topic, number) for entry in messages for number in entry.partitions)
+
+
+def encode_zones(zones: Mapping[str, Iterable[int]]) -> common_pb2.TopicZones:
+    """Zones of a topic's partitions as a message.
+
+    Raises:
+        SettingsError: a partition cannot be one.
+    """
+    message = common_pb2.TopicZones()
+    for name, partitions in zones.items():
+        numbers = [check_partition("zones", number) for number in partitions]
+        message.zones.add(name=name, partitions=numbers)
+    return message
+
+
+def decode_topic(message: discovery_pb2.Topic) -> Topic:
+    """The topic in a message."""
+    zones = {zone.name: tuple(zone.partitions) for zone in message.zones.zones}
+    return Topic(message.name, message.partitions, MappingProxyType(zones))
 
 
 def encode_subscription(

@@ -1,5 +1,7 @@
 """Values that the whole client uses."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from muster_assignors import TopicPartition
@@ -13,10 +15,12 @@ class Topic(NamedTuple):
     Attributes:
         name: its name.
         partitions: how many partitions it has.
+        zones: zone → numbers of the partitions that are near it; without those of which nothing is known.
     """
 
     name: str
     partitions: int
+    zones: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 class Committed(NamedTuple):

@@ -36,6 +36,11 @@ class Feature(StrEnum):
         "members may keep partitions in a rebalance, whatever the next leader does with them",
     )
 
+    PARTITION_ZONES = (
+        "partition-zones",
+        "topics carry the zones of their partitions, so that assignors can keep work near its data",
+    )
+
     about: str
 
     def __new__(cls, value: str, about: str) -> "Feature":

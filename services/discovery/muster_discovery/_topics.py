@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from muster_core.features import Feature
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import discovery_pb2
 from muster_runtime.cluster.view import ClusterView
-from muster_runtime.rpc.refusals import Unavailable
+from muster_runtime.rpc.refusals import InvalidArgument, Unavailable, Violation
 
 CATCH_UP_S = 1.0
 """How long a read waits for a change that this instance acknowledged."""
@@ -62,6 +63,20 @@ class TopicReads:
             self._places = {topic.name: place for place, topic in enumerate(catalog.topics)}
         places = {self._places[name] for name in names if name in self._places}
         return [catalog.topics[place] for place in sorted(places)]
+
+    def check_zones(self, topic: discovery_pb2.Topic) -> None:
+        """Refuses zones that an older metadata would drop without a word.
+
+        Raises:
+            InvalidArgument: their feature is not enabled.
+            Unavailable: metadata has not pushed a catalog yet.
+        """
+        feature = Feature.PARTITION_ZONES
+        if topic.HasField("zones") and self._view.catalog is None:
+            raise Unavailable(_NO_VIEW, RETRY_AFTER_MS)
+        if topic.HasField("zones") and feature not in self._view.features:
+            problem = f"needs the feature {feature}: `muster features enable {feature}`"
+            raise InvalidArgument([Violation("topic.zones", problem)])
 
     async def changed(self, answer: metadata_pb2.ChangeTopicResponse, before: int) -> None:
         """Notes an acknowledged change, and waits up to `CATCH_UP_S` until it can be read here.

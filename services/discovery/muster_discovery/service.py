@@ -108,6 +108,7 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     ) -> discovery_pb2.CreateTopicResponse:
         """Adds a topic."""
         check_topic(request.topic)
+        self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(create=request.topic)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.CreateTopicResponse(
@@ -120,8 +121,9 @@ class DiscoveryService(discovery_pb2_grpc.CoordinatorDiscoveryServiceServicer):
     async def AlterTopic(
         self, request: discovery_pb2.AlterTopicRequest, context: Any
     ) -> discovery_pb2.AlterTopicResponse:
-        """Raises the number of partitions of a topic."""
+        """Raises the number of partitions of a topic, or sets their zones."""
         check_topic(request.topic)
+        self._topics.check_zones(request.topic)
         change = metadata_pb2.ChangeTopicRequest(alter=request.topic)
         answer = await self._change(change, request.request_id, context)
         return discovery_pb2.AlterTopicResponse(

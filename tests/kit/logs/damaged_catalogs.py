@@ -1,6 +1,6 @@
 """Damages of the catalog's log, each a few records at its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kit.logs.log_builder import LogBuilder
 from muster_protos.muster.log.v1 import records_pb2
@@ -18,15 +18,25 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     built.claim("metadata-1")
     _topic(built, "orders", 3, b"1")
     _topic(built, "orders", 4, b"2")
+    _topic(built, "orders", 4, zones={"eu": (0, 3)})
     _topic(built, "gone", 1)
     _remove(built, "gone", b"3")
     _replace(built, 2, 1, "a:1", "d:1")
     return built
 
 
-def _topic(built: LogBuilder, name: str, partitions: int, change: bytes = b"") -> None:
+def _topic(
+    built: LogBuilder,
+    name: str,
+    partitions: int,
+    change: bytes = b"",
+    *,
+    zones: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
     change_id = change.rjust(16, b"c") if change else b""
     stored = records_pb2.TopicStored(name=name, partitions=partitions, change_id=change_id)
+    for zone, numbers in (zones or {}).items():
+        stored.zones.zones.add(name=zone, partitions=numbers)
     built.add(records_pb2.Record(topic_stored=stored))
 
 
@@ -48,6 +58,14 @@ def _a_topic_with_fewer_partitions(built: LogBuilder) -> None:
 
 def _a_topic_without_partitions(built: LogBuilder) -> None:
     _topic(built, "nothing", 0)
+
+
+def _a_topic_stored_again_unchanged(built: LogBuilder) -> None:
+    _topic(built, "orders", 4, zones={"eu": (0, 3)})
+
+
+def _a_zone_with_a_partition_that_is_not_there(built: LogBuilder) -> None:
+    _topic(built, "orders", 5, zones={"eu": (0, 5)})
 
 
 def _a_removal_of_what_is_not_there(built: LogBuilder) -> None:
@@ -76,6 +94,8 @@ CATALOG_DAMAGES: dict[str, tuple[str, Make]] = {
     for invariant, make in (
         ("C1", _a_topic_with_fewer_partitions),
         ("C1", _a_topic_without_partitions),
+        ("C1", _a_topic_stored_again_unchanged),
+        ("C1", _a_zone_with_a_partition_that_is_not_there),
         ("C1", _a_removal_of_what_is_not_there),
         ("C2", _a_change_twice),
         ("C3", _two_replacements_of_one_number),

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
+from muster._messages import decode_topic, encode_zones
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool, Connect
 from muster._session.sessions import SessionTransport
@@ -120,7 +121,7 @@ class Cluster:
             discovery_pb2.ListTopicsResponse,
             timeout_ms=self.timeout_ms,
         )
-        return [Topic(topic.name, topic.partitions) for topic in answer.topics]
+        return [decode_topic(topic) for topic in answer.topics]
 
     async def ensure_topic(self, name: str, partitions: int) -> Topic:
         """Creates a topic if it does not exist; writes nothing if it does.
@@ -137,15 +138,25 @@ class Cluster:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
         if answer.topic.partitions != partitions:
             raise PartitionCountMismatch(name, existing=answer.topic.partitions, wanted=partitions)
-        return Topic(answer.topic.name, answer.topic.partitions)
+        return decode_topic(answer.topic)
 
-    async def create_topic(self, name: str, partitions: int) -> Topic:
+    async def create_topic(
+        self, name: str, partitions: int, *, zones: Mapping[str, Iterable[int]] | None = None
+    ) -> Topic:
         """Creates a topic.
 
+        Args:
+            name: its name.
+            partitions: how many partitions it has.
+            zones: zone → numbers of the partitions that are near it; members whose `rack_id` is that zone are
+                preferred for them by `range`.
+
         Raises:
-            TopicError: it exists already, or the name or number is not acceptable.
+            TopicError: it exists already, or the name, number or zones are not acceptable.
         """
         request = _new_topic(name, partitions)
+        if zones:
+            request.topic.zones.CopyFrom(encode_zones(zones))
         answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
         if answer.error_code == common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS:
             count = answer.topic.partitions
@@ -154,20 +165,33 @@ class Cluster:
             )
         if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
-        return Topic(answer.topic.name, answer.topic.partitions)
+        if zones and not answer.topic.HasField("zones"):
+            raise TopicError(name, f"topic {name!r} is stored without its zones: the servers are of 0.1")
+        return decode_topic(answer.topic)
 
-    async def alter_topic(self, name: str, partitions: int) -> Topic:
-        """Raises the number of partitions of a topic. Groups that subscribe to it rebalance.
+    async def alter_topic(
+        self, name: str, partitions: int, *, zones: Mapping[str, Iterable[int]] | None = None
+    ) -> Topic:
+        """Raises the number of partitions of a topic, or sets their zones. Groups that use it rebalance.
+
+        Args:
+            name: its name.
+            partitions: how many partitions it is to have; as many as it has leaves them.
+            zones: as for `create_topic`; None leaves them as they are, an empty mapping removes them.
 
         Raises:
-            TopicError: there is no such topic, or it has more partitions already.
+            TopicError: there is no such topic, it has more partitions already, or the zones cannot be.
         """
         topic = discovery_pb2.Topic(name=check_name("topic", name), partitions=check_partitions(partitions))
+        if zones is not None:
+            topic.zones.CopyFrom(encode_zones(zones))
         request = discovery_pb2.AlterTopicRequest(topic=topic)
         answer = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
         if answer.error_code:
             raise _topic_error(name, int(answer.error_code), answer.error_message)
-        return Topic(answer.topic.name, answer.topic.partitions)
+        if zones and not answer.topic.HasField("zones"):
+            raise TopicError(name, f"topic {name!r} is stored without its zones: the servers are of 0.1")
+        return decode_topic(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
         """Removes a topic.

@@ -1,7 +1,7 @@
 """What the leader of a generation does: reads the topics, runs the assignor, watches for changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from muster_assignors import AssignmentRefused, check_assignment
 from muster_protos.limits import TOPIC_NAMES_MAX, is_name
@@ -10,25 +10,27 @@ from muster_protos.muster.v1 import coordinator_pb2
 from muster._errors import AssignorFailed
 from muster._messages import decode_member, encode_assignment
 from muster._values import Topic
-from muster.assignors import Assignor, GroupSnapshot, TopicSnapshot
+from muster.assignors import Assignor, GroupSnapshot, MemberSnapshot, TopicSnapshot
 
 ReadTopics = Callable[[Iterable[str]], Awaitable[list[Topic]]]
 
 
 class Leader:
-    """Makes a group's assignment and remembers the partition counts that it was made from.
+    """Makes a group's assignment and remembers the topics that it was made from.
 
     Attributes:
-        counts: topic → number of partitions at the assignment; 0: the topic did not exist.
+        topics: topics of the group by name at the assignment; None: the topic did not exist. Without zones
+            where no member says on which rack it is.
     """
 
     def __init__(self, read_topics: ReadTopics) -> None:
         self._read_topics = read_topics
-        self.counts: dict[str, int] = {}
+        self.topics: dict[str, Topic | None] = {}
+        self._by_rack = False
 
     def resign(self) -> None:
-        """Forgets the counts: another member leads now."""
-        self.counts = {}
+        """Forgets the topics: another member leads now."""
+        self.topics = {}
 
     async def assign(
         self, assignor: Assignor, members: Iterable[coordinator_pb2.JoinGroupResponse.Member]
@@ -39,8 +41,8 @@ class Leader:
             AssignorFailed: the assignor raised, or returned what is no assignment of the group.
         """
         snapshots = {m.member_id: s for m in members if (s := decode_member(m)) is not None}
-        self.counts = await self._count({topic for s in snapshots.values() for topic in s.topics})
-        topics = {name: TopicSnapshot(count) for name, count in self.counts.items() if count}
+        await self._remember(snapshots.values())
+        topics = {name: _snapshot(topic) for name, topic in self.topics.items() if topic is not None}
         snapshot = GroupSnapshot(snapshots, topics)
         try:
             assignment = await asyncio.to_thread(assignor.assign, snapshot)
@@ -57,29 +59,47 @@ class Leader:
             raise AssignorFailed(assignor.name, f"{type(error).__name__}: {error}") from error
 
     async def observe(self, members: Iterable[coordinator_pb2.JoinGroupResponse.Member]) -> None:
-        """Remembers the partition counts for an assignment that is stored already."""
-        self.counts = await self._count(
-            {t for m in members if (s := decode_member(m)) is not None for t in s.topics}
-        )
+        """Remembers the topics for an assignment that is stored already."""
+        await self._remember([s for m in members if (s := decode_member(m)) is not None])
 
     async def changes(self) -> str:
         """What changed since the assignment was made, for people; empty: nothing, or it does not lead."""
-        before = self.counts
+        before = self.topics
         if not before:
             return ""
-        now = await self._count(before)
+        now = await self._read(before)
         changed = [
-            f"{topic} from {before[topic]} to {now[topic]}"
-            for topic in sorted(before)
-            if before[topic] != now[topic]
+            _change(name, before[name], now[name]) for name in sorted(before) if before[name] != now[name]
         ]
-        if not changed or self.counts is not before:
+        if not changed or self.topics is not before:
             return ""
-        return "number of partitions changed: " + ", ".join(changed)
+        return "topics changed: " + ", ".join(changed)
 
-    async def _count(self, names: Iterable[str]) -> dict[str, int]:
-        counts = dict.fromkeys(sorted(names), 0)
+    async def _remember(self, members: Collection[MemberSnapshot]) -> None:
+        self._by_rack = any(member.rack_id for member in members)
+        self.topics = await self._read({topic for member in members for topic in member.topics})
+
+    async def _read(self, names: Iterable[str]) -> dict[str, Topic | None]:
+        topics: dict[str, Topic | None] = dict.fromkeys(sorted(names))
         # Members may name anything: what can be no topic is none, and many are looked up among all topics.
-        wanted = [name for name in counts if is_name(name)]
+        wanted = [name for name in topics if is_name(name)]
         found = await self._read_topics(wanted if len(wanted) <= TOPIC_NAMES_MAX else ()) if wanted else []
-        return counts | {topic.name: topic.partitions for topic in found if topic.name in counts}
+        for topic in found:
+            if topic.name in topics:
+                topics[topic.name] = topic if self._by_rack else Topic(topic.name, topic.partitions)
+        return topics
+
+
+def _snapshot(topic: Topic) -> TopicSnapshot:
+    if not topic.zones:
+        return TopicSnapshot(topic.partitions)
+    racks: list[set[str]] = [set() for _ in range(topic.partitions)]
+    for zone, partitions in topic.zones.items():
+        for number in partitions:
+            racks[number].add(zone)
+    return TopicSnapshot(topic.partitions, tuple(map(frozenset, racks)))
+
+
+def _change(name: str, before: Topic | None, now: Topic | None) -> str:
+    had, has = (0 if topic is None else topic.partitions for topic in (before, now))
+    return f"{name} from {had} to {has} partitions" if had != has else f"zones of {name}"

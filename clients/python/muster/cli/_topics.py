@@ -1,10 +1,13 @@
 """`muster topics` and `muster cluster`."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
+from muster_protos.limits import TOPIC_PARTITIONS_MAX
 from muster_protos.muster.v1 import discovery_pb2
 
+from muster._messages import runs
 from muster._values import Topic
 from muster.cli._output import Format, Output, Servers, as_dict, ask, name_of, say, show_json, show_table
 
@@ -14,24 +17,53 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")
 Partitions = Annotated[int, typer.Argument(metavar="PARTITIONS", help="Number of partitions, 1 to 100000.")]
 
 
+Zones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--zone",
+        metavar="ZONE=NUMBERS",
+        help="Partitions that are near a zone, such as eu-1=0-4,7. `range` gives them to members with that "
+        "rack_id first. For each zone once.",
+    ),
+]
+
+
 @app.command("list")
 def list_topics(servers: Servers = None, output: Format = Output.TABLE) -> None:
-    """All topics with their number of partitions."""
+    """All topics with their number of partitions, and the zones of these."""
     _show(ask(servers, lambda cluster: cluster.topics()), output)
 
 
 @app.command()
 def create(
-    name: Name, partitions: Partitions, servers: Servers = None, output: Format = Output.TABLE
+    name: Name,
+    partitions: Partitions,
+    zone: Zones = None,
+    servers: Servers = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Create a topic."""
-    _show([ask(servers, lambda cluster: cluster.create_topic(name, partitions))], output)
+    zones = _zones(zone or [])
+    _show([ask(servers, lambda cluster: cluster.create_topic(name, partitions, zones=zones))], output)
 
 
 @app.command()
-def alter(name: Name, partitions: Partitions, servers: Servers = None, output: Format = Output.TABLE) -> None:
-    """Raise the number of partitions; groups that subscribe to the topic rebalance."""
-    _show([ask(servers, lambda cluster: cluster.alter_topic(name, partitions))], output)
+def alter(
+    name: Name,
+    partitions: Partitions,
+    zone: Zones = None,
+    no_zones: Annotated[bool, typer.Option("--no-zones", help="Remove all zones.")] = False,
+    servers: Servers = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Raise the number of partitions, or set their zones; groups that subscribe to the topic rebalance.
+
+    Zones stay as they are without --zone and --no-zones.
+    """
+    if zone and no_zones:
+        raise typer.BadParameter("give --zone or --no-zones, not both", param_hint="--no-zones")
+    zones = _zones(zone or []) if zone or no_zones else None
+    _show([ask(servers, lambda cluster: cluster.alter_topic(name, partitions, zones=zones))], output)
 
 
 @app.command()
@@ -76,6 +108,38 @@ def _state(state: discovery_pb2.CoordinatorState.ValueType) -> str:
 
 def _show(topics: list[Topic], output: Output) -> None:
     if output is Output.JSON:
-        show_json([topic._asdict() for topic in topics])
+        show_json([topic._asdict() | {"zones": dict(topic.zones)} for topic in topics])
+    elif any(topic.zones for topic in topics):
+        rows = [(topic.name, topic.partitions, _in_words(topic.zones)) for topic in topics]
+        show_table(("TOPIC", "PARTITIONS", "ZONES"), rows, "")
     else:
-        show_table(("TOPIC", "PARTITIONS"), topics, "there are no topics")
+        show_table(("TOPIC", "PARTITIONS"), [topic[:2] for topic in topics], "there are no topics")
+
+
+def _zones(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Reads `ZONE=0-4,7`, once for each zone."""
+    zones: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        zone, equals, numbers = text.rpartition("=")
+        if not equals or not zone:
+            raise typer.BadParameter(f"{text!r} is not ZONE=NUMBERS, such as eu-1=0-4,7", param_hint="--zone")
+        if zone in zones:
+            raise typer.BadParameter(f"zone {zone!r} is given more than once", param_hint="--zone")
+        zones[zone] = tuple(number for part in numbers.split(",") for number in _numbers(part.strip()))
+    return zones
+
+
+def _numbers(text: str) -> range:
+    low, _, high = text.partition("-")
+    try:
+        first, last = int(low), int(high or low)
+    except ValueError:
+        first, last = 0, -1
+    if not 0 <= first <= last < TOPIC_PARTITIONS_MAX:
+        problem = f"{text!r} is no partition and no range of them, such as 7 or 0-4"
+        raise typer.BadParameter(problem, param_hint="--zone")
+    return range(first, last + 1)
+
+
+def _in_words(zones: Mapping[str, Iterable[int]]) -> str:
+    return "  ".join(f"{zone}={runs(partitions).replace(' ', ',')}" for zone, partitions in zones.items())

@@ -1,8 +1,10 @@
 """The promises about the catalog: its topics, and the configurations of the log's nodes."""
 
 from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import discovery_pb2
 
 from muster_core.audit.invariants import Findings
+from muster_core.log.topic_zones import stored_form, zones_problem
 from muster_core.log.topics import MAX_CHANGES, StoredTopic, Topics
 from muster_core.position import Position
 
@@ -52,9 +54,13 @@ class CatalogChecker:
     def _check_topic(
         self, position: Position, stored: records_pb2.TopicStored, before: StoredTopic | None
     ) -> None:
-        had = 0 if before is None else before.partitions
+        had, zones = (0, b"") if before is None else (before.partitions, before.zones)
         text = f"topic {stored.name!r} gets {stored.partitions} partitions and had {had}"
-        self._findings.expect("C1", bool(stored.name) and stored.partitions > had, position, text)
+        grows = stored.partitions > had or (stored.partitions == had and stored_form(stored.zones) != zones)
+        self._findings.expect("C1", bool(stored.name) and grows, position, text)
+        problem = zones_problem(discovery_pb2.Topic(partitions=stored.partitions, zones=stored.zones))
+        text = f"topic {stored.name!r}: {problem}"
+        self._findings.expect("C1", not problem, position, text)
 
     def _check_change(self, position: Position, change_id: bytes) -> None:
         if not change_id:

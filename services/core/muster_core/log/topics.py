@@ -1,7 +1,7 @@
 """The topics that the records of the catalog's log make, and what a change of them makes."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -9,8 +9,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2
 
-from muster_core.features import FEATURE_NAMES, lacking
+from muster_core.features import FEATURE_NAMES, Feature, lacking
 from muster_core.log.replay import Entry
+from muster_core.log.topic_zones import MAX_ZONE_BYTES, stored_form, zones_of, zones_problem
 from muster_core.position import NOWHERE, Position
 
 MAX_TOPICS = 10_000
@@ -39,10 +40,12 @@ class StoredTopic:
     Attributes:
         partitions: their number.
         incarnation: offset of the record that created it.
+        zones: of its partitions, as `topic_zones.stored_form` gives them; empty: none.
     """
 
     partitions: int
     incarnation: int
+    zones: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Change:
 
     Attributes:
         name: of the topic.
-        topic: as it was stored; None: it was removed.
+        topic: as it was stored, zones perhaps left out; None: it was removed.
         position: of its record.
     """
 
@@ -160,7 +163,8 @@ class Topics:
     def _stored(self, record: records_pb2.TopicStored, position: Position) -> None:
         before = self.by_name.get(record.name)
         incarnation = position.offset if before is None else before.incarnation
-        topic = self.by_name[record.name] = StoredTopic(record.partitions, incarnation)
+        topic = StoredTopic(record.partitions, incarnation)
+        self.by_name[record.name] = replace(topic, zones=stored_form(record.zones))
         self._note(record.change_id, Change(record.name, topic, position))
 
     def _removed(self, record: records_pb2.TopicTombstone, position: Position) -> None:
@@ -193,7 +197,10 @@ class Topics:
                 f"the id of this change is that of another one, of topic {change.name!r}",
                 None,
             )
-        return change.answer
+        answer, topic = change.answer, self.by_name.get(change.name)
+        if topic is not None and answer.topic.incarnation == topic.incarnation:
+            answer.topic.MergeFrom(discovery_pb2.Topic(zones=zones_of(topic.zones)))  # as they are now
+        return answer
 
     def stored(self, request: metadata_pb2.ChangeTopicRequest) -> metadata_pb2.ChangeTopicResponse:
         """The answer to a change whose record is the last one."""
@@ -217,16 +224,42 @@ class Topics:
             return records_pb2.Record(
                 topic_tombstone=records_pb2.TopicTombstone(name=name, change_id=request.change_id)
             )
-        wanted, present = request.alter.partitions, _topic(name, known)
-        if wanted < known.partitions:
+        return self._alter(request, known)
+
+    def _alter(
+        self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic
+    ) -> records_pb2.Record | metadata_pb2.ChangeTopicResponse:
+        wanted = request.alter
+        present = _topic(wanted.name, known)
+        if wanted.partitions < known.partitions:
             return _refused(
                 common_pb2.ERROR_CODE_INVALID_PARTITIONS,
                 f"the topic has {known.partitions} partitions and cannot have fewer",
                 present,
             )
-        if wanted == known.partitions:
+        zones = stored_form(wanted.zones) if wanted.HasField("zones") else known.zones
+        if wanted.partitions == known.partitions and zones == known.zones:
             return metadata_pb2.ChangeTopicResponse(topic=present, version=self.version.to_proto())
-        return _stored(request.alter, request.change_id)
+        refusal = self._zones_refused(wanted, len(known.zones))
+        return refusal or _stored(wanted, zones, request.change_id)
+
+    def _zones_refused(
+        self, topic: discovery_pb2.Topic, bytes_before: int
+    ) -> metadata_pb2.ChangeTopicResponse | None:
+        """The refusal of zones that a topic gives; None: they can be stored, or it gives none."""
+        if not topic.zones.zones:
+            return None
+        feature = Feature.PARTITION_ZONES
+        if feature not in self.features:
+            problem = f"topic.zones needs the feature {feature}: `muster features enable {feature}`"
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
+        if problem := zones_problem(topic):
+            return _refused(common_pb2.ERROR_CODE_INVALID_REQUEST, problem, None)
+        others = sum(len(other.zones) for other in self.by_name.values()) - bytes_before
+        if others + len(stored_form(topic.zones)) > MAX_ZONE_BYTES:
+            problem = f"topic.zones: the zones of all topics would take more than {MAX_ZONE_BYTES:,} bytes"
+            return _refused(common_pb2.ERROR_CODE_POLICY_VIOLATION, problem, None)
+        return None
 
     def _create(
         self, request: metadata_pb2.ChangeTopicRequest, known: StoredTopic | None
@@ -243,11 +276,15 @@ class Topics:
                 f"the catalog is full: it has its limit of {MAX_TOPICS:,} topics; remove some first",
                 None,
             )
-        return _stored(request.create, request.change_id)
+        refusal = self._zones_refused(request.create, 0)
+        return refusal or _stored(request.create, stored_form(request.create.zones), request.change_id)
 
     def to_proto(self) -> metadata_pb2.TopicCatalog:
         """All topics, by name, and what was removed."""
-        topics = [_serialized(name, topic) for name, topic in sorted(self.by_name.items())]
+        topics = [
+            _serialized(name, topic) if topic.zones else _without_zones(name, topic)
+            for name, topic in sorted(self.by_name.items())
+        ]
         catalog = metadata_pb2.TopicCatalog.FromString(b"".join(topics))
         catalog.MergeFrom(
             metadata_pb2.TopicCatalog(
@@ -271,7 +308,12 @@ class Topics:
         for some in _chunks(sorted(self.by_name.items())):
             yield state(
                 topics=[
-                    state.Topic(name=name, partitions=topic.partitions, incarnation=topic.incarnation)
+                    state.Topic(
+                        name=name,
+                        partitions=topic.partitions,
+                        incarnation=topic.incarnation,
+                        zones=zones_of(topic.zones),
+                    )
                     for name, topic in some
                 ]
             )
@@ -300,7 +342,9 @@ class Topics:
         for state in states:
             topics.deletions_since = max(topics.deletions_since, state.deletions_since)
             for topic in state.topics:
-                topics.by_name[topic.name] = StoredTopic(topic.partitions, topic.incarnation)
+                topics.by_name[topic.name] = StoredTopic(
+                    topic.partitions, topic.incarnation, stored_form(topic.zones)
+                )
             for deletion in state.deletions:
                 topics.deletions[deletion.name] = deletion.offset
             for change in state.changes:
@@ -324,19 +368,24 @@ def name_of(request: metadata_pb2.ChangeTopicRequest) -> str:
 
 
 def _topic(name: str, topic: StoredTopic) -> discovery_pb2.Topic:
-    return discovery_pb2.Topic(name=name, partitions=topic.partitions, incarnation=topic.incarnation)
+    return discovery_pb2.Topic(
+        name=name, partitions=topic.partitions, incarnation=topic.incarnation, zones=zones_of(topic.zones)
+    )
 
 
-@lru_cache(maxsize=MAX_TOPICS)
 def _serialized(name: str, topic: StoredTopic) -> bytes:
-    """A part of a serialized catalog; cached, since each change sends watchers the whole catalog."""
+    """A part of a serialized catalog."""
     return metadata_pb2.TopicCatalog(topics=[_topic(name, topic)]).SerializeToString()
 
 
-def _stored(topic: discovery_pb2.Topic, change_id: bytes) -> records_pb2.Record:
+_without_zones = lru_cache(maxsize=MAX_TOPICS)(_serialized)
+"""Cached, since each change sends watchers the whole catalog; zones may be large, so they are not."""
+
+
+def _stored(topic: discovery_pb2.Topic, zones: bytes, change_id: bytes) -> records_pb2.Record:
     return records_pb2.Record(
         topic_stored=records_pb2.TopicStored(
-            name=topic.name, partitions=topic.partitions, change_id=change_id
+            name=topic.name, partitions=topic.partitions, change_id=change_id, zones=zones_of(zones)
         )
     )
 

@@ -310,6 +310,58 @@ class TopicPartitions(_message.Message):
 Global___TopicPartitions: _TypeAlias = TopicPartitions  # noqa: Y015
 
 @_typing.final
+class TopicZones(_message.Message):
+    """Zones of a topic's partitions: where what they stand for is near. An assignor such as `range` prefers to give a partition
+    to a member whose `rack_id` is one of them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Zone(_message.Message):
+        """Partitions of one zone."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """Name of the zone, 1 to 255 bytes."""
+        @_builtins.property
+        def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+            """Partition numbers, from 0, each once, at least one."""
+
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            partitions: _abc.Iterable[_builtins.int] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ZONES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicZones.Zone]:
+        """Up to 64 zones, each once. A partition may be in several, or in none: then nothing is known of it."""
+
+    def __init__(
+        self,
+        *,
+        zones: _abc.Iterable[Global___TopicZones.Zone] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicZones: _TypeAlias = TopicZones  # noqa: Y015
+
+@_typing.final
 class Subscription(_message.Message):
     """What a member wants and has: the published form of a protocol's `metadata` in groups of protocol
     type `consumer`. Foreign bytes pass as well, but then nobody can explain the group.

@@ -389,6 +389,7 @@ class Topic(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 249 letters, digits, `.`, `_` and `-`; not `.` or `..`."""
     partitions: _builtins.int
@@ -397,16 +398,23 @@ class Topic(_message.Message):
     """Number of this topic among all that were ever created, in answers: another topic of the same name, created after
     this one was removed, has a higher one. 0: not told. Ignored in requests.
     """
+    @_builtins.property
+    def zones(self) -> _common_pb2.TopicZones:
+        """Zones of its partitions; those of all topics take at most 1 MiB. Refused with INVALID_REQUEST before the feature
+        `partition-zones` is enabled. In AlterTopic: unset leaves them as they are, and no zones removes them.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
         incarnation: _builtins.int = ...,
+        zones: _common_pb2.TopicZones | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,8 +513,8 @@ class CreateTopicResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
-    """NONE, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, POLICY_VIOLATION (the catalog is full; 0.1 says INVALID_PARTITIONS)
-    or COORDINATOR_NOT_AVAILABLE (the log cannot be written: retry).
+    """NONE, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REQUEST (zones that cannot be, or another change has the
+    request's id), POLICY_VIOLATION (the catalog is full; 0.1 says INVALID_PARTITIONS) or COORDINATOR_NOT_AVAILABLE (the log cannot be written: retry).
     """
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
@@ -534,7 +542,7 @@ Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
 
 @_typing.final
 class AlterTopicRequest(_message.Message):
-    """Asks to raise the number of partitions."""
+    """Asks to raise the number of partitions, or to set their zones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -573,7 +581,9 @@ class AlterTopicResponse(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     CATALOG_VERSION_FIELD_NUMBER: _builtins.int
     error_code: _common_pb2.ErrorCode.ValueType
-    """NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or COORDINATOR_NOT_AVAILABLE."""
+    """NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REQUEST, POLICY_VIOLATION (as for CreateTopic) or
+    COORDINATOR_NOT_AVAILABLE.
+    """
     error_message: _builtins.str
     """Explanation for people; empty without an error."""
     catalog_version: _builtins.int

@@ -112,7 +112,7 @@ class CoordinatorDiscoveryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AlterTopic(self, request, context):
-        """Raises the number of partitions of a topic. Groups that subscribe to it rebalance.
+        """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,7 @@ class CoordinatorDiscoveryServiceStub:
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.CreateTopicRequest, _discovery_pb2.CreateTopicResponse]
     """Adds a topic. Answers after it is stored."""
     AlterTopic: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.AlterTopicRequest, _discovery_pb2.AlterTopicResponse]
-    """Raises the number of partitions of a topic. Groups that subscribe to it rebalance."""
+    """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.DeleteTopicRequest, _discovery_pb2.DeleteTopicResponse]
     """Removes a topic."""
 
@@ -64,7 +64,7 @@ class CoordinatorDiscoveryServiceAsyncStub(CoordinatorDiscoveryServiceStub):
     CreateTopic: _aio.UnaryUnaryMultiCallable[_discovery_pb2.CreateTopicRequest, _discovery_pb2.CreateTopicResponse]  # type: ignore[assignment]
     """Adds a topic. Answers after it is stored."""
     AlterTopic: _aio.UnaryUnaryMultiCallable[_discovery_pb2.AlterTopicRequest, _discovery_pb2.AlterTopicResponse]  # type: ignore[assignment]
-    """Raises the number of partitions of a topic. Groups that subscribe to it rebalance."""
+    """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_discovery_pb2.DeleteTopicRequest, _discovery_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """Removes a topic."""
 
@@ -117,7 +117,7 @@ class CoordinatorDiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.AlterTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_discovery_pb2.AlterTopicResponse, _abc.Awaitable[_discovery_pb2.AlterTopicResponse]]:
-        """Raises the number of partitions of a topic. Groups that subscribe to it rebalance."""
+        """Raises the number of partitions of a topic, or sets their zones. Groups that subscribe to it rebalance."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(

@@ -867,22 +867,28 @@ class TopicStored(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CHANGE_ID_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     partitions: _builtins.int
     """Its number of partitions."""
     change_id: _builtins.bytes
     """Id of the change that made it, 16 bytes; empty: it has none."""
+    @_builtins.property
+    def zones(self) -> _common_pb2.TopicZones:
+        """Zones of its partitions, ascending by name, partitions ascending; unset: it has none. Feature `partition-zones`."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
         change_id: _builtins.bytes = ...,
+        zones: _common_pb2.TopicZones | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change_id", b"change_id", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -480,22 +480,28 @@ class CatalogState(_message.Message):
         NAME_FIELD_NUMBER: _builtins.int
         PARTITIONS_FIELD_NUMBER: _builtins.int
         INCARNATION_FIELD_NUMBER: _builtins.int
+        ZONES_FIELD_NUMBER: _builtins.int
         name: _builtins.str
         """Its name."""
         partitions: _builtins.int
         """Its number of partitions."""
         incarnation: _builtins.int
         """Offset of the record that created it."""
+        @_builtins.property
+        def zones(self) -> _common_pb2.TopicZones:
+            """Zones of its partitions, as in `TopicStored`."""
+
         def __init__(
             self,
             *,
             name: _builtins.str = ...,
             partitions: _builtins.int = ...,
             incarnation: _builtins.int = ...,
+            zones: _common_pb2.TopicZones | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["zones", b"zones"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partitions", b"partitions", "zones", b"zones"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
