@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import pty
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
+from typing import Any
 
 import muster
 import pytest
@@ -38,6 +40,69 @@ async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> Non
     assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "sites", "24", "t", "3"])
     code, out, _ = await cli(cluster, "topics", "delete", "sites")
     assert (code, cluster.topics) == (0, {"t": 3})
+
+
+def work_on_t(cluster: ScriptedCluster, asked: int = 1) -> None:
+    """Two groups with members, one of which works on topic `t`, and a group without."""
+    describe = coordinator_pb2.DescribeGroupsResponse
+    stable, empty = coordinator_pb2.GROUP_STATE_STABLE, coordinator_pb2.GROUP_STATE_EMPTY
+    owns = common_pb2.Assignment(
+        version=1, partitions=[common_pb2.TopicPartitions(topic="t", partitions=[0])]
+    )
+    wants = common_pb2.Subscription(version=1, topics=["t"])
+    members = [
+        describe.Member(member_id="m-1", assignment=owns.SerializeToString()),
+        describe.Member(member_id="m-2", metadata=wants.SerializeToString()),
+        describe.Member(member_id="m-3", metadata=b"foreign", assignment=b"foreign"),
+    ]
+    listed = coordinator_pb2.ListGroupsResponse(
+        groups=[
+            coordinator_pb2.ListGroupsResponse.Group(group_id=group_id, state=state)
+            for group_id, state in (("g", stable), ("idle", empty), ("other", stable))
+        ]
+    )
+    for coordinator in cluster.coordinators:
+        for _ in range(asked):
+            coordinator.script["ListGroups"].append(listed)
+
+        def described(request: Any) -> Any:
+            (group_id,) = request.group_ids
+            found = members if group_id == "g" else []
+            return describe(groups=[describe.Group(group_id=group_id, state=stable, members=found)])
+
+        coordinator.describe = described  # type: ignore[method-assign]
+
+
+async def test_a_topic_that_members_work_on_is_deleted_by_force_only(cluster: ScriptedCluster) -> None:
+    work_on_t(cluster)
+    code, out, err = await cli(cluster, "topics", "delete", "t")
+    assert (code, err) == (1, "muster: nothing was deleted; --force deletes it all the same\n")
+    assert [line.split() for line in out.splitlines()][1] == ["g", "2", "0"]
+    assert "their work on it ends, and their progress on it is lost" in out
+    assert cluster.topics == {"t": 3}
+    assert await cli(cluster, "topics", "delete", "t", "--force") == (0, "topic t is deleted\n", "")
+    assert cluster.topics == {}
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, {}), ("n\n", 1, {"t": 3})])
+async def test_at_a_terminal_it_is_asked_whether_to_delete_a_topic(
+    cluster: ScriptedCluster, answer: str, code: int, left: dict[str, int]
+) -> None:
+    work_on_t(cluster)
+    ours, theirs = pty.openpty()
+    muster_command = str(Path(sys.executable).with_name("muster"))
+    command = [muster_command, "topics", "delete", "t", "--servers", cluster.address]
+    try:
+        os.write(ours, answer.encode())
+        done = await asyncio.create_subprocess_exec(
+            *command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(done.communicate(), 60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert (done.returncode, cluster.topics) == (code, left)
+    assert b"Delete it? [y/N]:" in out
 
 
 async def test_zones_are_given_shown_kept_and_removed(cluster: ScriptedCluster) -> None:

@@ -100,14 +100,20 @@ def encode_subscription(
     return message.SerializeToString(deterministic=True)
 
 
-def decode_member(member: coordinator_pb2.JoinGroupResponse.Member) -> MemberSnapshot | None:
-    """A member as its subscription describes it; None if the bytes are not a subscription of this version."""
+def decode_subscription(data: bytes) -> common_pb2.Subscription | None:
+    """The subscription in a member's metadata; None if the bytes are not one of this version."""
     message = common_pb2.Subscription()
     try:
-        message.ParseFromString(member.metadata)
+        message.ParseFromString(data)
     except DecodeError:
         return None
-    if message.version != VERSION:
+    return message if message.version == VERSION else None
+
+
+def decode_member(member: coordinator_pb2.JoinGroupResponse.Member) -> MemberSnapshot | None:
+    """A member as its subscription describes it; None if the bytes are not a subscription of this version."""
+    message = decode_subscription(member.metadata)
+    if message is None:
         return None
     return MemberSnapshot(
         member_id=member.member_id,

@@ -1,5 +1,6 @@
 """`muster topics` and `muster cluster`."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
@@ -7,6 +8,8 @@ import typer
 from muster_protos.limits import TOPIC_PARTITIONS_MAX
 from muster_protos.muster.v1 import discovery_pb2
 
+from muster._cluster.cluster import Cluster
+from muster._cluster.topic_users import TopicUser, topic_users
 from muster._messages import runs
 from muster._values import Topic
 from muster.cli._output import Format, Output, Servers, as_dict, ask, name_of, say, show_json, show_table
@@ -67,10 +70,33 @@ def alter(
 
 
 @app.command()
-def delete(name: Name, servers: Servers = None) -> None:
-    """Delete a topic."""
+def delete(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it also while members work on it, and do not ask.")
+    ] = False,
+    servers: Servers = None,
+) -> None:
+    """Delete a topic, with the progress that groups committed on it; asks if members work on it."""
+    users = [] if force else ask(servers, lambda cluster: _users(cluster, name))
+    if users:
+        _confirm(name, users)
     ask(servers, lambda cluster: cluster.delete_topic(name))
     say(f"topic {name} is deleted")
+
+
+async def _users(cluster: Cluster, name: str) -> list[TopicUser]:
+    return [user for topic in await cluster.topics([name]) for user in await topic_users(cluster, topic)]
+
+
+def _confirm(name: str, users: list[TopicUser]) -> None:
+    """Shows whose work would end, and asks; exits where the answer is no, or nobody can be asked."""
+    show_table(("GROUP", "MEMBERS ON IT", "PARTITIONS WITH PROGRESS"), users, "")
+    say(f"These groups work on topic {name}: their work on it ends, and their progress on it is lost.")
+    if not sys.stdin.isatty():
+        typer.echo("muster: nothing was deleted; --force deletes it all the same", err=True)
+        raise typer.Exit(1)
+    typer.confirm("Delete it?", abort=True)
 
 
 def cluster(servers: Servers = None, output: Format = Output.TABLE) -> None:
