@@ -292,12 +292,13 @@ class Shard:
         Returns:
             What the driver has to do.
         """
-        self._context.begin_turn(now)
+        context = self._context
+        context.begin_turn(now)
         self._event = event
         if self._suspended or type(event) in _ENDS:
-            self._context.purgatory.move_clock(now.boot_ms)
+            context.purgatory.move_clock(now.boot_ms)
         else:
-            self._context.purgatory.advance(now.boot_ms)
+            context.purgatory.advance(now.boot_ms)
         self._events[type(event)](event)
         return self._end()
 
@@ -380,7 +381,7 @@ class Shard:
 
     def _longest_session_ms(self, group: Group) -> int:
         default_ms = self._context.config.min_session_timeout_ms
-        return max((member.terms.session_timeout_ms for member in group.members.values()), default=default_ms)
+        return max((member.session_timeout_ms for member in group.members.values()), default=default_ms)
 
     def _unload(self, event: Unload) -> None:
         self._unloaded = True

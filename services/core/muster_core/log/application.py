@@ -266,11 +266,13 @@ class Application:
     def _offset_committed(self, _: Position, wall_ms: int, record: records_pb2.OffsetCommitted) -> None:
         group = self.group(record.group_id, wall_ms)
         group.stored = True
+        held_bytes = group.offsets.held_bytes
         group.offsets.store(record, wall_ms)
         member = group.members.get(record.member_id)
         if member is not None and record.member_seq > member.commit_seq:
             member.commit_seq = record.member_seq
-        group.weigh()
+        if group.offsets.held_bytes != held_bytes:
+            group.weigh()
 
     def _offset_tombstone(self, _: Position, __: int, record: records_pb2.OffsetTombstone) -> None:
         group = self._groups.get(record.group_id) or self.held.get(record.group_id)

@@ -25,7 +25,8 @@ from muster_core.state.group_state import GroupState
 from muster_core.state.holdings import GROUP_BYTES, Holdings
 from muster_core.state.member import Member
 from muster_core.state.quarantine import NOBODY
-from muster_core.waiting.purgatory import DelayedOperation, Purgatory
+from muster_core.waiting.purgatory import Purgatory
+from muster_core.waiting.timing_wheel import Timer
 
 LOG_SLOW = "the log did not acknowledge the records in time; they may still be stored"
 IN_QUARANTINE = (
@@ -44,6 +45,8 @@ _CLOCK_STEP_MS = 50
 """A wall clock that moves by more against the boot clock was set, or replaced by another one."""
 
 _REMOVED = "the member was removed from the group"
+
+_new = tuple.__new__
 
 _RESERVE = 1.25
 """How far members that are at work may go above a limit of bytes."""
@@ -113,10 +116,16 @@ class ShardContext:
         """Begins a turn at this time: no effects yet, and no group is worked on."""
         self.effects = Effects()
         self.working_on = None
-        before_ms, self._wall_ahead_ms = self._wall_ahead_ms, now.wall_ms - now.boot_ms
-        if before_ms is not None and abs(self._wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
-            self.clock_moved = True
         self.now = now
+        wall_ahead_ms = now.wall_ms - now.boot_ms
+        if wall_ahead_ms != self._wall_ahead_ms:
+            self._note_clocks(wall_ahead_ms)
+
+    def _note_clocks(self, wall_ahead_ms: int) -> None:
+        """The wall clock is ahead of the boot clock by another time than in the turn before."""
+        before_ms, self._wall_ahead_ms = self._wall_ahead_ms, wall_ahead_ms
+        if before_ms is not None and abs(wall_ahead_ms - before_ms) > _CLOCK_STEP_MS:
+            self.clock_moved = True
 
     def route_with(self, route: Callable[[Request], None]) -> None:
         """Sets what plays a call that has waited in line."""
@@ -127,7 +136,7 @@ class ShardContext:
     def reply(self, call_id: int, message: GroupResponse) -> None:
         """Answers a call, unless it was answered already or its caller is gone."""
         if self.calls.pop(call_id, None) is not None:
-            self.effects.replies.append(Reply(call_id, message))
+            self.effects.replies.append(_new(Reply, (call_id, message)))  # half the time: each call has one
 
     def refuse(self, call_id: int, code: ErrorCode, message: str = "", owner: Owner = None) -> None:
         """Answers a call with an error."""
@@ -179,7 +188,7 @@ class ShardContext:
         self._appends[self._last_append_id] = append
         self.holdings.bytes += append.bytes
         self.effects.appends.append(Append(self._last_append_id, append.records))
-        self.purgatory.try_complete_else_watch(append, ())
+        self.purgatory.wheel.arm(append, append.patience_ends_ms())
 
     def on_their_way(self) -> Iterator[records_pb2.Record]:
         """The records that were sent to the log and are not acknowledged yet, in order."""
@@ -192,7 +201,8 @@ class ShardContext:
         self.holdings.bytes -= append.bytes
         self.working_on = append
         self.purgatory.wheel.cancel(append)
-        self._unstored.pop(append.group_id, None)
+        if self._unstored:
+            self._unstored.pop(append.group_id, None)
         for index, record in enumerate(append.records):
             self.application.apply(position.after(index), record)
         group = append.holds
@@ -240,8 +250,10 @@ class ShardContext:
             at_work: whether it is for members that the log knows. They may use a reserve, so that newcomers
                 alone bring no group to a halt, whose members give partitions to each other.
         """
+        if bytes_ <= 0:
+            return ""
         limit = self._limit_reached(bytes_, _RESERVE if at_work else 1)
-        if bytes_ <= 0 or limit is None:
+        if limit is None:
             return ""
         if limit is Limit.BYTES_PER_SHARD:
             text = f"the groups of the shard have their limit of {self.config.max_bytes_per_shard:,} bytes"
@@ -395,7 +407,7 @@ class ShardContext:
             member.sync_call = None
 
 
-class _OpenAppend(DelayedOperation):
+class _OpenAppend(Timer):
     """Records on their way to the log, and what waits for them; its deadline is the callers' patience."""
 
     __slots__ = ("_calls", "_context", "_overdue", "bytes", "done", "holds", "records")
@@ -409,10 +421,10 @@ class _OpenAppend(DelayedOperation):
         calls: tuple[int, ...],
         overdue: Callable[[], None] | None,
     ) -> None:
-        super().__init__(context.config.append_timeout_ms)
+        super().__init__()
         self._context = context
         self.records = records
-        self.bytes = sum([record.ByteSize() for record in records])
+        self.bytes = records[0].ByteSize() if len(records) == 1 else sum([one.ByteSize() for one in records])
         self.done = done
         self.holds = holds
         self._calls = calls
@@ -423,11 +435,11 @@ class _OpenAppend(DelayedOperation):
         """The group that the records are about."""
         return group_of(self.records[0])
 
-    def can_complete(self) -> bool:
-        """Never by itself: the acknowledgement ends it."""
-        return False
+    def patience_ends_ms(self) -> int:
+        """Until when calls that come now wait for it, boot time."""
+        return self._context.now.boot_ms + self._context.config.append_timeout_ms
 
-    def on_complete(self) -> None:
+    def fire(self) -> None:
         """Refuses what waits; the records may still land, then their effects are carried out."""
         for call_id in self._calls:
             self._context.refuse(call_id, error_code.COORDINATOR_NOT_AVAILABLE, LOG_SLOW)
@@ -436,7 +448,7 @@ class _OpenAppend(DelayedOperation):
         if self.holds is not None:
             self._context.refuse_line(self.holds)
         # calls that come now, in line or as retries, must not wait for ever either
-        self._context.purgatory.wheel.arm(self, self._context.now.boot_ms + self.delay_ms)
+        self._context.purgatory.wheel.arm(self, self.patience_ends_ms())
 
 
 def _nothing() -> None:

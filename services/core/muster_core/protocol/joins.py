@@ -41,17 +41,26 @@ _ID_BYTES = 192  # a generated id, an address and the framing of the member in a
 class _Join:
     """A JoinGroup that is played: what is looked at often is read from the wire once."""
 
-    __slots__ = ("call", "group_instance_id", "member_id", "request", "size_bytes", "terms")
+    __slots__ = (
+        "call",
+        "group_instance_id",
+        "member_id",
+        "protocol_type",
+        "request",
+        "size_bytes",
+        "terms",
+    )
 
     def __init__(self, call: Request, request: JoinGroupRequest) -> None:
         self.call = call
         self.request = request
         self.member_id: str = request.member_id
         self.group_instance_id: str = request.group_instance_id
+        self.protocol_type: str = request.protocol_type
         self.terms: Terms = terms_of_join(request)
         ids_bytes = 2 * utf8_bytes(self.group_instance_id + request.client_id)
         # About what it makes a member take in a record.
-        self.size_bytes = _ID_BYTES + ids_bytes + self.terms.size_bytes
+        self.size_bytes = _ID_BYTES + ids_bytes + self.terms.protocols.size_bytes
 
 
 class Joins:
@@ -78,15 +87,15 @@ class Joins:
 
     def handle(self, call: Request, request: JoinGroupRequest) -> None:
         """Answers the call now, or parks it."""
-        config = self._context.config
-        if not request.group_id:
+        config, group_id = self._context.config, request.group_id
+        if not group_id:
             self._refuse(call, error_code.INVALID_GROUP_ID, "group_id is empty")
             return
         if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             limits = f"{config.min_session_timeout_ms} to {config.max_session_timeout_ms}"
             self._refuse(call, error_code.INVALID_SESSION_TIMEOUT, f"session_timeout_ms must be {limits}")
             return
-        group = self._context.groups.get(request.group_id)
+        group = self._context.groups.get(group_id)
         if group is None:
             self._first_of_all(call, request)
         elif not self._context.call_in_line(group, call):
@@ -119,7 +128,7 @@ class Joins:
         known = group.member_of(member_id, instance_id)
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
-        elif not group.accepts_protocols(join.request.protocol_type, join.terms.protocols):
+        elif not group.accepts_protocols(join.protocol_type, join.terms.protocols):
             self._refuse_protocols(call)
         elif (excess := self._excess(group, known, join)) is not None:
             self._refuse(call, *excess)
@@ -151,7 +160,7 @@ class Joins:
             return error_code.GROUP_MAX_SIZE_REACHED, text
         if full := self._too_much(group, known, join):
             return error_code.COORDINATOR_NOT_AVAILABLE, full
-        if excess := self._plans.excess(group, known, join.request.protocol_type, join.terms):
+        if excess := self._plans.excess(group, known, join.protocol_type, join.terms):
             return error_code.INVALID_REQUEST, excess
         return None
 
@@ -163,7 +172,7 @@ class Joins:
     def _too_much(self, group: Group, known: Member | None, join: _Join) -> str:
         """Why shard or process cannot hold what the join brings, for people; empty: they can (LIM-22)."""
         if known is not None:
-            grows_bytes = COPIES * (join.terms.size_bytes - known.terms.size_bytes)
+            grows_bytes = COPIES * (join.terms.protocols.size_bytes - known.terms.protocols.size_bytes)
             return self._context.too_much(grows_bytes, at_work=known.recorded)
         if join.member_id and join.member_id not in group.pending_members:
             return ""  # refused anyway: nobody has this id
@@ -233,14 +242,14 @@ class Joins:
 
     def _add(self, group: Group, member_id: str, join: _Join) -> None:
         call, request = join.call, join.request
-        timer = group.take_back(member_id)
+        timer = group.use(member_id)
         if timer is not None:
             self._context.purgatory.wheel.cancel(timer)
         member = Member(member_id, join.group_instance_id)
         member.update_from(request, join.terms, call.host)
         member.is_new = True
         if not group.members:
-            group.protocol_type = request.protocol_type
+            group.protocol_type = join.protocol_type
         group.add(member)
         group.new_member_added = True
         group.park_join(member, call.call_id)

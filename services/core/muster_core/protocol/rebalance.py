@@ -50,7 +50,7 @@ class Rebalancer:
             timer = member.heartbeat = DelayedHeartbeat(self, group, member)
         member.confirmed = True
         member.suspect = False
-        delay_ms = member.terms.session_timeout_ms if timeout_ms is None else timeout_ms
+        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._context.now.boot_ms + delay_ms
         self._context.purgatory.wheel.arm(timer, deadline_ms)
         return deadline_ms

@@ -74,7 +74,7 @@ class Streams:
             if member.extended_until_ms:
                 member.confirm(event.number, event.acknowledged)
             timer = member.heartbeat
-            deadline_ms = now_ms + member.terms.session_timeout_ms
+            deadline_ms = now_ms + member.session_timeout_ms
             if timer is not None and timer.armed and timer.deadline_ms <= deadline_ms:
                 timer.deadline_ms = deadline_ms  # nearly always: what `touch` would do, without its calls
                 member.confirmed = True
@@ -87,7 +87,7 @@ class Streams:
         for member, group in self._context.streams.pop(event.stream_id, {}).items():
             self._context.working_on = group
             member.stream_id = None
-            if event.suspect and 0 < member.terms.disconnect_grace_ms < member.terms.session_timeout_ms:
+            if event.suspect and 0 < member.terms.disconnect_grace_ms < member.session_timeout_ms:
                 self._suspect(member)
 
     def _suspect(self, member: Member) -> None:

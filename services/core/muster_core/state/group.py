@@ -208,18 +208,19 @@ class Group:
         Raises:
             ValueError: its instance id is taken (conformance SM-36).
         """
-        if member.is_static:
-            if member.group_instance_id in self.static_members:
-                raise ValueError(f"instance {member.group_instance_id!r} is taken in group {self.group_id!r}")
-            self.static_members[member.group_instance_id] = member.member_id
+        member_id, instance_id = member.member_id, member.group_instance_id
+        if instance_id:
+            if instance_id in self.static_members:
+                raise ValueError(f"instance {instance_id!r} is taken in group {self.group_id!r}")
+            self.static_members[instance_id] = member_id
         else:
-            self._made_for[join_of(member.member_id)] = member.member_id
-        self.members[member.member_id] = member
+            self._made_for[join_of(member_id)] = member_id
+        self.members[member_id] = member
         self._supporters.add(member.terms.protocols)
         self._size_bytes += member.size_bytes
         self._assigned_bytes += _assigned_bytes(member)
         if not self.leader:
-            self.leader = member.member_id
+            self.leader = member_id
         self.weigh()
 
     def member_of(self, member_id: str, group_instance_id: str) -> Member | None:
@@ -365,12 +366,18 @@ class Group:
         self.weigh()
 
     def take_back(self, member_id: str) -> Timer | None:
-        """Forgets such an id, used or not; gives its timer, None: it was not given out."""
-        timer = self.pending_members.pop(member_id, None)
+        """Forgets such an id, which nobody will use; gives its timer, None: it was not given out."""
+        timer = self.use(member_id)
         if timer is not None:
             self._forget_join(member_id)
-            self._pending_bytes -= _pending_bytes(member_id)
             self.weigh()
+        return timer
+
+    def use(self, member_id: str) -> Timer | None:
+        """Such an id is that of a member, whom `add` follows; gives its timer, None: it was not given out."""
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            self._pending_bytes -= _pending_bytes(member_id)
         return timer
 
     def id_made_for(self, join: str) -> str:
@@ -399,10 +406,12 @@ class Group:
 
         Who is about to go is told to try again: a Heartbeat or an Attach does not wait until that is known.
         """
-        fault = self.identity_fault(member_id, group_instance_id)
-        if fault is not None:
+        if group_instance_id and (fault := self.identity_fault(member_id, group_instance_id)) is not None:
             return fault
-        if self.members[member_id].going:
+        member = self.members.get(member_id)
+        if member is None:
+            return error_code.UNKNOWN_MEMBER_ID
+        if member.going:
             return error_code.COORDINATOR_NOT_AVAILABLE
         if generation != self.generation:
             return error_code.ILLEGAL_GENERATION

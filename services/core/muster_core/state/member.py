@@ -7,7 +7,7 @@ from muster_protos.muster.v1 import coordinator_pb2
 
 from muster_core.position import NOWHERE, Position
 from muster_core.record_bounds import utf8_bytes
-from muster_core.state.terms import Terms, template_of, terms_of_record
+from muster_core.state.terms import NO_TERMS, Terms, template_of, terms_of_record
 from muster_core.waiting.timing_wheel import Timer
 
 _RECORD_OVERHEAD_BYTES = 64
@@ -22,6 +22,7 @@ class Member:
         client_id: its client id.
         host: its address.
         terms: what it asked for with its last join.
+        session_timeout_ms: how long it may be silent, by its terms; each beat of each member reads it.
         join_seq: `member_seq` of its last join.
         recorded_join_seq: number of the join that the log knows.
         commit_seq: `member_seq` of its last acknowledged commit.
@@ -65,6 +66,7 @@ class Member:
         "promised_until_ms",
         "recorded",
         "recorded_join_seq",
+        "session_timeout_ms",
         "stream_id",
         "sure_beat",
         "suspect",
@@ -78,7 +80,8 @@ class Member:
         self.group_instance_id = group_instance_id
         self.client_id = ""
         self.host = ""
-        self.terms = Terms()
+        self.terms = NO_TERMS
+        self.session_timeout_ms = 0
         self._record: records_pb2.Member | None = None
         self.join_seq = 0
         self.recorded_join_seq = 0
@@ -114,7 +117,7 @@ class Member:
     def size_bytes(self) -> int:
         """About what it takes in a record of its generation."""
         ids = f"{self.member_id}{self.group_instance_id}{self.client_id}{self.host}"
-        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.terms.size_bytes
+        return _RECORD_OVERHEAD_BYTES + utf8_bytes(ids) + self.terms.protocols.size_bytes
 
     def may_extend(self, now_ms: int) -> None:
         """From now on it may hear `unsure`, or it may have heard it from an owner before.
@@ -123,7 +126,7 @@ class Member:
         without a grace always does.
         """
         terms = self.terms
-        self.extended_until_ms = now_ms + terms.session_timeout_ms if terms.disconnect_grace_ms else 0
+        self.extended_until_ms = now_ms + self.session_timeout_ms if terms.disconnect_grace_ms else 0
         self.sure_beat = 0
 
     def confirm(self, beat: int, acknowledged: int) -> None:
@@ -160,8 +163,12 @@ class Member:
         self._record = None
         self.client_id = request.client_id
         self.host = host
-        self.terms = terms
+        self._agree(terms)
         self.join_seq = request.member_seq
+
+    def _agree(self, terms: Terms) -> None:
+        self.terms = terms
+        self.session_timeout_ms = terms.session_timeout_ms
 
     def adopt(self, recorded: records_pb2.Member) -> None:
         """Takes over what a record says; nothing of the record is kept."""
@@ -169,7 +176,7 @@ class Member:
         self.group_instance_id = recorded.group_instance_id
         self.client_id = recorded.client_id
         self.host = recorded.host
-        self.terms = terms_of_record(recorded)
+        self._agree(terms_of_record(recorded))
         self.join_seq = recorded.member_seq
         self._note_recorded()
 

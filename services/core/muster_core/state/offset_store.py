@@ -63,11 +63,12 @@ class OffsetStore:
 
     def store(self, record: records_pb2.OffsetCommitted, written_at_ms: int) -> None:
         """Takes over an acknowledged commit."""
+        expire_at_ms = record.expire_at_ms
         for entry in record.offsets:
             self.put(
                 (entry.topic, entry.partition),
                 CommittedOffset(
-                    entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, record.expire_at_ms
+                    entry.offset, entry.leader_epoch, entry.metadata, written_at_ms, expire_at_ms
                 ),
             )
 
@@ -75,7 +76,8 @@ class OffsetStore:
         """Takes over what was committed for a partition."""
         before = self.table.get(partition)
         self.table[partition] = offset
-        self.weigh(partition, before, offset)
+        if before is None or before[2] != offset[2]:  # the metadata
+            self.weigh(partition, before, offset)
 
     def weigh(
         self, partition: TopicPartition, before: CommittedOffset | None, offset: CommittedOffset

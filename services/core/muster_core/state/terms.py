@@ -29,11 +29,9 @@ class Terms(NamedTuple):
     rebalance_timeout_ms: int = 0
     disconnect_grace_ms: int = 0
 
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes the ids and protocols take in a record; the rest are numbers."""
-        return self.protocols.size_bytes
 
+NO_TERMS = Terms()
+"""Of who has not joined."""
 
 _plain = attrgetter(*(name for name in Terms._fields if name != "protocols"))
 
