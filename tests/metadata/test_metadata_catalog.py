@@ -9,7 +9,7 @@ import pytest
 from kit.metadata.metadata_instances import WATCH, Instance, MetadataCluster, metadata_cluster
 from kit.waiting import until
 from muster_metadata.log import patrol
-from muster_metadata.log.repair import Repaired
+from muster_metadata.log.states import Repaired
 from muster_metadata.nodes.reply import Status
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.v1 import common_pb2, discovery_pb2

@@ -15,7 +15,7 @@ from kit.waiting import until
 from metadata.test_metadata_leases import Holder
 from muster_core.position import NOWHERE, Position
 from muster_metadata.log.reading import Wanted
-from muster_metadata.log.repair import Held
+from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import OK
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import arguments, chain

@@ -25,7 +25,8 @@ from muster_core.log.chain import chain_hash
 from muster_core.position import Position
 from muster_metadata.log import repair
 from muster_metadata.log.claim import Claimer
-from muster_metadata.log.repair import Held, Repaired, Repairer
+from muster_metadata.log.repair import Repairer
+from muster_metadata.log.states import Held, Repaired
 from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.entries import NodeEntry, arguments, chain

@@ -10,7 +10,7 @@ from kit.metadata.metadata_instances import Writer, metadata_cluster, records
 from kit.waiting import until, until_equal
 from metadata.test_metadata_restarts import claimed, forget, node_of, stopped, voting, written_bytes
 from muster_metadata.log import upkeep
-from muster_metadata.log.repair import Held, Repaired
+from muster_metadata.log.states import Held, Repaired
 from muster_metadata.nodes.entries import arguments, chain
 from muster_metadata.nodes.node import Answer, Node
 from muster_metadata.nodes.reply import NodeReply, Status

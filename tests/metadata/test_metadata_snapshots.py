@@ -13,8 +13,8 @@ from kit.waiting import until, until_equal
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import NOWHERE, Position
 from muster_metadata.log.reading import LogReader, Wanted
-from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshot_copies import SnapshotCopies
+from muster_metadata.log.states import Held
 from muster_metadata.nodes.connection import NodeConnection
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Answer, Node
@@ -195,7 +195,7 @@ async def test_a_node_that_is_slow_is_not_the_source_of_repairs(
     slow, _, _ = metadata.quorum.nodes
     send = slow.inspect
     monkeypatch.setattr(slow, "inspect", lambda *_, **__: asyncio.ensure_future(later(send)))
-    found = await metadata.upkeep._repairer.source(Held(0, writer.epoch, writer.nonce))
+    found = await metadata.upkeep._repairer.sources.best(Held(0, writer.epoch, writer.nonce))
     assert found is not None
     assert found[0] is not slow
 

@@ -9,8 +9,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.logs import Logs
-from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
+from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.off import Measures

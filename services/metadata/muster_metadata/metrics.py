@@ -4,7 +4,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.telemetry import Kind, Metric
 from muster_runtime.telemetry.metric import SHORT_SECONDS
 
-from muster_metadata.log.repair import Repaired
+from muster_metadata.log.states import Repaired
 
 STEPS = tuple(field.name for field in metadata_pb2.LogCall.DESCRIPTOR.oneofs_by_name["step"].fields)
 NODES = tuple(str(index) for index in range(1, 6))

@@ -17,7 +17,7 @@ from muster_metadata.catalog.catalog import name_problem
 from muster_metadata.cluster.lease_stream import MAX_FEATURE_LENGTH, MAX_FEATURES, lacks
 from muster_metadata.log import verdicts
 from muster_metadata.log.reading import MAX_PAGE, ReadPage, Wanted
-from muster_metadata.log.repair import Inspected
+from muster_metadata.log.states import Inspected
 from muster_metadata.log_stream import LogStream
 from muster_metadata.metadata import Metadata
 from muster_metadata.nodes.entries import NodeEntry

@@ -16,7 +16,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.log.logs import Logs
-from muster_metadata.log.repair import Held
+from muster_metadata.log.states import Held
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.entries import LogEnd, NodeEntry
 

@@ -11,8 +11,8 @@ from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.catalog.catalog import CatalogLog
 from muster_metadata.catalog.reading import CatalogImage, CatalogReader
-from muster_metadata.log.repair import Held
 from muster_metadata.log.snapshots import Snapshots
+from muster_metadata.log.states import Held
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd
 

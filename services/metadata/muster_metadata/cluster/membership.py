@@ -69,8 +69,7 @@ class Membership:
         """Makes every script name this configuration from now on."""
         self.configuration = configuration
         self._quorum.configuration = configuration.number
-        self._repairer.created_at_ms = configuration.created_at_ms
-        self._repairer.addresses = configuration.addresses
+        self._repairer.identify(configuration.created_at_ms, configuration.addresses)
         for node in self._quorum.nodes:
             node.belongs_to(
                 configuration.cluster_id,

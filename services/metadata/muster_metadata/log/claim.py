@@ -9,7 +9,8 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.log import verdicts
-from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
+from muster_metadata.log.repair import Repairer
+from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain, parse_id
 from muster_metadata.nodes.node import Node

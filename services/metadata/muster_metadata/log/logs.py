@@ -8,7 +8,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
 from muster_metadata.log.claim import HIGHEST_EPOCH, Claimer
-from muster_metadata.log.repair import Held
+from muster_metadata.log.states import Held
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, arguments, chain

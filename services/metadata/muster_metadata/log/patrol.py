@@ -9,7 +9,7 @@ import structlog
 from muster_runtime.clock import boot_ms
 from muster_runtime.logs import alarm
 
-from muster_metadata.log.repair import Inspected, claim_on_majority
+from muster_metadata.log.states import Inspected, claim_on_majority
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.entries import LogEnd
 from muster_metadata.nodes.node import Node

@@ -10,9 +10,9 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.logs import alarm
 
 from muster_metadata.log import verdicts
-from muster_metadata.log.repair import Inspected
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
+from muster_metadata.log.states import Inspected
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, NodeEntry, continues
 from muster_metadata.nodes.node import Answer, Node

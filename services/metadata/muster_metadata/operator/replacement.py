@@ -18,7 +18,8 @@ from muster_protos.muster.log.v1 import records_pb2
 from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.log.claim import Claimer
-from muster_metadata.log.repair import Held, Inspected, Repaired, Repairer
+from muster_metadata.log.repair import Repairer
+from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, newest_of
 from muster_metadata.nodes.connection import fields
@@ -266,8 +267,7 @@ class Replacement:
             addresses[self._index - 1] = self.old
         for node in (self._before if before else self._after).nodes:
             node.belongs_to(target.cluster_id, target.shard_count, len(addresses), number, addresses)
-        self._repairer.created_at_ms = target.created_at_ms
-        self._repairer.addresses = addresses
+        self._repairer.identify(target.created_at_ms, addresses)
 
     async def _decide(self, target: Configuration) -> None:
         """Stores the decision in the catalog's log under the current configuration: the first one counts."""

@@ -10,7 +10,7 @@ from muster_core.features import Feature
 from muster_core.log.topics import Topics
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_metadata.log.repair import Inspected
+from muster_metadata.log.states import Inspected
 from muster_metadata.nodes.addresses import split_urls
 from muster_metadata.nodes.configuration import Configuration, Introduction, Unusable, agreed_configuration
 from muster_metadata.nodes.introductions import introductions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster_core.position import Position
-from muster_metadata.log.repair import Inspected
+from muster_metadata.log.states import Inspected
 from muster_metadata.nodes.addresses import place_of, split_urls
 from muster_metadata.nodes.configuration import (
     Configuration,

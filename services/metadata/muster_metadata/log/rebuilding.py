@@ -1,0 +1,156 @@
+"""Copies a whole log to a node, under another key, and puts the copy in the place of the log."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from muster_protos.muster.internal.v1 import metadata_pb2
+
+from muster_metadata.log.snapshot_copies import SnapshotCopies
+from muster_metadata.log.sources import Sources
+from muster_metadata.log.states import Held, Inspected, Repaired
+from muster_metadata.log.verdicts import checked
+from muster_metadata.nodes.entries import LogEnd
+from muster_metadata.nodes.node import Node
+from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.reply import Status
+
+_ABANDONED_MS = 5_000
+"""A copy of a log that has not grown for this long has been abandoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a log that another instance may be making on a node."""
+
+    end: bytes
+    since_ms: int
+
+
+class Rebuilder:
+    """Gives a node a whole log: one that lost its data, or whose log ends before the others' oldest entry.
+
+    Args:
+        quorum: all nodes.
+        sources: where the log is read.
+        snapshots: copies what belongs to it.
+        now_ms: boot clock.
+        refill_tables: copies to a node that lost its data what it needs besides its logs before it counts
+            again, and returns whether all of it is there; absent: it needs nothing.
+
+    Attributes:
+        created_at_ms: when the cluster was made, for the identity of a node that lost its data.
+        addresses: of the nodes in the log's configuration, also for that.
+    """
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        sources: Sources,
+        snapshots: SnapshotCopies,
+        now_ms: Callable[[], int],
+        refill_tables: Callable[[Node], Awaitable[bool]] | None,
+    ) -> None:
+        self._quorum = quorum
+        self._sources = sources
+        self._snapshots = snapshots
+        self._now_ms = now_ms
+        self._refill_tables = _nothing if refill_tables is None else refill_tables
+        self._foreign_copies: dict[tuple[int, int], _Copy] = {}
+        self.created_at_ms = 0
+        self.addresses: Sequence[str] = ()
+
+    async def rebuild(self, node: Node, held: Held, end: LogEnd | None) -> LogEnd | Repaired:
+        """Copies a whole log to another key of the node, then renames it together with setting the promise.
+
+        Args:
+            node: the node.
+            held: the claim.
+            end: where its log ends; None: it lost its data.
+
+        Returns:
+            Where the log ends that the node has now; or why it has none.
+        """
+        source = await self._sources.best(held, node)
+        if source is None:
+            return Repaired.LATER
+        if await self._is_copied(node, held.shard):
+            return Repaired.LATER
+        copied = await self._copy(node, held, source, gone=end is None)
+        if copied is None:
+            return Repaired.LATER
+        result = await self._install(node, held, end, source, copied)
+        if result is not Repaired.DONE:
+            # Another instance may have filled the node meanwhile: the copy must not be left there.
+            await node.discard(held.shard, copied.position.stream_id, copied.hash)
+            return result
+        return copied
+
+    async def _is_copied(self, node: Node, shard: int) -> bool:
+        """Whether another instance may be copying the log there: to start again would undo its work."""
+        reply = await node.copy_end(shard)
+        if reply.status is not Status.OK:
+            return True
+        place, now_ms = (node.index, shard), self._now_ms()
+        if not reply.values[0]:
+            self._foreign_copies.pop(place, None)
+            return False
+        end, known = bytes(reply.values[0][0][0]), self._foreign_copies.get(place)
+        if known is None or known.end != end:
+            self._foreign_copies[place] = _Copy(end, now_ms)
+            return True
+        return now_ms - known.since_ms < _ABANDONED_MS
+
+    async def _copy(
+        self, node: Node, held: Held, source: tuple[Node, Inspected], *, gone: bool
+    ) -> LogEnd | None:
+        """Copies a log to another key and returns its end; None: a node is away, or another copy is made."""
+        shard, epoch, nonce = held
+        copied: LogEnd | None = None
+        while True:
+            entries = await self._sources.page(source[0], shard, copied)
+            if entries is None:
+                return None
+            if not entries:
+                return copied
+            after = ("", b"") if copied is None else (copied.position.stream_id, copied.hash)
+            reply = await node.stage(shard, epoch, nonce, after, entries, gone=gone)
+            if reply.status is not Status.OK:
+                return None
+            copied = reply.end
+
+    async def _install(
+        self, node: Node, held: Held, end: LogEnd | None, source: tuple[Node, Inspected], copied: LogEnd
+    ) -> Repaired:
+        """Puts a complete copy in the place of the log, if a majority without the node has the claim."""
+        shard, epoch, nonce = held
+        if copied.position < source[1].end.position:
+            return Repaired.LATER
+        if end is None and not await self._refill_tables(node):
+            return Repaired.LATER
+        if not await self._snapshots.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
+            return Repaired.LATER
+        # The node votes as soon as the copy is in place: a majority without it must still have the claim.
+        verdict, replies = await self._quorum.ask(
+            lambda other: None if other is node else other.check(shard, epoch, nonce),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            return Repaired.LATER
+        # A majority has everything that was acknowledged; the copy must not end before it.
+        confirming = [reply for reply in replies if reply is not None and reply.status is Status.OK]
+        if copied.position < max(reply.end.position for reply in confirming):
+            return Repaired.LATER
+        # Each floor that counts is on at least one of them.
+        floor = max(int(reply.values[2]) for reply in confirming)
+        expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
+        reply = await node.install(
+            shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
+            source[1].acknowledged.stream_id, self.created_at_ms, ",".join(self.addresses), floor,
+        )  # fmt: skip
+        if reply.status is Status.FENCED:
+            return Repaired.FENCED
+        return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
+
+
+async def _nothing(_node: Node) -> bool:
+    return True
