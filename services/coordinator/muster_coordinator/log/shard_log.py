@@ -146,7 +146,7 @@ class ShardLog:
         Raises:
             TooLarge: they are above the bounds of a record, or of what is stored at a time. None is stored.
         """
-        size_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in records)
+        size_bytes = sum(map(len, records)) + RECORD_OVERHEAD_BYTES * len(records)
         if (
             size_bytes > APPEND_MAX_BYTES
             or not 0 < len(records) <= APPEND_MAX_RECORDS

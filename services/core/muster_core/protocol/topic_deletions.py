@@ -35,6 +35,8 @@ class TopicDeletions:
         self._carried_out = NOWHERE
         self._recorded = NOWHERE
         self._named: dict[str, int] | None = None
+        self._known: Mapping[str, int] = {}
+        self._level_with: Catalog | None = None
 
     def restore(self, covered: Covered) -> None:
         """A snapshot was begun."""
@@ -113,16 +115,26 @@ class TopicDeletions:
         That is how far deletions were carried out, and which topics of these names are meant: so a later
         owner finds out that one was deleted also when the catalog has forgotten the deletion.
         """
-        if not self._records:
-            return
-        self._recorded = max(self._recorded, self._context.application.catalog_place)
-        catalog, named = self._context.catalog, self._incarnations
-        if not self._recorded.offset:
-            topics = {*topics, *self._topics()}  # what is in the log without it
-        known = catalog.incarnations if catalog.place >= self._carried_out else {}
+        catalog = self._context.catalog
+        if catalog is not self._level_with:
+            if not self._records:
+                return
+            self._recorded = max(self._recorded, self._context.application.catalog_place)
+            if not self._recorded.offset:
+                topics = {*topics, *self._topics()}  # what is in the log without it
+            self._known = catalog.incarnations if catalog.place >= self._carried_out else {}
+        known, named = self._known, self._incarnations
         new = {name: known[name] for name in topics if name in known and known[name] != named.get(name)}
-        if new or self._recorded.offset < max(1, catalog.last_deletion):
+        if not new and catalog is self._level_with:
+            return  # nearly always: the log says all of it
+        if new or not self._is_level(catalog):
             self._context.append([self._seen(frozenset(), new)], _nothing)
+        if self._is_level(catalog):
+            self._level_with = catalog
+
+    def _is_level(self, catalog: Catalog) -> bool:
+        """Whether the log says, or is about to say, that all deletions of the catalog were carried out."""
+        return self._recorded.offset >= max(1, catalog.last_deletion)
 
     @property
     def _incarnations(self) -> dict[str, int]:
