@@ -1,6 +1,7 @@
 """A member against a coordinator that answers as the test wants."""
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -610,6 +611,31 @@ async def test_a_callback_that_raises_ends_the_member(cluster: ScriptedCluster) 
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert len(cluster.coordinators[0].requests("LeaveGroup")) == 1
     await connection.close()
+
+
+async def test_a_member_whose_callback_raises_at_its_close_leaves_after_it_lost_everything(
+    cluster: ScriptedCluster,
+) -> None:
+    story = Story(cluster)
+
+    def bad(_partitions: tuple[TopicPartition, ...]) -> None:
+        raise RuntimeError("boom")
+
+    story.member._callbacks = dataclasses.replace(story.member._callbacks, on_partitions_revoked=bad)
+    at_leave: list[tuple[list[str], tuple[TopicPartition, ...]]] = []
+
+    def leave(request: Any) -> Any:
+        at_leave.append((story.words, story.member.partitions))
+        return cluster.coordinators[0].leave(request)
+
+    cluster.coordinators[0].script["LeaveGroup"].append(leave)
+    await story.member.start()
+    await story.until("assigned")
+    await story.member.close()
+    with pytest.raises(muster.CallbackFailed, match="on_partitions_revoked"):
+        await story.member.wait()
+    await story.connection.close()
+    assert at_leave == [(["assigned", "lost"], ())]
 
 
 @pytest.mark.parametrize(("name", "told"), [("mine", b"gpu"), ("range", b"")])

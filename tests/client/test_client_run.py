@@ -325,6 +325,38 @@ async def test_the_examples_stop_cleanly(
     assert cluster.topics["sites"] == 12
 
 
+async def test_a_last_commit_of_work_that_outlives_its_member_is_no_failure(
+    cluster: ScriptedCluster,
+) -> None:
+    ending, release = threading.Event(), threading.Event()
+    started, refused = list[int](), list[BaseException]()
+
+    def work(p: muster.BlockingPartition) -> None:
+        started.append(p.number)
+        p.wait_ending()
+        ending.set()
+        release.wait(60)
+        try:
+            p.commit(7)
+        except muster.MusterError as error:
+            refused.append(error)
+            raise
+
+    stop = asyncio.Event()
+    task = await running(cluster, work, stop, session_timeout_ms=1_000)
+    await until_equal(lambda: len(started), 3)
+    await cluster.stop()
+    await until(ending.is_set, "the partitions are lost")
+    stop.set()
+    await until(
+        lambda: all(one.get_name() != "muster-member-g" for one in asyncio.all_tasks()),
+        "the member has closed",
+    )
+    release.set()
+    await asyncio.wait_for(task, 60)
+    assert [type(error) for error in refused] == [muster.CommitFailed] * 3
+
+
 FORKED = """
 import asyncio, os, sys, muster
 

@@ -70,11 +70,11 @@ class Committer:
             CommitRejected: an offset or its metadata is not acceptable.
             ValueError, TypeError: an offset is no number of 64 bits, or metadata are no text.
         """
-        if self._closed:
-            raise MemberClosed("the member is closed, nothing can be committed")
         entries = {partition: _entry(partition, position) for partition, position in offsets.items()}
         if gone := [p for p in offsets if p not in tokens or not self._standing.owns(p, tokens[p])]:
             raise CommitFailed(gone, "they are not, or no longer, owned")
+        if self._closed:
+            raise MemberClosed("the member is closed, nothing can be committed")
         loop = asyncio.get_running_loop()
         waits = []
         for partition, entry in entries.items():

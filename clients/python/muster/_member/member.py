@@ -283,10 +283,8 @@ class Member:
                 order = await self._stay()
                 reason = await self._step_out(order)
         except Closing:
-            try:
-                await self._revoke()
-            finally:
-                await self._leave()
+            await self._revoke()  # what raises here is lost first: nobody leaves with partitions in hand
+            await self._leave()
 
     async def _fail(self) -> None:
         try:
