@@ -35,7 +35,6 @@ class Feature(StrEnum):
         "kept-partitions",
         "members may keep partitions in a rebalance, whatever the next leader does with them",
     )
-
     PARTITION_ZONES = (
         "partition-zones",
         "topics carry the zones of their partitions, so that assignors can keep work near its data",
