@@ -16,7 +16,7 @@ from muster_core.sharding import shard_of
 from muster_metadata.nodes.keys import log_keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
-from muster_server.verify.reader import StoredLogs
+from muster_server.verify.stored_logs import StoredLogs
 
 pytest.importorskip("pyarrow", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 

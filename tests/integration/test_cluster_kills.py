@@ -11,7 +11,7 @@ from kit.clusters.server_cluster import running
 from kit.waiting import until, until_equal
 from muster_core.sharding import shard_of
 from muster_server.dev.cluster import DevCluster
-from muster_server.verify.reader import StoredLogs
+from muster_server.verify.stored_logs import StoredLogs
 from muster_server.verify.verifier import verify
 
 pytestmark = pytest.mark.cluster

@@ -18,7 +18,7 @@ from muster_metadata.nodes import keys
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 from muster_server.dev.cluster import DevCluster
-from muster_server.verify.reader import StoredLogs
+from muster_server.verify.stored_logs import StoredLogs
 from muster_server.verify.verifier import verify
 from redis.asyncio import Redis
 

@@ -26,7 +26,8 @@ from muster_server.initialise import initialise_log
 from muster_server.verify import reader
 from muster_server.verify.command import show
 from muster_server.verify.command import verify as verify_command
-from muster_server.verify.reader import LogUnreadableError, NodeReader, StoredLogs, split_url
+from muster_server.verify.reader import LogUnreadableError, NodeReader
+from muster_server.verify.stored_logs import StoredLogs, split_url
 from muster_server.verify.verifier import verify
 from rich.console import Console
 from typer import Typer

@@ -11,7 +11,7 @@ from kit.clusters.server_cluster import FAST_GROUPS
 from kit.logs.random_damage import Stage
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
-from muster_server.verify.reader import StoredLogs
+from muster_server.verify.stored_logs import StoredLogs
 
 TOPIC, PARTITIONS, MEMBERS, GROUPS = "work", 4, 2, 3
 SHARDS = 3

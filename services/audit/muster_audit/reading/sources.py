@@ -11,7 +11,8 @@ from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_server.verify.reader import LogUnreadableError, NodeReader, StoredLogs
+from muster_server.verify.reader import LogUnreadableError, NodeReader
+from muster_server.verify.stored_logs import StoredLogs
 from redis.exceptions import RedisError
 
 T = TypeVar("T")

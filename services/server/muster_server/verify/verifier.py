@@ -11,7 +11,8 @@ from muster_core.audit.node_log import proven
 from redis.exceptions import RedisError
 
 from muster_server.verify.anchors import NO_ANCHORS, Anchoring, in_words
-from muster_server.verify.reader import LogTrimmedError, LogUnreadableError, StoredLogs
+from muster_server.verify.reader import LogTrimmedError, LogUnreadableError
+from muster_server.verify.stored_logs import StoredLogs
 
 _ATTEMPTS = 5
 

@@ -1,0 +1,197 @@
+"""The logs of a cluster as its nodes have them. Nothing is ever written."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from muster_core.audit.catalog_audit import CatalogAudit
+from muster_core.audit.log_audit import LogAudit
+from muster_core.audit.node_log import NodeLog
+from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
+from muster_core.log.page import Page
+from muster_core.log.record_text import surroundings
+from muster_core.log.replay import Entry
+from muster_core.position import GENESIS, Position
+from muster_metadata.nodes.addresses import BadUrlsError, split_urls
+from muster_metadata.nodes.keys import NODE, OWNERS, log_keys
+from muster_protos.muster.log.v1 import records_pb2
+
+from muster_server.verify.identities import Disagreement, agreed
+from muster_server.verify.reader import LogUnreadableError, NodeReader
+
+_AROUND = 2
+"""Entries that are shown on each side of a place."""
+
+
+def split_url(url: str) -> list[str]:
+    """One URL per node of `redis://[user:password@]host:port,host:port,…`.
+
+    Raises:
+        LogUnreadableError: it is no such URL.
+    """
+    try:
+        return split_urls(url)
+    except BadUrlsError as error:
+        raise LogUnreadableError(str(error)) from None
+
+
+class StoredLogs:
+    """The logs of a cluster, read-only; a context manager.
+
+    Args:
+        url: `redis://host:port,host:port,…`.
+
+    Attributes:
+        nodes: the nodes that answer and belong to the log.
+        problems: why others do not answer, by index.
+        faults: why others do not belong to the log, by index.
+        genesis: content of a Genesis of the cluster, except for the shard.
+        shard_count: of the cluster.
+        cluster_id: its identity.
+
+    Raises:
+        LogUnreadableError: not even a majority answers, or there is no log.
+    """
+
+    def __init__(self, url: str) -> None:
+        everybody = [NodeReader(index, one) for index, one in enumerate(split_url(url), 1)]
+        self.count = len(everybody)
+        problems = {node.index: node.problem() for node in everybody}
+        self.problems = {index: problem for index, problem in problems.items() if problem}
+        self.nodes = [node for node in everybody if node.index not in self.problems]
+        self._require_majority()
+        try:
+            cluster = agreed({node.index: node.introduction() for node in self.nodes}, self.count)
+        except Disagreement as error:
+            raise LogUnreadableError(str(error)) from None
+        self.faults = cluster.faults
+        self._configurations = cluster.configurations
+        self.nodes = [node for node in self.nodes if node.index not in cluster.faults]
+        self.cluster_id: str = cluster.cluster_id
+        self.shard_count: int = cluster.shard_count
+        self.genesis = records_pb2.Genesis(cluster_id=self.cluster_id, shard_count=self.shard_count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for node in self.nodes:
+            node.close()
+
+    def logs(self) -> range:
+        """Numbers of all logs: the shards, then the catalog."""
+        return range(self.shard_count + 1)
+
+    def name(self, shard: int) -> str:
+        """The name of a log in reports."""
+        return "catalog" if shard == self.shard_count else f"shard {shard}"
+
+    def acknowledged(self, shard: int) -> Position:
+        """The highest acknowledged position that any node has stored."""
+        return max(self.marks(shard).values())
+
+    def marks(self, shard: int) -> dict[int, Position]:
+        """How far each node knows a log to be acknowledged, by its number."""
+        return {node.index: node.acknowledged(shard, self.shard_count) for node in self.nodes}
+
+    def node_logs(self, shard: int) -> list[NodeLog]:
+        """What each node says of a log: of acknowledgements first, of its entries then."""
+        said = [node.said(shard, self.shard_count) for node in self.nodes]
+        return [node.seen(one, shard, self.shard_count) for node, one in zip(self.nodes, said, strict=True)]
+
+    def check_nodes(self, audit: LogAudit, nodes: Sequence[NodeLog], acknowledged: Position) -> None:
+        """Has an audit check all that is stored of its log beside the entries up to the acknowledged ones.
+
+        Args:
+            audit: it has taken the last page.
+            nodes: what the nodes said before it was read.
+            acknowledged: up to where it was read.
+        """
+        shard = audit.checker.shard
+        audit.check_nodes(nodes, self.copies(shard))
+        for node, one in zip(self.nodes, nodes, strict=True):
+            before = node.at(shard, self.shard_count, acknowledged) if one.end > acknowledged else None
+            if before is not None:
+                read = partial(node.pages, shard, self.shard_count, one.end, acknowledged)
+                audit.check_tail(node.index, before, read)
+        if shard == self.shard_count:
+            for index, fault in self.faults.items():
+                audit.findings.expect("L8", False, GENESIS, f"node {index}: {fault}")
+        if isinstance(audit, CatalogAudit):
+            for index, configuration in self._configurations.items():
+                audit.check_configuration(index, configuration)
+
+    def damage(self, shard: int) -> list[str]:
+        """Keys of a log that hold something else than they should; of the catalog those of no log, too."""
+        base = log_keys(shard, self.shard_count).snapshots.removesuffix("snapshots")
+        return [
+            f"{key} on node {node.index}: {problem}"
+            for node in self.nodes
+            for key, problem in node.damaged.items()
+            if key.startswith(base) or (shard == self.shard_count and key in (NODE, OWNERS))
+        ]
+
+    def best(self, shard: int) -> NodeReader:
+        """The node whose log goes furthest, of those that have what is acknowledged.
+
+        One to which a claimant got that died then ends with its Claim, and lacks what the owner wrote since.
+        """
+        acknowledged = self.acknowledged(shard)
+
+        def rank(node: NodeReader) -> tuple[bool, Position]:
+            return node.has(shard, self.shard_count, acknowledged), node.end(shard, self.shard_count)
+
+        return max(self.nodes, key=rank)
+
+    def pages(self, shard: int, node: NodeReader, upto: Position) -> Iterator[Page]:
+        """Entries of a log as one node has them, up to a position."""
+        return node.pages(shard, self.shard_count, upto)
+
+    def entry_at(self, shard: int, position: Position) -> Entry | None:
+        """The entry at a place, from the node whose log goes furthest, or else from any."""
+        nodes = sorted(self.nodes, key=lambda node: node.end(shard, self.shard_count), reverse=True)
+        return next(
+            (entry for node in nodes if (entry := node.at(shard, self.shard_count, position)) is not None),
+            None,
+        )
+
+    def leave_silent(self) -> None:
+        """Goes on without the nodes that answer no more; `problems` says why.
+
+        Raises:
+            LogUnreadableError: what is left is no majority.
+        """
+        for node in self.nodes:
+            problem = node.problem()
+            if problem:
+                self.problems[node.index] = problem
+                node.close()
+        self.nodes = [node for node in self.nodes if node.index not in self.problems]
+        self._require_majority()
+
+    def _require_majority(self) -> None:
+        if len(self.nodes) <= self.count // 2:
+            why = "; ".join(f"node {index}: {problem}" for index, problem in self.problems.items())
+            raise LogUnreadableError(f"{len(self.nodes)} of {self.count} nodes answer, no majority: {why}")
+
+    def around(self, shard: int, position: Position) -> Iterator[str]:
+        """The entries around a place, and the one at it, as text; nothing where there is none."""
+        node = self.best(shard)
+        yield from surroundings(node.around(shard, self.shard_count, position, _AROUND), position)
+
+    def copies(self, shard: int) -> dict[int, Snapshots]:
+        """The stored snapshots of a log, by the number of the node that has them."""
+        return {node.index: node.snapshots(shard, self.shard_count) for node in self.nodes}
+
+    def snapshots(self, shard: int) -> Snapshots:
+        """The stored snapshots of a log, each from a node that has it."""
+        found: dict[Position, Callable[[], StoredSnapshot | None]] = {}
+        for node in self.nodes:
+            found |= node.snapshots(shard, self.shard_count)
+        return found
