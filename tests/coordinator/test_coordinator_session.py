@@ -199,7 +199,11 @@ async def test_a_drain_sends_members_on_says_goodbye_and_suspects_nobody(cluster
     second = await cluster.add("b", settle_ms=NEVER_MS)
     assert first._parts is not None
     ownership = first._parts.ownership
-    await until(lambda: len(ownership._live) == 2 and ownership._now_ms() - ownership._live_since_ms > 500)
+    await until(
+        lambda: (
+            len(ownership.outlook._live) == 2 and ownership._now_ms() - ownership.outlook._live_since_ms > 500
+        )
+    )
     joined, session = await on_stream(caller, group(0), disconnect_grace_ms=GRACE_MS)
     parked = asyncio.ensure_future(session.ask(join_group=await joining(caller, group(0))))
     await session.until(lambda: session.said("rebalance_started"))

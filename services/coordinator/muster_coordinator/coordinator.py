@@ -265,7 +265,7 @@ class Coordinator:
 
     async def _linger(self, parts: "_Parts") -> None:
         """Answers NOT_COORDINATOR for a while: a refused connection names no successor."""
-        if not parts.ownership.others_live or not self._settings.linger_ms:
+        if not parts.ownership.outlook.others_live or not self._settings.linger_ms:
             return
         await self._server.set_serving(False)
         await parts.lease.stop(release=True)

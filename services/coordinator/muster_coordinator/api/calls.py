@@ -104,7 +104,7 @@ class Calls:
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return shard
-        owner = self._ownership.owner_elsewhere(number)
+        owner = self._ownership.outlook.owner_elsewhere(number)
         return owner if owner is not None and owner.node_id else None
 
     async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
@@ -154,7 +154,7 @@ class Calls:
         return partial(self._not_here, number)
 
     def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
-        owner = self._ownership.owner_elsewhere(number)
+        owner = self._ownership.outlook.owner_elsewhere(number)
         if owner is None or not owner.node_id:
             epoch = 0 if owner is None else owner.shard_epoch
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, epoch, _NO_OWNER)

@@ -11,7 +11,7 @@ import structlog
 from muster_core.events import Event, Push
 from muster_core.shard import Shard
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
-from muster_protos.muster.v1 import common_pb2, discovery_pb2
+from muster_protos.muster.v1 import common_pb2
 from muster_runtime.addresses import Address
 from muster_runtime.cluster.view import ClusterView
 from muster_runtime.logs import alarm
@@ -21,8 +21,9 @@ from muster_coordinator.log.log_image import LoadFailed, LogImage
 from muster_coordinator.log.shard_log import LogStopped
 from muster_coordinator.ownership.cluster_follower import ClusterFollower
 from muster_coordinator.ownership.lease import LeaseKeeper
+from muster_coordinator.ownership.outlook import Outlook
 from muster_coordinator.ownership.peers import Peers
-from muster_coordinator.ownership.reconcile import Claim, Owner, Picture, Pull, may_give, plan, still_wanted
+from muster_coordinator.ownership.reconcile import Claim, Picture, Pull, may_give, plan, still_wanted
 from muster_coordinator.shard.dependencies import Dependencies
 from muster_coordinator.shard.owned_shard import OwnedShard, ShardListener
 from muster_coordinator.shard.phase import Phase
@@ -78,6 +79,11 @@ class Ownership(ShardListener):
         loader: reads logs.
         peers: asks other coordinators.
         pace: limits and times.
+
+    Attributes:
+        shards: those that are here, or about to be, by number.
+        outlook: what the cluster looks like from here.
+        draining: whether this process gives its shards up, to end.
     """
 
     def __init__(
@@ -92,6 +98,9 @@ class Ownership(ShardListener):
         pace: OwnershipPace,
     ) -> None:
         self.shards: dict[int, OwnedShard] = {}
+        self.outlook = Outlook(
+            me, view, self.shards.keys(), self._now_ms, pace.settle_ms, pace.stale_owner_ms
+        )
         self.draining = False
         self._me = me
         self._view = view
@@ -107,12 +116,7 @@ class Ownership(ShardListener):
         self._pulls_not_asked: set[int] = set()
         self._not_before_ms: dict[int, int] = {}
         self._failures: dict[int, int] = {}
-        self._live_here_since_ms: int | None = None
         self._joining: asyncio.TimerHandle | None = None
-        self._lost: dict[int, tuple[int, int]] = {}
-        self._given: dict[int, common_pb2.Coordinator] = {}
-        self._live: frozenset[str] = frozenset()
-        self._live_since_ms = 0
         self._known_addresses: frozenset[Address] = frozenset()
         self._catching_up: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -149,7 +153,7 @@ class Ownership(ShardListener):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), self._pace.tick_ms / 1000)
         if self.shards:
-            log.warning("shards_released", shards=len(self.shards), others_live=self.others_live)
+            log.warning("shards_released", shards=len(self.shards), others_live=self.outlook.others_live)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -204,26 +208,6 @@ class Ownership(ShardListener):
 
     # --- what others ask
 
-    def owner_elsewhere(self, shard: int) -> common_pb2.Coordinator | None:
-        """Who owns a shard that is not served here, as far as known; without a node only the epoch counts."""
-        owner = self._view.owner(shard)
-        given = self._given.get(shard)
-        if given is not None and (owner is None or owner.shard_epoch <= given.shard_epoch):
-            return given
-        if owner is None:
-            return None
-        if owner.node_id == self._me.node_id:
-            return common_pb2.Coordinator(shard=shard, shard_epoch=owner.shard_epoch)
-        node = self._view.node(owner.node_id)
-        if node is None or node.state not in (
-            discovery_pb2.COORDINATOR_STATE_LIVE,
-            discovery_pb2.COORDINATOR_STATE_DRAINING,
-        ):
-            return common_pb2.Coordinator(shard=shard, shard_epoch=owner.shard_epoch)
-        return common_pb2.Coordinator(
-            node_id=node.node_id, host=node.host, port=node.port, shard=shard, shard_epoch=owner.shard_epoch
-        )
-
     async def give(self, number: int, asker: common_pb2.Coordinator) -> peer_pb2.RequestHandoffResponse:
         """Hands a shard over to a coordinator that asks for it, or says why not."""
         shard = self.shards.get(number)
@@ -231,7 +215,7 @@ class Ownership(ShardListener):
             return _no(peer_pb2.HANDOFF_OUTCOME_NOT_OWNER, "this coordinator does not serve the shard")
         if shard.phase is not Phase.SERVING or shard.suspended:
             return _no(peer_pb2.HANDOFF_OUTCOME_BUSY, f"the shard is {shard.phase.value}")
-        picture = self._picture()
+        picture = self.outlook.picture()
         node = self._view.node(asker.node_id)
         may = picture is not None and may_give(picture, number, asker.node_id, draining=self.draining)
         if node is None or not may:
@@ -241,7 +225,7 @@ class Ownership(ShardListener):
         successor = common_pb2.Coordinator(
             node_id=node.node_id, host=node.host, port=node.port, shard=number, shard_epoch=epoch
         )
-        self._given[number] = successor
+        self.outlook.gave(number, successor)
         await asyncio.shield(self._in_background(shard.hand_over(successor)))
         log.info("shard_handed_over", shard=number, epoch=epoch, successor=asker.node_id)
         return peer_pb2.RequestHandoffResponse(
@@ -265,12 +249,12 @@ class Ownership(ShardListener):
                 self._not_before_ms[shard.number] = self._shared.faults.not_before_ms(shard.number)
                 asyncio.get_running_loop().call_soon(self.reconcile)
             else:
-                self._lost[shard.number] = (shard.epoch, self._now_ms() + self._pace.stale_owner_ms)
+                self.outlook.lost(shard.number, shard.epoch)
                 self._shared.faults.forget(shard.number)
         if shard.log_missing and shard.phase is Phase.FAILED:
             self._in_background(self._take_again(shard))
         if shard.phase is Phase.SERVING:
-            self._given.pop(shard.number, None)
+            self.outlook.took(shard.number)
             self._failures.pop(shard.number, None)
         if not self.shards:
             self._emptied.set()
@@ -284,7 +268,7 @@ class Ownership(ShardListener):
         self._lease.set_lease_ms(self._view.lease_ms)
         self._note_live()
         self._follower.note(self._notify)
-        picture = self._picture()
+        picture = self.outlook.picture()
         if picture is None:
             return
         self._check_foreign_owners(picture)
@@ -305,13 +289,10 @@ class Ownership(ShardListener):
         An instance of metadata learns of others' leases and claims by reading the tables now and then: its
         first picture may lack owners that are there.
         """
-        if self._me.node_id not in picture.live:
-            self._live_here_since_ms = None
+        live_ms = self.outlook.live_here_ms(picture)
+        if live_ms is None:
             return False
-        now_ms = self._now_ms()
-        if self._live_here_since_ms is None:
-            self._live_here_since_ms = now_ms
-        left_ms = self._live_here_since_ms + self._pace.join_delay_ms - now_ms
+        left_ms = self._pace.join_delay_ms - live_ms
         if left_ms > 0 and self._joining is None:
             loop = asyncio.get_running_loop()
             self._joining = loop.call_later(left_ms / 1000, self.reconcile)
@@ -436,48 +417,15 @@ class Ownership(ShardListener):
                 shard.unload(None)
 
     def _note_live(self) -> None:
-        picture = self._picture()
-        live = frozenset(picture.live) if picture is not None else frozenset()
-        if live != self._live:
-            self._live, self._live_since_ms = live, self._now_ms()
-        addresses = self._addresses()
+        self.outlook.note_live()
+        addresses = self.outlook.addresses()
         if addresses != self._known_addresses:
             self._known_addresses = addresses
             self._in_background(self._peers.keep(addresses))
 
-    def _addresses(self) -> frozenset[Address]:
-        cluster = self._view.cluster
-        nodes = () if cluster is None else cluster.coordinators
-        gone = discovery_pb2.COORDINATOR_STATE_DEAD
-        return frozenset(Address(node.host, node.port) for node in nodes if node.state != gone)
-
-    def _picture(self) -> Picture | None:
-        cluster = self._view.cluster
-        if cluster is None:
-            return None
-        now_ms = self._now_ms()
-        for number, (_, until_ms) in tuple(self._lost.items()):
-            if until_ms <= now_ms:
-                del self._lost[number]
-        return Picture(
-            me=self._me.node_id,
-            shard_count=cluster.shard_count,
-            nodes={node.node_id: node.state for node in cluster.coordinators},
-            owners={shard.shard: Owner(shard.node_id, shard.shard_epoch) for shard in cluster.shards},
-            held=self.shards.keys(),
-            lost={number: epoch for number, (epoch, _) in self._lost.items()},
-            settled=now_ms - self._live_since_ms >= self._pace.settle_ms,
-        )
-
-    @property
-    def others_live(self) -> bool:
-        """Whether the view has other live coordinators, which can take shards over."""
-        picture = self._picture()
-        return picture is not None and any(node != self._me.node_id for node in picture.live)
-
     def _can_hand_over(self) -> bool:
         """Whether a draining process may still hope for successors: not without its lease, nor alone."""
-        return self._lease.may_answer(self._now_ms()) and self.others_live
+        return self._lease.may_answer(self._now_ms()) and self.outlook.others_live
 
     def _announce(self) -> None:
         serving = [(shard.number, shard.epoch) for shard in self.shards.values() if shard.serving]
