@@ -52,7 +52,7 @@ class Outlook:
         self._given[number] = successor
 
     def lost(self, number: int, epoch: int) -> None:
-        """A shard is gone from here: an owner table that still names this process is not believed for a while."""
+        """A shard is gone from here: a table that still names this process as its owner is not believed."""
         self._lost[number] = (epoch, self._now_ms() + self._stale_owner_ms)
 
     def took(self, number: int) -> None:
