@@ -1,5 +1,6 @@
 """`muster doctor` on real processes and real servers, each failure made for real."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import pytest
 from kit import forked
 from kit.clusters.linked_cluster import inside
 from kit.clusters.server_cluster import all_served, running
+from kit.waiting import until_equal
 from muster_metadata.operator.initialise import initialise
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_server.dev.cluster import DevCluster
@@ -21,6 +23,7 @@ from muster_server.doctor.cluster import judge_clocks, judge_versions
 from muster_server.doctor.findings import CheckResult
 from muster_server.doctor.nodes import judge_replicas
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 pytestmark = pytest.mark.cluster
 
@@ -225,6 +228,31 @@ async def test_nodes_that_are_not_well(tmp_path: Path) -> None:
         ):
             its = [one for one in told if one["subject"].startswith(node)]
             assert any(problem in one["detail"] and fix in one["fix"] for one in its), told
+
+
+async def test_node_on_which_a_script_runs_is_busy_and_lacks_no_right(tmp_path: Path) -> None:
+    async with made(tmp_path, "one", 3) as nodes:
+        await config_set(2, nodes, "busy-reply-threshold", "10")
+        script = asyncio.create_task(_execute(nodes[2].url, "EVAL", "while true do end", 0))
+        try:
+            await until_equal(lambda: _is_busy(nodes[2].url), True, "the script runs")
+            found = await diagnose("--servers", NOBODY, "--redis", nodes.url)
+        finally:
+            await _execute(nodes[2].url, "SCRIPT", "KILL")
+            await asyncio.gather(script, return_exceptions=True)
+        (told,) = (
+            one for one in found.found(CheckResult.FAILED, "log node") if one["subject"].startswith("node 3")
+        )
+        assert "it runs a script" in told["detail"]
+        assert "SCRIPT KILL" in told["fix"]
+
+
+async def _is_busy(url: str) -> bool:
+    try:
+        await _execute(url, "PING")
+    except ResponseError as error:
+        return str(error).startswith("BUSY ")
+    return False
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ class ProblemKind(StrEnum):
     """The connection ended for a reason that this program does not know."""
     LOADING = "loading"
     """It is reading its data after a start."""
+    BUSY = "busy"
+    """It runs a script of somebody, for longer than it lets others wait."""
     DISK = "disk"
     """It cannot write to its disk."""
     OUT_OF_MEMORY = "out_of_memory"
@@ -75,4 +77,5 @@ NOT_REACHED_YET = Problem(ProblemKind.NOT_REACHED_YET, "it was not reached yet")
 UNREACHABLE = Problem(ProblemKind.UNREACHABLE, "it cannot be reached")
 SILENT = Problem(ProblemKind.SILENT, "it does not answer")
 LOADING = Problem(ProblemKind.LOADING, "it reads its data after a start")
+BUSY = Problem(ProblemKind.BUSY, "it runs a script that takes long, and answers nobody meanwhile")
 REPLICA = Problem(ProblemKind.REPLICA, "it is a replica; every node must be a primary of its own")

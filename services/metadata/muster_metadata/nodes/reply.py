@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ResponseError
 
 from muster_metadata.nodes.entries import LogEnd, parse_id
-from muster_metadata.nodes.problem import LOADING, REPLICA, SILENT, UNREACHABLE, Problem, ProblemKind
+from muster_metadata.nodes.problem import BUSY, LOADING, REPLICA, SILENT, UNREACHABLE, Problem, ProblemKind
 
 
 class Status(enum.Enum):
@@ -122,6 +122,8 @@ def failure(raw: Any) -> NodeReply:
     if isinstance(raw, NoScriptError):
         lost = Problem(ProblemKind.NO_SCRIPTS, "it lost its scripts; they are loaded again")
         return NodeReply(Status.DOWN, problem=lost)
+    if text.startswith("BUSY "):
+        return NodeReply(Status.BROKEN, problem=BUSY)
     if "READONLY" in text:
         return NodeReply(Status.BROKEN, problem=REPLICA)
     if "DAMAGED" in text:

@@ -29,6 +29,7 @@ _REMEDIES = {
     ProblemKind.COMMAND_REFUSED: 'give the user its rights: docs/failures.md, "TLS, passwords, rights"',
     ProblemKind.EMPTY: "wait: a running metadata service rebuilds it from the others",
     ProblemKind.LOADING: "wait until it has read its append-only file",
+    ProblemKind.BUSY: "another program's script runs there: `SCRIPT KILL` ends it, unless it has written",
     ProblemKind.DISK: "make room on its disk; it catches up by itself",
     ProblemKind.OUT_OF_MEMORY: "raise its maxmemory; it catches up by itself",
     ProblemKind.REPLICA: "`REPLICAOF NO ONE`: Muster replicates by itself, every node is a server of its own",
