@@ -13,8 +13,8 @@ from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
-from muster._member.work import WorkRunner
 from muster._session.sessions import ExpiringAddresses
+from muster._work.runner import WorkRunner
 from muster_protos.muster.v1 import common_pb2, session_pb2
 
 pytestmark = pytest.mark.cluster

@@ -15,7 +15,7 @@ import pytest
 from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_answer
 from kit.waiting import until, until_equal
 from muster import TopicPartition, _backoff
-from muster._member.work import WorkRunner
+from muster._work.runner import WorkRunner
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +79,7 @@ async def test_a_failure_stops_everything_and_names_the_partition(cluster: Scrip
             cancelled.append(p.number)
             raise
 
-    task = await running(cluster, work, asyncio.Event())
+    task = await running(cluster, work, asyncio.Event(), on_error="exit")
     with pytest.raises(muster.WorkFailed, match="partition 1 of topic 't' failed: KeyError") as caught:
         await asyncio.wait_for(task, 60)
     assert isinstance(caught.value.__cause__, KeyError)
@@ -244,7 +244,7 @@ async def test_a_failing_thread_is_surfaced(cluster: ScriptedCluster) -> None:
             raise ValueError("bad line")
         p.wait_ending()
 
-    task = await running(cluster, work, asyncio.Event())
+    task = await running(cluster, work, asyncio.Event(), on_error="exit")
     with pytest.raises(muster.WorkFailed, match=r"partition 2 .* ValueError: bad line"):
         await asyncio.wait_for(task, 60)
 
@@ -274,7 +274,9 @@ async def test_a_life_that_ends_before_its_work_begins_is_no_failure() -> None:
     member = muster.Member(muster.Cluster("127.0.0.1:1"), group_id="g", topics="t")
     runner = WorkRunner(work)
     runner.start(member, (TopicPartition("t", 0),))
-    assert runner.end() == []
+    await until_equal(lambda: [t for t in asyncio.all_tasks() if "muster-job" in t.get_name()], [])
+    await runner.end_and_wait()
+    assert runner.failure is None
 
 
 async def test_cancelling_arun_leaves_the_group(cluster: ScriptedCluster) -> None:

@@ -12,8 +12,8 @@
 `run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
 callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors.
 
-Modules and packages that begin with `_` are private. Read `_member` first, then `_cluster` and `_session`;
-the modules beside these three packages are small, and each is used by more than one of them.
+Modules and packages that begin with `_` are private. Read `_member` first, then `_work`, `_cluster` and
+`_session`; the modules beside these packages are small, and each is used by more than one of them.
 """
 
 import importlib
@@ -38,14 +38,15 @@ if typing.TYPE_CHECKING:
         SettingsError,
         TopicError,
         WorkFailed,
+        WorkIdle,
     )
     from muster._member.callbacks import PartitionsCallback
     from muster._member.member import Member, MemberSettings
-    from muster._member.partition import BlockingPartition, Partition
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
     from muster._standing import MemberState
     from muster._values import Committed, Topic, TopicPartition
+    from muster._work.partition import BlockingPartition, Partition
 
 __all__ = [
     "AssignorFailed",
@@ -74,6 +75,7 @@ __all__ = [
     "TopicError",
     "TopicPartition",
     "WorkFailed",
+    "WorkIdle",
     "arun",
     "assignors",
     "run",
@@ -98,13 +100,14 @@ _MODULES = {
         "SettingsError",
         "TopicError",
         "WorkFailed",
+        "WorkIdle",
     ),
     "_member.member": ("Member", "MemberSettings"),
-    "_member.partition": ("BlockingPartition", "Partition"),
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
     "_standing": ("MemberState",),
     "_values": ("Committed", "Topic", "TopicPartition"),
+    "_work.partition": ("BlockingPartition", "Partition"),
 }
 """Where each name comes from. A module is imported when its first name is used: importing all of them takes a
 third of a second, in which an interrupted command would end with a traceback."""

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from muster_protos import limits
@@ -64,10 +64,10 @@ class MemberConfig:
         if grace_ms is None:
             grace_ms = 0 if self.group_instance_id else DISCONNECT_GRACE_MS
             object.__setattr__(self, "disconnect_grace_ms", grace_ms)
-        _between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
-        _between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
-        _between("beat_interval_ms", self.beat_interval_ms, 100, 60_000)
-        _between("disconnect_grace_ms", grace_ms, 0, limits.DISCONNECT_GRACE_MAX_MS)
+        check_between("session_timeout_ms", self.session_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        check_between("heartbeat_interval_ms", self.heartbeat_interval_ms, 1, LONGEST_TIMEOUT_MS)
+        check_between("beat_interval_ms", self.beat_interval_ms, 100, 60_000)
+        check_between("disconnect_grace_ms", grace_ms, 0, limits.DISCONNECT_GRACE_MAX_MS)
         if not isinstance(self.session, bool):
             raise SettingsError("session", f"must be True or False, not {self.session!r}")
         if self.session and 0 < grace_ms < 3 * self.beat_interval_ms:
@@ -75,9 +75,9 @@ class MemberConfig:
                 "disconnect_grace_ms",
                 f"{grace_ms} must be 0 or at least three times beat_interval_ms ({self.beat_interval_ms})",
             )
-        _between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
-        _between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
-        _between("topic_refresh_interval_ms", self.topic_refresh_interval_ms, 100, 86_400_000)
+        check_between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        check_between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        check_between("topic_refresh_interval_ms", self.topic_refresh_interval_ms, 100, 86_400_000)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise SettingsError(
                 "heartbeat_interval_ms",
@@ -88,6 +88,8 @@ class MemberConfig:
             check_name("group_instance_id", self.group_instance_id)
         _at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
         _at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
+        if isinstance(self.assignors, str):
+            raise SettingsError("assignors", f"must be a list, such as [{self.assignors!r}]")
         object.__setattr__(self, "assignors", resolve(self.assignors))
         if not isinstance(self.user_data, bytes) or len(self.user_data) > limits.USER_DATA_MAX_BYTES:
             raise SettingsError("user_data", f"must be bytes, at most {limits.USER_DATA_MAX_BYTES} of them")
@@ -109,7 +111,7 @@ def check_group_id(group_id: str) -> str:
     Raises:
         SettingsError: it is empty, too long, or not valid UTF-8.
     """
-    if not group_id:
+    if isinstance(group_id, str) and not group_id:
         raise SettingsError("group_id", "must not be empty")
     return _at_most("group_id", group_id, limits.ID_MAX_BYTES)
 
@@ -120,6 +122,8 @@ def check_name(what: str, name: str) -> str:
     Raises:
         SettingsError: it breaks `NAME_RULE`.
     """
+    if not isinstance(name, str):
+        raise SettingsError(what, f"must be text, not {name!r}")
     if not limits.is_name(name):
         raise SettingsError(what, f"{name!r}: must be {limits.NAME_RULE}")
     return name
@@ -131,6 +135,8 @@ def check_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         SettingsError: there is none, or one breaks `NAME_RULE`.
     """
+    if not isinstance(topics, Iterable):
+        raise SettingsError("topics", f"must be one name or several, not {topics!r}")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise SettingsError("topics", "name at least one topic")
@@ -143,7 +149,7 @@ def check_partitions(partitions: int) -> int:
     Raises:
         SettingsError: it is out of bounds.
     """
-    _between("partitions", partitions, 1, limits.TOPIC_PARTITIONS_MAX)
+    check_between("partitions", partitions, 1, limits.TOPIC_PARTITIONS_MAX)
     return partitions
 
 
@@ -157,11 +163,16 @@ def check_partition(name: str, partition: int) -> int:
     Raises:
         SettingsError: it is out of bounds.
     """
-    _between(name, partition, 0, limits.TOPIC_PARTITIONS_MAX - 1)
+    check_between(name, partition, 0, limits.TOPIC_PARTITIONS_MAX - 1)
     return partition
 
 
-def _between(name: str, value: int, low: int, high: int) -> None:
+def check_between(name: str, value: int, low: int, high: int) -> None:
+    """Checks a number.
+
+    Raises:
+        SettingsError: it is no whole number, or out of bounds.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise SettingsError(name, f"must be a whole number, not {value!r}")
     if not low <= value <= high:
@@ -169,6 +180,8 @@ def _between(name: str, value: int, low: int, high: int) -> None:
 
 
 def _at_most(name: str, text: str, limit: int) -> str:
+    if not isinstance(text, str):
+        raise SettingsError(name, f"must be text, not {text!r}")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:

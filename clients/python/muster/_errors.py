@@ -156,6 +156,18 @@ class WorkFailed(MusterError):
         self.partition = partition
 
 
+class WorkIdle(MusterError):
+    """The work on a partition showed no sign of life for `max_idle_ms`, and was stopped.
+
+    Attributes:
+        partition: the partition.
+    """
+
+    def __init__(self, partition: TopicPartition, max_idle_ms: int) -> None:
+        super().__init__(f"it neither committed nor called alive() for {max_idle_ms} ms")
+        self.partition = partition
+
+
 class MemberClosed(MusterError):
     """The member has been closed, or was not started, or was started twice."""
 

@@ -14,10 +14,11 @@ import grpc
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable
-from muster._member.member import Member, MemberSettings
-from muster._member.work import Work, WorkRunner
+from muster._member.member import Member
 from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
+from muster._work.policy import Work, WorkPolicy, WorkSettings, check_work
+from muster._work.runner import WorkRunner
 
 log = logging.getLogger("muster")
 
@@ -30,7 +31,7 @@ def run(
     partitions: int,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
-    **settings: Unpack[MemberSettings],
+    **settings: Unpack[WorkSettings],
 ) -> None:
     """Works on a share of a topic's partitions until SIGINT or SIGTERM.
 
@@ -38,20 +39,27 @@ def run(
     partition again later. An `async def` runs as a task, which is cancelled when the partition is lost. A
     plain `def` runs in a thread and gets a `BlockingPartition`, whose `is_ending` asks it to stop. On a
     signal all work ends, commits are finished and the process leaves the group, so that the others take over
-    at once; a second signal ends the process without waiting. Signals are handled in the main thread only.
-    While no server answers it waits, and logs why.
+    at once; work that takes longer than `drain_timeout_ms` is left, and a second signal ends the process
+    without waiting. Signals are handled in the main thread only. While no server answers it waits, and logs
+    why.
+
+    Any other function, such as a lambda or a decorated one, is called in a thread too; what it returns is
+    awaited if it can be. Work that raises is called again, and after some failures in a row its partition is
+    parked: the others go on. `WorkPolicy` says what else can be done about work that fails, hangs or returns.
 
     Args:
-        work: the function. If it returns early, the partition stays owned and idle.
+        work: the function.
         group: processes with the same group share the partitions.
         topic: created if it does not exist.
         partitions: how many partitions the topic has.
         servers: see `Cluster`.
         credentials: see `Cluster`.
-        settings: see `MemberConfig`.
+        settings: see `WorkPolicy` and `MemberConfig`.
 
     Raises:
-        WorkFailed: the work raised; its exception is the cause. Everything was stopped before.
+        WorkFailed: the work raised and `on_error` said "exit", or it is stuck (`max_idle_ms`); its exception
+            is the cause. Everything was stopped before.
+        SystemExit: the work raised it. Everything was stopped before.
         PartitionCountMismatch: the topic exists with another number of partitions.
         GroupError: the group refuses the member.
         SettingsError: a setting is outside its limits, or a certificate file cannot be read.
@@ -90,22 +98,24 @@ async def arun(
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     stop: asyncio.Event | None = None,
-    **settings: Unpack[MemberSettings],
+    **settings: Unpack[WorkSettings],
 ) -> None:
     """`run` for programs with an event loop of their own; ends when `stop` is set or it is cancelled."""
+    check_work(work)
     check_group_id(group)
     check_name("topic", topic)
     check_partitions(partitions)
-    runner = WorkRunner(work)
+    policy, of_member = WorkPolicy.split(settings)
+    runner = WorkRunner(work, policy)
 
     def assigned(owned: tuple[TopicPartition, ...]) -> None:
         runner.start(member, owned)
 
-    async def revoked(_owned: tuple[TopicPartition, ...]) -> None:
-        await runner.end_and_wait()
+    async def revoked(owned: tuple[TopicPartition, ...]) -> None:
+        await runner.end_and_wait(owned)
 
-    def lost(_owned: tuple[TopicPartition, ...]) -> None:
-        runner.end()
+    def lost(owned: tuple[TopicPartition, ...]) -> None:
+        runner.end(owned)
 
     async with Cluster(servers, credentials=credentials) as cluster:
         member = Member(
@@ -115,7 +125,7 @@ async def arun(
             on_partitions_assigned=assigned,
             on_partitions_revoked=revoked,
             on_partitions_lost=lost,
-            **settings,
+            **of_member,
         )
         stopping = stop or asyncio.Event()
         await _first(_ensure_topic(cluster, topic, partitions), stopping)
@@ -125,8 +135,8 @@ async def arun(
         try:
             await _first(member.wait(), stopping, runner.failed)
         finally:
+            await runner.drain()
             await member.close("the work failed" if runner.failure else "the program stopped")
-            await runner.end_and_wait()
     if runner.failure is not None:
         raise runner.failure
 

@@ -237,6 +237,22 @@ class Committer:
         )
 
 
+def check_position(partition: TopicPartition, position: Committed) -> None:
+    """Checks what is to be committed.
+
+    Raises:
+        TypeError: the offset is no whole number, or the metadata is no text.
+        ValueError: the offset is below 0.
+    """
+    offset, metadata = position
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"offset of {partition} must be a whole number, not {offset!r}")
+    if offset < 0:
+        raise ValueError(f"offset of {partition} is {offset}, it must be 0 or more")
+    if not isinstance(metadata, str):
+        raise TypeError(f"metadata of {partition} must be text, not {metadata!r}")
+
+
 def _entry(partition: TopicPartition, position: Committed) -> _Entry:
     """A commit as it is sent. Whatever cannot be sent is refused here, where it concerns no other commit."""
     entry = _Entry(

@@ -20,10 +20,11 @@ from muster._errors import (
     CommitFailed,
     MemberClosed,
     MusterError,
+    SettingsError,
     group_error,
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
-from muster._member.commits import Committer
+from muster._member.commits import Committer, check_position
 from muster._member.joiner import Joiner
 from muster._member.leader import Leader
 from muster._member.waits import Closing, Waits
@@ -95,6 +96,8 @@ class Member:
         on_partitions_lost: PartitionsCallback | None = None,
         **settings: Unpack[MemberSettings],
     ) -> None:
+        if not isinstance(cluster, Cluster):
+            raise SettingsError("cluster", f"must be a Cluster, not {cluster!r}")
         self.config = MemberConfig(**settings)
         self.group_id = check_group_id(group_id)
         self.topics = check_topics(topics)
@@ -230,7 +233,10 @@ class Member:
         Raises:
             CommitFailed: a partition is not, or no longer, owned.
             CommitRejected: an offset or its metadata is not acceptable.
+            TypeError, ValueError: an offset is no whole number of 0 or more, or metadata are no text.
         """
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets must map partitions to positions, not be {offsets!r}")
         positions = {p: at if isinstance(at, Committed) else Committed(at) for p, at in offsets.items()}
         tokens = {p: self._standing.owned[p] for p in positions if p in self._standing.owned}
         await self.commit_owned(positions, tokens)
@@ -240,8 +246,7 @@ class Member:
     ) -> None:
         """Like `commit`, but only for the ownerships that the tokens name, not for later ones."""
         for partition, position in offsets.items():
-            if position.offset < 0:
-                raise ValueError(f"offset of {partition} is {position.offset}, it must be 0 or more")
+            check_position(partition, position)
         await self._committer.commit(offsets, tokens)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from muster._errors import ClusterUnavailable
+from muster._errors import ClusterUnavailable, CommitFailed
 from muster._member.member import Member
 from muster._values import Committed, TopicPartition
+from muster._work.signs import Signs
 
 LAST_READ_MS = 5_000
 """How long a thread may go on reading the position of a partition that is ending."""
@@ -28,13 +29,14 @@ class Partition:
             successor.
     """
 
-    def __init__(self, member: Member, partition: TopicPartition) -> None:
+    def __init__(self, member: Member, partition: TopicPartition, signs: Signs | None = None) -> None:
         self.topic, self.number = partition
         self.group = member.group_id
         self.generation = member.generation
         self.token = member.token(partition)
         self._partition = partition
         self._member = member
+        self._signs = signs or Signs()
         self._ending = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -56,7 +58,10 @@ class Partition:
 
     async def committed_entry(self) -> Committed | None:
         """Like `committed`, with the metadata stored with the position."""
-        return (await self._member.committed([self._partition])).get(self._partition)
+        with self._signs.waits():
+            found = (await self._member.committed([self._partition])).get(self._partition)
+        self._signs.read(found)
+        return found
 
     async def commit(self, offset: int, metadata: str = "") -> None:
         """Stores the position to go on from; returns when a majority of the log has it.
@@ -64,10 +69,36 @@ class Partition:
         Raises:
             CommitFailed: the partition is no longer owned.
             CommitRejected: the offset or the metadata is not acceptable.
+            TypeError, ValueError: the offset is no whole number of 0 or more, or the metadata is no text.
         """
-        await self._member.commit_owned(
-            {self._partition: Committed(offset, metadata)}, {self._partition: self.token}
-        )
+        position = Committed(offset, metadata)
+        with self._signs.waits():
+            await self._member.commit_owned({self._partition: position}, {self._partition: self.token})
+        self._signs.committed(position)
+
+    def alive(self) -> None:
+        """Says that the work goes on, where it commits less often than `max_idle_ms`."""
+        self._signs.show()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
+        return self._signs.paused
+
+    def pause(self) -> None:
+        """Makes `resumed` wait. Lasts while this process keeps the partition, over rebalances too.
+
+        Work that waits in `resumed` is not idle. Whoever has this object may call it, from the event loop.
+        """
+        self._signs.pause()
+
+    def resume(self) -> None:
+        """Ends a pause, also one that began in an earlier ownership of this process."""
+        self._signs.resume()
+
+    async def resumed(self) -> None:
+        """Waits while the partition is paused. Call it where the work can wait, such as before each item."""
+        await self._signs.resumed.wait()
 
     def end(self) -> None:
         """Marks it as ending. Called by whoever runs the work."""
@@ -119,9 +150,51 @@ class BlockingPartition:
         """Stores the position to go on from; see `Partition.commit`."""
         self._run(self._partition.commit(offset, metadata))
 
+    def alive(self) -> None:
+        """Says that the work goes on, where it commits less often than `max_idle_ms`."""
+        self._partition.alive()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
+        return self._partition.is_paused
+
+    def pause(self) -> None:
+        """Makes `wait_resumed` wait; see `Partition.pause`."""
+        self._run(_called(self._partition.pause))
+
+    def resume(self) -> None:
+        """Ends a pause; see `Partition.resume`."""
+        self._run(_called(self._partition.resume))
+
+    def wait_resumed(self) -> bool:
+        """Waits while the partition is paused; returns False if the partition is ending instead."""
+        self._run(self._resumed())
+        return not self._stop.is_set()
+
     def end(self) -> None:
         """Marks it as ending. Called by whoever runs the work."""
         self._stop.set()
+
+    def turn_async(self) -> None:
+        """Becomes the `Partition` itself: the work has turned out to be async.
+
+        The function was called in a thread, with this object, and returned something that is to be awaited.
+        What it returned has this object, and awaits its functions.
+        """
+        self.__class__ = Partition  # type: ignore[assignment]
+        self.__dict__ = self._partition.__dict__
+
+    async def _resumed(self) -> None:
+        waits = [
+            asyncio.ensure_future(self._partition.resumed()),
+            asyncio.ensure_future(self._partition.ending()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _read(self) -> int | None:
         # A task that waits for a coordinator is cancelled when its partition ends; a thread is not.
@@ -140,4 +213,23 @@ class BlockingPartition:
             ending.cancel()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        try:
+            self._not_on_the_loop()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
+            coroutine.close()
+            if not self._loop.is_closed():
+                raise
+            why = "the program has stopped, and did not wait for this thread"
+            raise CommitFailed([TopicPartition(self.topic, self.number)], why) from error
+        return future.result()
+
+    def _not_on_the_loop(self) -> None:
+        if asyncio._get_running_loop() is self._loop:  # it would wait for itself, for ever
+            raise RuntimeError(
+                f"{self!r} is for threads, and was called on the event loop; use an `async def` as work"
+            )
+
+
+async def _called(function: Callable[[], None]) -> None:
+    function()
