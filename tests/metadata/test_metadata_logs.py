@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,7 +17,7 @@ from kit.metadata.metadata_instances import (
     records,
 )  # fmt: skip
 from kit.waiting import until
-from muster_coordinator.log.log_client import LogClient
+from muster_coordinator.log.log_client import LogClient, LogPace
 from muster_core.log.chain import BEFORE_GENESIS, chain_hash
 from muster_core.position import Position
 from muster_metadata import metadata as metadata_module
@@ -225,10 +226,17 @@ async def test_batches_beyond_the_limits_are_invalid(tmp_path: Path) -> None:
 
 
 async def test_more_open_calls_than_a_stream_takes_are_all_carried_out_in_the_end(tmp_path: Path) -> None:
-    async with metadata_cluster(tmp_path, 1, shards=1) as cluster:
+    # On a busy machine so many steps take longer than one may, or than a client waits: all would be repeated.
+    patient = LogPace(stall_ms=60_000)
+    times: dict[str, Any] = {
+        "step_timeout_ms": 30_000,
+        "claim_timeout_ms": 60_000,
+        "rebuild_delay_ms": 60_000,
+    }
+    async with metadata_cluster(tmp_path, 1, shards=1, **times) as cluster:
         writer = Writer(0)
         await writer.claim(cluster[0])
-        client = LogClient([cluster[0].address], grpc.aio.insecure_channel)
+        client = LogClient([cluster[0].address], grpc.aio.insecure_channel, patient)
         client.start()
         try:
             check = metadata_pb2.CheckStep(epoch=writer.epoch, claim_nonce=writer.nonce)

@@ -1,6 +1,8 @@
 """A cluster whose processes run this version or the one before, each for itself."""
 
 import asyncio
+import compileall
+import fcntl
 import functools
 import io
 import json
@@ -48,8 +50,24 @@ def history_problem() -> str:
     return "" if found.returncode == 0 else f"needs the history of the repository with {PREVIOUS}"
 
 
-def unpack_previous(folder: Path) -> str:
-    """Puts the sources of the version before into a folder; gives the PYTHONPATH that runs them."""
+@functools.cache
+def unpack_previous() -> str:
+    """Has the sources of the version before unpacked, and compiled; gives the PYTHONPATH that runs them.
+
+    They stay, for other processes and runs: each server would else compile them for itself.
+    """
+    folder = ROOT / "build" / "previous" / PREVIOUS
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = folder / "whole"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            _unpack(folder)
+            whole.touch()
+    return os.pathsep.join(str(folder / source) for source in _SOURCES)
+
+
+def _unpack(folder: Path) -> None:
     packed = subprocess.run(
         ["git", "archive", "--format=tar", PREVIOUS, "--", "protos", "clients", "services"],
         cwd=ROOT,
@@ -61,9 +79,10 @@ def unpack_previous(folder: Path) -> str:
     for name, project in _DISTRIBUTIONS.items():
         stated = tomllib.loads((folder / project / "pyproject.toml").read_text("utf-8"))["project"]["version"]
         told = folder / _SOURCES[0] / f"{name.replace('-', '_')}-{stated}.dist-info"
-        told.mkdir()
+        told.mkdir(exist_ok=True)
         (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {stated}\n")
-    return os.pathsep.join(str(folder / source) for source in _SOURCES)
+    for source in _SOURCES:
+        compileall.compile_dir(folder / source, quiet=1)
 
 
 class Slot:
@@ -130,12 +149,12 @@ class TwoVersions:
     All processes start as the version before.
 
     Args:
-        folder: data, logs and the sources of the version before.
+        folder: data and logs.
         settings: further variables for every process.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        self.previous = unpack_previous(folder / "previous")
+        self.previous = unpack_previous()
         self.nodes = RedisNodes(folder, 3)
         ports = iter(free_ports(6))
         metadata_ports = [next(ports), next(ports)]
