@@ -339,7 +339,31 @@ async def spoil_promise(node: Any, _: Writer) -> None:
     await node.hset("muster:{0}:promise", "epoch", "many")
 
 
-@pytest.mark.parametrize("spoil", [spoil_end, spoil_acknowledged, spoil_promise])
+async def spoil_promise_for_lua(node: Any, _: Writer) -> None:
+    """A number for the scripts, and none that they write."""
+    await node.hset("muster:{0}:promise", "epoch", "1e5")
+
+
+async def spoil_promise_for_ever(node: Any, _: Writer) -> None:
+    """No claim has an epoch above it."""
+    await node.hset("muster:{0}:promise", "epoch", "9" * 20)
+
+
+async def spoil_run(node: Any, _: Writer) -> None:
+    await node.hset("muster:{0}:promise", "run", b"\xff/always")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_end,
+        spoil_acknowledged,
+        spoil_promise,
+        spoil_promise_for_lua,
+        spoil_promise_for_ever,
+        spoil_run,
+    ],
+)
 async def test_what_stands_on_one_node_and_is_no_log_keeps_no_step_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any, Writer], Awaitable[None]]
 ) -> None:

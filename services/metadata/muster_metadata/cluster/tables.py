@@ -135,7 +135,7 @@ class Tables:
         return NodeTables(
             leases=newest((old, lease_rows(leases))),
             owners=_rows(owners, int, OwnerRow.from_json),
-            catalog=parse_id(catalog) if catalog else None,
+            catalog=_place(catalog),
             wall_ms=_wall_ms(time.result()),
         )
 
@@ -201,6 +201,14 @@ class Tables:
         stored = (shard, row.epoch, row.to_json())
         for node in self._quorum.nodes:
             node.table("own", (keys.OWNERS, keys.NODE), node.identity, *stored)
+
+
+def _place(raw: bytes | None) -> Position | None:
+    """The acknowledged position of a log; None: there is none, or something else stands there."""
+    try:
+        return parse_id(raw) if raw else None
+    except ValueError:
+        return None
 
 
 def next_run(known: LeaseRow | None, row: LeaseRow) -> LeaseRow:

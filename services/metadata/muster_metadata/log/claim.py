@@ -2,19 +2,20 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_metadata.log import verdicts
+from muster_metadata.log.best_copy import Copy, NotTheLog, best_copy
 from muster_metadata.log.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import Verdict
-from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain, parse_id
+from muster_metadata.nodes.entries import LogEnd, NodeEntry, arguments, chain
 from muster_metadata.nodes.node import Node
-from muster_metadata.nodes.quorum import Quorum
+from muster_metadata.nodes.quorum import Quorum, Replies
 from muster_metadata.nodes.reply import NodeReply, Status
 
 HIGHEST_EPOCH = (1 << 53) - 1
@@ -133,26 +134,22 @@ class Claimer:
     async def _take(self, held: Held, step: metadata_pb2.ClaimStep) -> Claimed:
         shard, epoch, nonce = held
         tag = secrets.token_bytes(8)
-        # A node may lose its data after it promised, and be rebuilt; `ask` counts no promise for that long.
-        verdict, replies = await self._quorum.ask(
-            lambda node: node.prepare(shard, epoch, nonce, tag, above=step.above_epoch),
-            verdicts.checked(self._quorum.majority),
-        )
-        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
-            return Claimed(verdict or verdicts.UNKNOWN)
-        promised = {
-            node: reply.end
-            for node, reply in zip(self._quorum.nodes, replies, strict=True)
-            if reply is not None and reply.status is Status.OK
-        }
-        best = max(promised.values(), key=lambda end: end.position)
-        acknowledged = max(
-            parse_id(reply.values[2]) for reply in replies if reply is not None and reply.status is Status.OK
-        )
-        if acknowledged > best.position or acknowledged.offset > best.position.offset:
-            # A node stores that position only if it has the entry, so an acknowledged entry was removed.
-            # Offsets are dense over epochs, so a shorter log of a later epoch lacks it as well.
-            return Claimed(verdicts.truncated(best.position, acknowledged))
+        left_out: set[Node] = set()
+        heard_all = False
+        while True:
+            copies = await self._promises(held, step, tag, left_out, all_nodes=heard_all)
+            if isinstance(copies, Verdict):
+                return Claimed(copies)
+            found = await best_copy(self._quorum, shard, copies)
+            if isinstance(found, Copy):
+                break
+            if isinstance(found, NotTheLog):
+                left_out.add(found.node)
+            elif heard_all:
+                return Claimed(found)
+            else:
+                heard_all = True  # those that answered later may have what is missing
+        best, promised = found.end, {copy.node for copy in copies}
         entry = self._entry(held, best, step)
         batch: list[bytes | str] = [best.position.stream_id, best.hash, "", *arguments([entry])]
         verdict, replies = await self._quorum.ask(
@@ -169,6 +166,37 @@ class Claimer:
             # A promise that was counted is gone: a later one replaced it, or the node lost its data.
             return Claimed(verdicts.UNKNOWN)
         return await self._spread(held, entry.end, answers)
+
+    async def _promises(
+        self,
+        held: Held,
+        step: metadata_pb2.ClaimStep,
+        tag: bytes,
+        left_out: Container[Node],
+        *,
+        all_nodes: bool,
+    ) -> list[Copy] | Verdict:
+        """The copies of a majority that gave its promise, or of all that do in time; or why there is none."""
+        shard, epoch, nonce = held
+        checked = verdicts.checked(self._quorum.majority)
+
+        def decide(replies: Replies, final: bool) -> Verdict | None:
+            return checked(replies, final) if final or not all_nodes else None
+
+        # A node may lose its data after it promised, and be rebuilt; `ask` counts no promise for that long.
+        verdict, replies = await self._quorum.ask(
+            lambda node: (
+                None if node in left_out else node.prepare(shard, epoch, nonce, tag, above=step.above_epoch)
+            ),
+            decide,
+        )
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            return verdict or verdicts.UNKNOWN
+        return [
+            Copy.read(node, reply)
+            for node, reply in zip(self._quorum.nodes, replies, strict=True)
+            if reply is not None and reply.status is Status.OK
+        ]
 
     async def _spread(self, held: Held, end: LogEnd, answers: dict[Node, NodeReply]) -> Claimed:
         """Repairs nodes until a majority has the Claim; nothing is acknowledged before that."""

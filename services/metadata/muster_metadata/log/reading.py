@@ -240,7 +240,7 @@ class LogReader:
         return reply.status is Status.OK and Inspected.read(reply).first.offset > expected
 
     async def _plan(self, shard: int, epoch: int, nonce: bytes) -> _Plan | Verdict:
-        decide = self._mine(epoch, nonce) if epoch else verdicts.checked(self._quorum.majority)
+        decide = self._mine(epoch, nonce) if epoch else self._known
         verdict, replies = await self._quorum.ask(lambda node: node.inspect(shard), decide)
         if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
             return verdict or verdicts.UNKNOWN
@@ -249,6 +249,9 @@ class LogReader:
             for node, reply in zip(self._quorum.nodes, replies, strict=True)
             if reply is not None and reply.status is Status.OK
         ]
+        sound = [pair for pair in found if _is_sound(pair[1])]
+        if len(sound) >= self._quorum.majority:
+            found = sound
         acknowledged = max(state.acknowledged for _, state in found)
         oldest = max(state.first for _, state in found)
         if epoch:
@@ -264,6 +267,14 @@ class LogReader:
         # A node stores an acknowledged position only with the entry itself.
         sources = _least_busy_first(node for node, state in found if state.acknowledged == acknowledged)
         return _Plan(sources, acknowledged, b"", acknowledged, oldest)
+
+    def _known(self, replies: Replies, final: bool) -> Verdict | None:
+        """Waits for a majority of nodes that have what they say is acknowledged, or for all."""
+        decided = verdicts.checked(self._quorum.majority)(replies, final)
+        if decided is not verdicts.OK or final:
+            return decided
+        states = (Inspected.read(reply) for reply in replies if reply and reply.status is Status.OK)
+        return decided if sum(map(_is_sound, states)) >= self._quorum.majority else None
 
     def _mine(self, epoch: int, nonce: bytes) -> Callable[[Replies, bool], Verdict | None]:
         majority = self._quorum.majority
@@ -290,6 +301,11 @@ class LogReader:
             return verdicts.UNKNOWN if final else None
 
         return decide
+
+
+def _is_sound(state: Inspected) -> bool:
+    """Whether a node's log reaches as far as it says that the log is acknowledged."""
+    return state.acknowledged <= state.end.position
 
 
 def _least_busy_first(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -1,6 +1,6 @@
 """Copies a whole log to a node, under another key, and puts the copy in the place of the log."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from muster_protos.muster.internal.v1 import metadata_pb2
@@ -9,7 +9,7 @@ from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.sources import Sources
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.log.verdicts import checked
-from muster_metadata.nodes.entries import LogEnd
+from muster_metadata.nodes.entries import LogEnd, NodeEntry
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.nodes.reply import Status
@@ -140,6 +140,8 @@ class Rebuilder:
         confirming = [reply for reply in replies if reply is not None and reply.status is Status.OK]
         if copied.position < max(reply.end.position for reply in confirming):
             return Repaired.LATER
+        if not await self._agrees(node, held, source[0], [reply.end for reply in confirming]):
+            return Repaired.LATER
         # Each floor that counts is on at least one of them.
         floor = max(int(reply.values[2]) for reply in confirming)
         expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
@@ -150,6 +152,26 @@ class Rebuilder:
         if reply.status is Status.FENCED:
             return Repaired.FENCED
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
+
+    async def _agrees(self, node: Node, held: Held, source: Node, ends: Iterable[LogEnd]) -> bool:
+        """Whether the copy on a node has the ends of the others that have the claim in their logs.
+
+        Logs with entries of one claim are one log, as far as both go. What differs was damaged, or put there
+        by somebody, and whether that was done to the source is not known.
+        """
+        for end in ends:
+            if end.position.epoch == held.epoch:
+                id_ = end.position.stream_id
+                reply = await node.copied(held.shard, id_)
+                if reply.status is not Status.OK:
+                    return False
+                rows = reply.values[0]
+                if not rows or NodeEntry.from_redis(rows[0]).hash != end.hash:
+                    self._sources.damaged(
+                        source, held.shard, f"{id_} of others that have the claim is not there"
+                    )
+                    return False
+        return True
 
 
 async def _nothing(_node: Node) -> bool:

@@ -100,11 +100,14 @@ class Sources:
             return None
         entries = _sound(reply.values, after)
         if entries is None and not await self._is_trimmed(source, shard, after):
-            self._damaged_ms[source.index, shard] = self._now_ms()
             place = GENESIS if after is None else after.position
-            problem = f"an entry after {place.stream_id} is missing, or was changed"
-            alarm("log_node_damaged", node=source.index, address=source.place, shard=shard, problem=problem)
+            self.damaged(source, shard, f"an entry after {place.stream_id} is missing, or was changed")
         return entries
+
+    def damaged(self, source: Node, shard: int, problem: str) -> None:
+        """Notes that a node's copy of a log cannot be believed: for a while others are preferred to it."""
+        self._damaged_ms[source.index, shard] = self._now_ms()
+        alarm("log_node_damaged", node=source.index, address=source.place, shard=shard, problem=problem)
 
     async def _is_trimmed(self, source: Node, shard: int, after: LogEnd | None) -> bool:
         """Whether the entries after an end may have been trimmed there."""

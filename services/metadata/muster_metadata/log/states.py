@@ -44,7 +44,7 @@ class Inspected:
         _, _, acknowledged, epoch, nonce, first, entries, floor, run = reply.values
         return cls(
             reply.end, parse_id(acknowledged), int(epoch), nonce, parse_id(first), int(entries), int(floor),
-            run.decode(),
+            run.decode(errors="replace"),
         )  # fmt: skip
 
 

@@ -42,11 +42,17 @@ local function acknowledge(id)
   if id ~= '' and (not stored or later(id, stored)) then redis.call('SET', acknowledged, id) end
 end
 
+-- A number as a script wrote it: digits alone, and one that is exact here.
+local function count(text)
+  local number = string.match(text, '^%d+$') and tonumber(text)
+  return number and number <= 9007199254740991 and number
+end
+
 -- The promise: epoch, nonce, the epoch as text, the floor (no other claim at or below it), the run it is from.
 local function promised()
   local held = redis.call('HMGET', promise, 'epoch', 'nonce', 'floor', 'run')
   if not held[1] then return end
-  local at, floor = tonumber(held[1]), tonumber(held[3] or '0')
+  local at, floor = count(held[1]), count(held[3] or '0')
   if not at or not floor or not held[2] then damaged('the promise is none') end
   return at, held[2], held[1], floor, held[4]
 end

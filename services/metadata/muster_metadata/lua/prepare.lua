@@ -31,4 +31,5 @@ if not same then
   note_run(mark)
 end
 local id, hash = last_entry()
-return {'OK', id, hash, acknowledged_id() or '0-1', mark or ''}
+local upto = acknowledged_id() or '0-1'
+return {'OK', id, hash, upto, mark or '', hash_at(upto) or ''}

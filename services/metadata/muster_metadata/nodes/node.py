@@ -191,7 +191,10 @@ class Node:
         above: int | None = None,
         vote: bool = True,
     ) -> Answer:
-        """Raises the promise. Values: id and hash of the end, acknowledged position, run of the promise.
+        """Raises the promise.
+
+        Values: id and hash of the end, acknowledged position, run of the promise, hash of the entry at the
+        acknowledged position; empty: it is not there.
 
         Args:
             shard: which log.
@@ -317,6 +320,10 @@ class Node:
     def copy_end(self, shard: int) -> Answer:
         """The last entry of the copy, as XREVRANGE answers it."""
         return self.bulk.send(plain, "XREVRANGE", self._all_keys(shard).copy, "+", "-", "COUNT", 1)
+
+    def copied(self, shard: int, id_: str) -> Answer:
+        """The entry of the copy at an id, as XRANGE answers it."""
+        return self.bulk.send(plain, "XRANGE", self._all_keys(shard).copy, id_, id_)
 
     def exported(self, shard: int, id_: str, hash_: bytes) -> Answer:
         """Stores how far a log was exported; the node must have that entry."""
