@@ -426,6 +426,22 @@ async def test_a_row_of_the_lease_table_that_is_none_keeps_nobody_from_a_lease(
         holder.close()
 
 
+@pytest.mark.parametrize("row", ["nonsense", '{"run": "many", "counter": 1}', "7"])
+async def test_a_row_of_the_lease_table_that_is_none_is_replaced_by_a_renewal(
+    tmp_path: Path, row: str
+) -> None:
+    """The node would take no renewal of that name any more, and not be filled again after a loss."""
+    async with metadata_cluster(tmp_path, 3) as cluster:
+        holder = Holder(cluster[0], "c-1")
+        await until(lambda: renewed(holder), "it has a lease")
+        async with cluster.client(0) as client:
+            await client.hset(keys.LEASES, "c-1", row)
+        cluster.nodes[2].pause()
+        await until(lambda: renewed(holder), "it has a lease without the third node")
+        cluster.nodes[2].resume()
+        holder.close()
+
+
 async def renewed(holder: Holder) -> bool:
     return bool((await holder.renew()).renewed)
 

@@ -3,8 +3,8 @@
 -- counter, row as JSON.
 if redis.call('HGET', KEYS[2], 'identity') then return {'DUP'} end
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
-if stored then
-  local row = cjson.decode(stored)
+local read, row = pcall(cjson.decode, stored or 'null')
+if read and type(row) == 'table' and type(row.run) == 'number' and type(row.counter) == 'number' then
   local run, counter = tonumber(ARGV[2]), tonumber(ARGV[3])
   if row.run > run or (row.run == run and row.counter >= counter) then return {'DUP'} end
 end
