@@ -46,6 +46,7 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
     members: int = 0
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    metadata: dict[tuple[str, int], str] = field(default_factory=dict)
     alive: Callable[[Any], Any] | None = None
     port: int = 0
     server: grpc.aio.Server | None = None
@@ -112,9 +113,7 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
         return await self.answer("OffsetFetch", request, context, self.fetch)
 
     async def OffsetDelete(self, request: Any, context: Any) -> Any:
-        return await self.answer(
-            "OffsetDelete", request, context, lambda _: coordinator_pb2.OffsetDeleteResponse()
-        )
+        return await self.answer("OffsetDelete", request, context, self.forget)
 
     async def DescribeGroups(self, request: Any, context: Any) -> Any:
         return await self.answer("DescribeGroups", request, context, self.describe)
@@ -194,7 +193,14 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
         for topic in request.topics:
             for partition in topic.partitions:
                 self.offsets[topic.name, partition.partition] = partition.offset
+                self.metadata[topic.name, partition.partition] = partition.metadata
         return commit_answer(request, NONE, self.shard_epoch)
+
+    def forget(self, request: Any) -> Any:
+        for topic in request.topics:
+            for number in topic.partitions:
+                self.offsets.pop((topic.topic, number), None)
+        return coordinator_pb2.OffsetDeleteResponse(shard_epoch=self.shard_epoch)
 
     def fetch(self, request: Any) -> Any:
         group = request.groups[0]
@@ -208,7 +214,9 @@ class Coordinator(coordinator_pb2_grpc.GroupCoordinatorServiceServicer):
                             name=topic.topic,
                             partitions=[
                                 coordinator_pb2.OffsetFetchResponse.Partition(
-                                    partition=number, offset=self.offsets.get((topic.topic, number), -1)
+                                    partition=number,
+                                    offset=self.offsets.get((topic.topic, number), -1),
+                                    metadata=self.metadata.get((topic.topic, number), ""),
                                 )
                                 for number in topic.partitions
                             ],

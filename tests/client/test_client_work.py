@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import logging
 import threading
 import time
@@ -10,9 +11,10 @@ from typing import Any
 
 import muster
 import pytest
-from client.client_scripted import ScriptedCluster
+from client.client_scripted import ScriptedCluster, commit_answer
 from client.work_fleet import fleet
 from kit.waiting import until, until_equal
+from muster import TopicPartition
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
@@ -215,7 +217,9 @@ async def test_after_some_attempts_the_partition_is_parked_and_stays_so_over_reb
     attempts: dict[int, list[int]] = {}
     a = cluster.coordinators[0]
     async with fleet(cluster, failing(attempts), retry_attempts=3, **QUICK):
-        await until(lambda: "t-1 is parked: attempt 3: KeyError: 'attempt 3'" in caplog.text)
+        await until(
+            lambda: "UTC: attempt 3: KeyError: 'attempt 3'; `muster partitions release`" in caplog.text
+        )
         assert attempts == {0: [1], 1: [1, 1, 1], 2: [1]}
         a.script["Heartbeat"].append(
             coordinator_pb2.HeartbeatResponse(
@@ -270,7 +274,7 @@ async def test_a_function_decides(
 
     attempts: dict[int, list[int]] = {}
     async with fleet(cluster, failing(attempts), on_error=decide_later if is_async else decide, **QUICK):
-        await until(lambda: "t-1 is parked: attempt 2" in caplog.text)
+        await until(lambda: "UTC: attempt 2" in caplog.text)
     assert asked == [(1, "'attempt 1'", 1), (1, "'attempt 2'", 2)]
 
 
@@ -336,7 +340,7 @@ async def test_work_that_returns_is_called_again_or_parked(
     async with fleet(cluster, step, on_return="restart", retry_backoff_ms=60_000):
         await until(lambda: all(a.offsets.get(("t", n), 0) >= 5 for n in range(3)))
     async with fleet(cluster, step, on_return="park"):
-        await until_equal(lambda: caplog.text.count("is parked: the work returned"), 3)
+        await until_equal(lambda: caplog.text.count("UTC: the work returned; `muster"), 3)
 
 
 async def test_idle_work_is_stopped_with_its_stack_and_called_again(
@@ -520,3 +524,55 @@ def test_what_is_left_over_when_the_loop_is_gone_cannot_commit() -> None:
 class _Committing:
     async def commit(self, _offset: int, _metadata: str) -> None:
         raise AssertionError("there is no loop for it")
+
+
+async def test_a_released_partition_is_tried_again_and_another_version_frees_it(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = cluster.coordinators[0]
+    caplog.set_level(logging.INFO, "muster")
+    attempts: dict[int, list[int]] = {}
+    async with fleet(cluster, failing(attempts), retry_attempts=2, version="1", **QUICK):
+        await until(lambda: ("parked/t", 1) in a.offsets and "t-1 is parked since" in caplog.text)
+        assert set(json.loads(a.metadata["parked/t", 1])) == {"reason", "member_id", "version"}
+        async with muster.Cluster(cluster.address) as connection:
+            await connection.release_partitions("g", [TopicPartition("t", 1)])
+        await until_equal(lambda: len(attempts[1]), 4)
+        assert "t-1 was released; its work is called again" in caplog.text
+        await until(lambda: ("parked/t", 1) in a.offsets)
+    async with fleet(cluster, failing(attempts, until_attempt=1), version="2"):
+        await until_equal(lambda: len(attempts[1]), 5)
+        assert ("parked/t", 1) not in a.offsets
+    assert "t-1 was parked by another version: attempt 2: KeyError: 'attempt 4'" in caplog.text
+
+
+async def test_what_the_log_does_not_take_is_parked_in_the_process(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = cluster.coordinators[0]
+    refused = common_pb2.ERROR_CODE_OFFSET_METADATA_TOO_LARGE
+    a.script["OffsetCommit"].append(lambda request: commit_answer(request, refused))
+    attempts: dict[int, list[int]] = {}
+    async with fleet(cluster, failing(attempts), on_error="park"):
+        await until(lambda: "its work is not called any more in this process" in caplog.text)
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 2)
+    assert attempts == {0: [1], 1: [1], 2: [1]}
+    assert "that t-1 is parked cannot be stored" in caplog.text
+
+
+async def test_a_blocked_event_loop_is_named_with_where_it_stands(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def blocks_here() -> None:
+        time.sleep(1)
+
+    async def work(p: muster.Partition) -> None:
+        if p.number == 1:
+            blocks_here()  # what an async function must not do
+        await p.ending()
+
+    async with fleet(cluster, work, loop_block_warn_ms=300):
+        await until(lambda: "the event loop was blocked for" in caplog.text)
+    said = [r.getMessage() for r in caplog.records if "event loop has been blocked" in r.getMessage()]
+    assert len(said) == 1
+    assert "in blocks_here\n" in said[0]

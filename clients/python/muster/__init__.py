@@ -42,6 +42,7 @@ if typing.TYPE_CHECKING:
     )
     from muster._member.callbacks import PartitionsCallback
     from muster._member.member import Member, MemberSettings
+    from muster._parking import Parked
     from muster._run import arun, run
     from muster._session.tls import TlsFiles
     from muster._standing import MemberState
@@ -65,6 +66,7 @@ __all__ = [
     "MemberSettings",
     "MemberState",
     "MusterError",
+    "Parked",
     "Partition",
     "PartitionCountMismatch",
     "PartitionsCallback",
@@ -103,6 +105,7 @@ _MODULES = {
         "WorkIdle",
     ),
     "_member.member": ("Member", "MemberSettings"),
+    "_parking": ("Parked",),
     "_run": ("arun", "run"),
     "_session.tls": ("TlsFiles",),
     "_standing": ("MemberState",),

@@ -86,8 +86,8 @@ class MemberConfig:
             )
         if self.group_instance_id:
             check_name("group_instance_id", self.group_instance_id)
-        _at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
-        _at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
+        check_at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
+        check_at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
         if isinstance(self.assignors, str):
             raise SettingsError("assignors", f"must be a list, such as [{self.assignors!r}]")
         object.__setattr__(self, "assignors", resolve(self.assignors))
@@ -113,7 +113,7 @@ def check_group_id(group_id: str) -> str:
     """
     if isinstance(group_id, str) and not group_id:
         raise SettingsError("group_id", "must not be empty")
-    return _at_most("group_id", group_id, limits.ID_MAX_BYTES)
+    return check_at_most("group_id", group_id, limits.ID_MAX_BYTES)
 
 
 def check_name(what: str, name: str) -> str:
@@ -179,7 +179,12 @@ def check_between(name: str, value: int, low: int, high: int) -> None:
         raise SettingsError(name, f"{value} is not between {low} and {high}")
 
 
-def _at_most(name: str, text: str, limit: int) -> str:
+def check_at_most(name: str, text: str, limit: int) -> str:
+    """Checks a text and returns it.
+
+    Raises:
+        SettingsError: it is no text that UTF-8 can hold, or too long.
+    """
     if not isinstance(text, str):
         raise SettingsError(name, f"must be text, not {text!r}")
     try:

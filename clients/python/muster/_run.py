@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, Unpack
 
@@ -17,6 +18,8 @@ from muster._errors import ClusterUnavailable
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
+from muster._work.loop_watch import LoopWatch
+from muster._work.marks import Marks
 from muster._work.policy import Work, WorkPolicy, WorkSettings, check_work
 from muster._work.runner import WorkRunner
 
@@ -117,6 +120,7 @@ async def arun(
     def lost(owned: tuple[TopicPartition, ...]) -> None:
         runner.end(owned)
 
+    watch = LoopWatch(policy.loop_block_warn_ms).watching() if policy.loop_block_warn_ms else nullcontext()
     async with Cluster(servers, credentials=credentials) as cluster:
         member = Member(
             cluster,
@@ -127,16 +131,18 @@ async def arun(
             on_partitions_lost=lost,
             **of_member,
         )
+        runner.park_in(Marks(cluster, member))
         stopping = stop or asyncio.Event()
         await _first(_ensure_topic(cluster, topic, partitions), stopping)
         if stopping.is_set():
             return
         await member.start()
-        try:
-            await _first(member.wait(), stopping, runner.failed)
-        finally:
-            await runner.drain()
-            await member.close("the work failed" if runner.failure else "the program stopped")
+        with watch:
+            try:
+                await _first(member.wait(), stopping, runner.failed)
+            finally:
+                await runner.drain()
+                await member.close("the work failed" if runner.failure else "the program stopped")
     if runner.failure is not None:
         raise runner.failure
 

@@ -39,9 +39,18 @@ DISCONNECT_GRACE_MAX_MS: Final = 1_800_000
 NAME_RULE: Final = f"1 to {NAME_MAX_CHARACTERS} letters, digits, '.', '_' and '-', and neither '.' nor '..'"
 """`is_name` in words."""
 
+PARKED_PREFIX: Final = "parked/"
+"""A commit under the name of a topic with this before it says that a partition of the topic is parked. No
+topic has such a name, so nobody subscribes to it."""
+
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX_CHARACTERS}}}")
 
 
 def is_name(text: str) -> bool:
     """Whether a topic or a static member may have this name (Kafka's rule for topics)."""
     return _NAME.fullmatch(text) is not None and text not in {".", ".."}
+
+
+def topic_of(name: str) -> str:
+    """The topic that a commit under this name is about."""
+    return name.removeprefix(PARKED_PREFIX)

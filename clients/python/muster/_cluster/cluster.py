@@ -17,7 +17,8 @@ from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
-from muster._messages import decode_topic, encode_zones
+from muster._messages import decode_topic, encode_zones, to_messages
+from muster._parking import Parked, decode, mark_of
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool, Connect
 from muster._session.sessions import SessionTransport
@@ -304,6 +305,30 @@ class Cluster:
         """
         request = coordinator_pb2.ReleaseGroupRequest(group_id=check_group_id(group_id))
         await self._group_call(group_id, request, coordinator_pb2.ReleaseGroupResponse)
+
+    async def parked(self, group_id: str) -> list[Parked]:
+        """The parked partitions of a group, by topic and number."""
+        link = self.link(check_group_id(group_id))
+        async with self._deadline(link):
+            found = await fetch_committed(
+                link, None, marks=True, request_timeout_ms=self.timeout_ms, give_up_after_ms=self.timeout_ms
+            )
+        return [decode(mark, found[mark]) for mark in sorted(found)]
+
+    async def release_partitions(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Has the work on parked partitions called again, within seconds; nothing happens to others.
+
+        Raises:
+            GroupError: there is no such group.
+        """
+        topics = to_messages(mark_of(partition) for partition in partitions)
+        if topics:
+            request = coordinator_pb2.OffsetDeleteRequest(group_id=check_group_id(group_id), topics=topics)
+            answer = await self._group_call(group_id, request, coordinator_pb2.OffsetDeleteResponse)
+            for topic in answer.topics:
+                for entry in topic.partitions:
+                    if entry.error_code:
+                        raise group_error(group_id, int(entry.error_code), f"{topic.name}-{entry.partition}")
 
     async def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2
 
 from muster._backoff import Backoff
@@ -9,10 +10,14 @@ from muster._clock import boot_ms
 from muster._cluster.link import GroupLink
 from muster._errors import ClusterUnavailable, code_name, group_error
 from muster._messages import to_messages
+from muster._parking import is_mark
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
 from muster._values import Committed, TopicPartition
 
 _PARTITIONS_PER_PAGE = 10_000
+_BEFORE_MARKS = PARKED_PREFIX[:-1] + chr(ord(PARKED_PREFIX[-1]) - 1)
+_AFTER_MARKS = PARKED_PREFIX[:-1] + chr(ord(PARKED_PREFIX[-1]) + 1)
+_LAST_PARTITION = (1 << 32) - 1
 
 
 async def fetch_committed(
@@ -21,6 +26,7 @@ async def fetch_committed(
     *,
     request_timeout_ms: int,
     give_up_after_ms: int | None,
+    marks: bool = False,
 ) -> dict[TopicPartition, Committed]:
     """Returns what a group committed; partitions without a commit are missing.
 
@@ -29,6 +35,8 @@ async def fetch_committed(
         partitions: which ones; None: all.
         request_timeout_ms: of each call.
         give_up_after_ms: how long to try; None: for ever.
+        marks: where all are asked for: whether those that say which partitions are parked are meant, or the
+            others.
 
     Raises:
         GroupError: the coordinator refuses.
@@ -40,13 +48,16 @@ async def fetch_committed(
     group = coordinator_pb2.OffsetFetchRequest.Group(group_id=link.group_id, topics=wanted or [])
     if wanted is None:
         group.limit = _PARTITIONS_PER_PAGE
+        if marks:
+            group.after_topic, group.after_partition = _BEFORE_MARKS, _LAST_PARTITION
     found: dict[TopicPartition, Committed] = {}
     ends_at_ms = None if give_up_after_ms is None else boot_ms() + give_up_after_ms
     while True:
         response = await _fetch(link, group, request_timeout_ms, ends_at_ms)
-        found |= _positions(link.group_id, response)
+        page = _positions(link.group_id, response)
+        found |= page if wanted is not None else {p: at for p, at in page.items() if is_mark(p) is marks}
         answer = response.groups[0]
-        if not answer.more:
+        if not answer.more or (marks and answer.topics[-1].name >= _AFTER_MARKS):
             return found
         group.after_topic = answer.topics[-1].name
         group.after_partition = answer.topics[-1].partitions[-1].partition

@@ -14,6 +14,7 @@ from muster._clock import boot_ms
 from muster._cluster.link import GroupLink, Outcome
 from muster._errors import CommitFailed, CommitRejected, MemberClosed, RequestRefused, code_name
 from muster._messages import group_by_topic
+from muster._parking import owned_as
 from muster._reactions import CONNECTION_LOST, Call, Reaction
 from muster._standing import Seat, Standing
 from muster._values import Committed, TopicPartition
@@ -71,7 +72,7 @@ class Committer:
             ValueError, TypeError: an offset is no number of 64 bits, or metadata are no text.
         """
         entries = {partition: _entry(partition, position) for partition, position in offsets.items()}
-        if gone := [p for p in offsets if p not in tokens or not self._standing.owns(p, tokens[p])]:
+        if gone := [p for p in offsets if p not in tokens or not self._owns(p, tokens[p])]:
             raise CommitFailed(gone, "they are not, or no longer, owned")
         if self._closed:
             raise MemberClosed("the member is closed, nothing can be committed")
@@ -130,7 +131,7 @@ class Committer:
             self._sender = None
 
     async def _send(self, batch: dict[TopicPartition, _PendingCommit]) -> None:
-        if gone := {p: e for p, e in batch.items() if not self._standing.owns(p, e.token)}:
+        if gone := {p: e for p, e in batch.items() if not self._owns(p, e.token)}:
             _fail(gone, CommitFailed(gone, "they are no longer owned"))
         batch = {p: e for p, e in batch.items() if p not in gone}
         if not batch:
@@ -175,6 +176,9 @@ class Committer:
             if outcome.hurry and outcome.code != CONNECTION_LOST:
                 continue
             await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
+
+    def _owns(self, partition: TopicPartition, token: str) -> bool:
+        return self._standing.owns(owned_as(partition), token)
 
     def _remaining_ms(self) -> int:
         """How long the membership lasts, if nothing is heard."""

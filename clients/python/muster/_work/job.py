@@ -17,7 +17,7 @@ class Case:
     Attributes:
         signs: what the work shows of itself.
         failures: of the work, in a row.
-        parked: why its work is not called any more; empty: it is called.
+        parked: why its work is not called any more in this process; empty: nothing but the group's log says.
         returned: that the work returned has been said.
     """
 
@@ -35,6 +35,7 @@ class Job:
         attempt: the call that is under way; None: none is.
         ending: it is to end, and calls the work no more.
         left: it is not waited for any longer.
+        looks: whether the group's log is to be asked, before the work is called, if the partition is parked.
     """
 
     where: TopicPartition
@@ -43,6 +44,7 @@ class Job:
     attempt: Attempt | None = None
     ending: bool = False
     left: bool = False
+    looks: bool = True
 
     @property
     def done(self) -> bool:

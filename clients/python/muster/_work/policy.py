@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
-from muster._config import check_between
+from muster_protos.limits import ID_MAX_BYTES
+
+from muster._config import check_at_most, check_between
 from muster._errors import SettingsError
 from muster._member.member import MemberSettings
 from muster._work.partition import BlockingPartition, Partition
@@ -36,6 +38,8 @@ class WorkSettings(MemberSettings, total=False):
     on_return: ReturnDecision
     max_idle_ms: int
     drain_timeout_ms: int
+    loop_block_warn_ms: int
+    version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,9 @@ class WorkPolicy:
         max_idle_ms: work that neither commits, nor reads its position, nor calls `alive` for so long is
             stopped, which counts as a failure. 0: never.
         drain_timeout_ms: how long work may take to end when the program stops, before it is left.
+        loop_block_warn_ms: how long the event loop is blocked before a line says where. 0: none does.
+        version: version of the work, such as the program's. A partition that was parked by another version is
+            tried again.
     """
 
     on_error: OnError = "retry"
@@ -70,6 +77,8 @@ class WorkPolicy:
     on_return: ReturnDecision = "done"
     max_idle_ms: int = 0
     drain_timeout_ms: int = 25_000
+    loop_block_warn_ms: int = 1_000
+    version: str = ""
 
     def __post_init__(self) -> None:
         if not callable(self.on_error):
@@ -82,6 +91,9 @@ class WorkPolicy:
         if self.max_idle_ms != 0:
             check_between("max_idle_ms", self.max_idle_ms, 100, LONGEST_MS)
         check_between("drain_timeout_ms", self.drain_timeout_ms, 0, LONGEST_MS)
+        if self.loop_block_warn_ms != 0:
+            check_between("loop_block_warn_ms", self.loop_block_warn_ms, 100, LONGEST_MS)
+        check_at_most("version", self.version, ID_MAX_BYTES)
 
     @classmethod
     def split(cls, settings: WorkSettings) -> "tuple[WorkPolicy, MemberSettings]":

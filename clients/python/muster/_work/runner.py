@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from datetime import UTC, datetime
 
 from muster._errors import (
     ClusterUnavailable,
     CommitFailed,
     GroupError,
     MemberClosed,
+    MusterError,
     RequestRefused,
     WorkFailed,
     WorkIdle,
@@ -18,6 +20,7 @@ from muster._values import TopicPartition
 from muster._work.attempt import Attempt
 from muster._work.failures import Failures, Traces
 from muster._work.job import Case, Job, tasks_of
+from muster._work.marks import Marks, until_next_look
 from muster._work.partition import Partition
 from muster._work.policy import Work, WorkPolicy
 
@@ -50,6 +53,7 @@ class WorkRunner:
     def __init__(self, work: Work, policy: WorkPolicy | None = None) -> None:
         self._work = work
         self._policy = policy or WorkPolicy()
+        self._marks: Marks | None = None
         self._cases: dict[TopicPartition, Case] = {}
         self._running: dict[TopicPartition, Job] = {}
         self._leaving: dict[TopicPartition, list[Job]] = {}
@@ -57,6 +61,10 @@ class WorkRunner:
         self._stopped = False
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
+
+    def park_in(self, marks: Marks) -> None:
+        """Parks partitions in the log of the group; without this they are parked in this process alone."""
+        self._marks = marks
 
     def start(self, member: Member, partitions: tuple[TopicPartition, ...]) -> None:
         """Starts the work on some partitions, unless it is being drained."""
@@ -119,7 +127,7 @@ class WorkRunner:
             # The work of an earlier ownership is still ending; never two at once.
             await asyncio.wait(before)
         case = job.case
-        while not (case.parked or job.ending):
+        while not job.ending and await self._may_be_called(job):
             await asyncio.sleep(max(0, case.failures.next_s - time.monotonic()))
             try:
                 partition = Partition(member, job.where, case.signs)
@@ -129,10 +137,41 @@ class WorkRunner:
             if job.left:
                 return
             if error is None:
-                if job.ending or not self._has_returned(job):
+                if job.ending or not await self._has_returned(job, partition):
                     return
             elif not await self._has_failed(job, partition, error):
                 return
+
+    async def _may_be_called(self, job: Job) -> bool:
+        """Waits while the partition is parked; returns False if that is for this process to decide alone."""
+        case, said = job.case, None
+        while self._marks is not None and job.looks and not case.parked:
+            try:
+                mark = await self._marks.of(job.where)
+                if mark is None:
+                    break
+                if mark.version != self._policy.version:
+                    log.warning(
+                        "%s was parked by another version: %s; it is tried again", job.where, mark.reason
+                    )
+                    await self._marks.remove(job.where)
+                    break
+            except MusterError as error:
+                log.warning("whether %s is parked cannot be read: %s; trying again", job.where, error)
+            else:
+                if said != mark.reason:
+                    log.error(
+                        "%s is parked since %s UTC: %s; `muster partitions release` ends that",
+                        job.where,
+                        datetime.fromtimestamp(mark.since_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                        mark.reason,
+                    )
+                said = mark.reason
+            await until_next_look()
+        job.looks = False
+        if said is not None and not case.parked:
+            log.warning("%s was released; its work is called again", job.where)
+        return not case.parked
 
     async def _attempt(self, job: Job, partition: Partition) -> BaseException | None:
         """Calls the work once, to its end; returns what it raised."""
@@ -196,12 +235,11 @@ class WorkRunner:
             job.leave()
         return idle
 
-    def _has_returned(self, job: Job) -> bool:
+    async def _has_returned(self, job: Job, partition: Partition) -> bool:
         """The work returned; returns whether it is called again."""
         case, decision = job.case, self._policy.on_return
         if decision == "park":
-            self._park(job, "the work returned")
-            return False
+            return await self._park(job, partition, "the work returned")
         if decision == "done":
             if not case.returned:
                 log.warning(
@@ -254,8 +292,7 @@ class WorkRunner:
         what = f"{type(error).__name__}: {error}"
         if decision == "park" or failures.is_over:
             log.error("work on %s failed (attempt %d): %s", job.where, count, what, exc_info=trace)
-            self._park(job, f"attempt {count}: {what}")
-            return False
+            return await self._park(job, partition, f"attempt {count}: {what}")
         log.warning(
             "work on %s failed (attempt %d of %d), next try in %.1f s: %s",
             job.where,
@@ -267,9 +304,22 @@ class WorkRunner:
         )
         return not job.ending
 
-    def _park(self, job: Job, why: str) -> None:
+    async def _park(self, job: Job, partition: Partition, why: str) -> bool:
+        """Parks a partition; returns whether its work is called again, once it is released."""
+        job.case.failures.reset()
+        if job.ending:
+            return False  # the next owner finds out
+        if self._marks is not None:
+            try:
+                if await self._marks.put(job.where, partition.token, why, self._policy.version):
+                    job.looks = True
+                    return True
+            except CommitFailed as error:
+                log.info("%s is not parked: %s", job.where, error)
+                return False
         job.case.parked = why
         log.error("%s is parked: %s; its work is not called any more in this process", job.where, why)
+        return False
 
     def _fail(self, where: TopicPartition, error: BaseException) -> None:
         if self.failure is not None:

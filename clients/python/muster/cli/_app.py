@@ -9,13 +9,13 @@ import typer
 
 from muster._errors import MusterError
 from muster._text import harmless
-from muster.cli import _groups, _topics
+from muster.cli import _groups, _partitions, _topics
 from muster.cli.ending import run
 
 PLUGINS = "muster.commands"
 """Entry points of this group become commands: a function, or a Typer application for several."""
 
-OWN = ("groups", "topics", "offsets", "cluster")
+OWN = ("groups", "partitions", "topics", "offsets", "cluster")
 
 
 def build(arguments: list[str]) -> typer.Typer:
@@ -33,6 +33,7 @@ def build(arguments: list[str]) -> typer.Typer:
     )
     app.callback()(_options)
     app.add_typer(_groups.app, name="groups")
+    app.add_typer(_partitions.app, name="partitions")
     app.add_typer(_topics.app, name="topics")
     app.command("offsets")(_groups.offsets)
     app.command("cluster")(_topics.cluster)

@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 from muster_protos.muster.v1 import coordinator_pb2
 
+from muster._cluster.cluster import Cluster
 from muster._messages import decode_assignment, group_by_topic, runs
+from muster._parking import Parked
 from muster.cli._output import (
     Format,
     Output,
@@ -18,6 +20,7 @@ from muster.cli._output import (
     show_table,
     when,
 )
+from muster.cli._partitions import as_rows, show_parked
 
 app = typer.Typer(help="List, describe and delete groups; show why they rebalanced.", no_args_is_help=True)
 
@@ -48,10 +51,16 @@ def list_groups(
 
 @app.command()
 def describe(group_id: GroupId, servers: Servers = None, output: Format = Output.TABLE) -> None:
-    """State, generation, cause of the last rebalance, and who owns what."""
-    group = ask(servers, lambda cluster: cluster.describe_group(group_id))
+    """State, generation, cause of the last rebalance, who owns what, and what is parked."""
+
+    async def question(cluster: Cluster) -> tuple[coordinator_pb2.DescribeGroupsResponse.Group, list[Parked]]:
+        group = await cluster.describe_group(group_id)
+        # A group in quarantine may not even be read.
+        return group, [] if group.error_code else await cluster.parked(group_id)
+
+    group, parked = ask(servers, question)
     if output is Output.JSON:
-        show_json(as_dict(group))
+        show_json({**as_dict(group), "parked": as_rows(parked)})
         return
     if group.state == coordinator_pb2.GROUP_STATE_DEAD:
         say(f"there is no group {group_id}")
@@ -63,6 +72,9 @@ def describe(group_id: GroupId, servers: Servers = None, output: Format = Output
     typer.echo("")
     rows = [(m.group_instance_id or m.member_id, m.host, _owned(m), m.token) for m in group.members]
     show_table(("MEMBER", "HOST", "OWNS", "TOKEN"), rows, "it has no members")
+    if parked:
+        typer.echo("")
+        show_parked(parked)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from functools import partial
 
 from muster_core.events import Append
 from muster_core.shard import Shard
+from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 from muster_runtime.telemetry.instruments import Counter, Histogram
@@ -24,6 +25,7 @@ class GroupTally:
         self.left = Counter(metrics.MEMBERS_LEFT)
         self.committed = Counter(metrics.OFFSETS_COMMITTED)
         self.removed = Counter(metrics.OFFSETS_REMOVED)
+        self.parked = Counter(metrics.PARTITIONS_PARKED)
 
     @property
     def instruments(self) -> tuple[Counter | Histogram, ...]:
@@ -86,7 +88,11 @@ class GroupWatch:
         """What is to be done once a record is stored."""
         match record.WhichOneof("kind"):
             case "offset_committed":
-                yield partial(self._tally.committed.add, (), len(record.offset_committed.offsets))
+                offsets = record.offset_committed.offsets
+                marks = sum([entry.topic.startswith(PARKED_PREFIX) for entry in offsets])
+                yield partial(self._tally.committed.add, (), len(offsets) - marks)
+                if marks:
+                    yield partial(self._tally.parked.add, (), marks)
             case "generation_started":
                 yield self._generation(record.generation_started)
             case "assignment_committed":

@@ -195,6 +195,12 @@ OFFSETS_REMOVED = Metric(
     Kind.COUNTER,
     "Offsets that expired, or went with their topic or by an operator.",
 )
+PARTITIONS_PARKED = Metric(
+    "muster_partitions_parked",
+    Kind.COUNTER,
+    "Partitions whose work was given up: it is not called until somebody releases them.",
+    advice="`muster groups describe` says which, and why.",
+)
 
 # --- calls
 
@@ -324,6 +330,7 @@ ALL = (
     MEMBERS_LEFT,
     OFFSETS_COMMITTED,
     OFFSETS_REMOVED,
+    PARTITIONS_PARKED,
     CALLS,
     CALL_DURATION,
     BEATS,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from muster_protos.limits import PARKED_PREFIX, topic_of
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1.coordinator_pb2 import (
     OffsetCommitRequest,
@@ -160,7 +161,7 @@ class Offsets:
             self._in_flight[retry_key] = [call.call_id]
         answer = partial(self._stored, call, request, retry_key, response)
         self._open_commits[request.group_id] += 1
-        self._deletions.note_before(topic.name for topic in request.topics)
+        self._deletions.note_before(topic_of(topic.name) for topic in request.topics)
         self._context.append(records, answer, calls=[call.call_id], overdue=partial(self._overdue, retry_key))
 
     def _too_much(self, commit: records_pb2.OffsetCommitted, *, known: bool) -> str:
@@ -212,7 +213,7 @@ class Offsets:
             name = topic.name
             outcomes = response.topics.add(name=name).partitions
             count = self._context.catalog.partitions.get(name)
-            gone = name in renewed  # what its members work at is of the topic that was deleted
+            gone = topic_of(name) in renewed  # what its members work at is of the topic that was deleted
             for entry in topic.partitions:
                 code = error_code.NONE
                 partition, metadata = entry.partition, entry.metadata
@@ -319,7 +320,8 @@ class Offsets:
         response = OffsetDeleteResponse(shard_epoch=self._context.epoch)
         removed: list[TopicPartition] = []
         for entry in request.topics:
-            subscribed = bool(group.members) and group.is_subscribed_to(entry.topic)
+            is_mark = entry.topic.startswith(PARKED_PREFIX)
+            subscribed = bool(group.members) and not is_mark and group.is_subscribed_to(entry.topic)
             code = error_code.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else error_code.NONE
             outcome = response.topics.add(name=entry.topic)
             for number in entry.partitions:
@@ -392,7 +394,7 @@ class Offsets:
             p
             for p, at in offsets
             if (at.expire_at_ms <= now_ms if at.expire_at_ms else at.committed_at_ms <= oldest_ms)
-            and p[0] not in wanted
+            and topic_of(p[0]) not in wanted
         ]
 
     def group_tombstone(self, group: Group, reason: str) -> records_pb2.Record:

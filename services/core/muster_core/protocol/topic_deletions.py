@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from muster_protos.limits import topic_of
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.catalog import Catalog
@@ -146,7 +147,7 @@ class TopicDeletions:
     def _topics(self) -> Iterator[str]:
         """Names in which groups have offsets or own partitions."""
         for group in (*self._context.groups.values(), *self._context.held.values()):
-            yield from (partition[0] for partition, _ in group.offsets)
+            yield from (topic_of(partition[0]) for partition, _ in group.offsets)
             yield from (topic for topic, _ in group.owners)
 
     @property
@@ -176,12 +177,12 @@ class TopicDeletions:
         for record in context.on_their_way():
             commit = record.offset_committed
             for entry in commit.offsets:
-                if entry.topic in topics:
+                if topic_of(entry.topic) in topics:
                     coming[commit.group_id].add((entry.topic, entry.partition))
         for group in (*context.groups.values(), *context.held.values()):
             # Also of one that cannot be read: left out, it would have them again after its release.
             context.working_on = group
-            gone = [partition for partition in group.offsets.table if partition[0] in topics]
+            gone = [partition for partition in group.offsets.table if topic_of(partition[0]) in topics]
             gone += sorted(coming.pop(group.group_id, set()) - group.offsets.table.keys())
             yield from offset_tombstones(context, group.group_id, gone, "topic_deleted")
         context.working_on = None

@@ -1,0 +1,127 @@
+"""Parked partitions are state of the group: they survive workers and servers, until they are released."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import muster
+import pytest
+from kit import forked
+from kit.clusters.server_cluster import find, running
+from kit.waiting import until, until_equal
+from muster import TopicPartition
+
+pytestmark = pytest.mark.cluster
+
+BAD = TopicPartition("t", 2)
+WORKER = """
+import logging, os, sys, muster
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+version, fails = sys.argv[1:]
+
+async def work(p):
+    os.write(1, b"at %d\\n" % p.number)
+    if p.number == 2 and fails == "fails":
+        raise ValueError("no such tenant")
+    await p.commit((await p.committed() or 0) + 1)
+    await p.ending()
+
+muster.run(
+    work, group="g", topic="t", partitions=4, version=version, retry_attempts=2, retry_backoff_ms=10
+)
+"""
+
+
+class Worker:
+    """A worker process, and what it says."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.at: list[int] = []
+        self.log = ""
+        self._readers = [asyncio.create_task(self._read_out()), asyncio.create_task(self._read_log())]
+
+    async def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            self.at.append(int(line.split()[1]))
+
+    async def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self.log += line.decode()
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        await asyncio.wait(self._readers)
+
+
+@asynccontextmanager
+async def worker(servers: str, version: str, fails: bool = True) -> AsyncIterator[Worker]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", WORKER, version, "fails" if fails else "well"),
+        env={**os.environ, "MUSTER_SERVERS": servers},
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    started = Worker(process)
+    try:
+        yield started
+    finally:
+        await started.kill()
+
+
+async def cli(servers: str, *arguments: str) -> tuple[int, str]:
+    done = await forked.run_beside(["muster", *arguments], {**os.environ, "MUSTER_SERVERS": servers})
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_a_parked_partition_survives_moves_and_fail_overs_until_it_is_released(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, redis_nodes=1, coordinators=2) as servers,
+        muster.Cluster(servers.servers) as cluster,
+    ):
+
+        async def parked() -> list[tuple[TopicPartition, str, str]]:
+            return [(p.partition, p.reason, p.version) for p in await cluster.parked("g")]
+
+        said = [(BAD, "attempt 2: ValueError: no such tenant", "1")]
+        async with worker(servers.servers, "1") as first:
+            await until_equal(parked, said)
+            await until(lambda: "t-2 is parked since" in first.log, "that it is parked")
+            await until(lambda: {0, 1, 3} <= set(first.at), "the others run")
+            assert first.at.count(2) == 2
+            assert first.process.returncode is None
+        assert set(await cluster.committed("g")) == {TopicPartition("t", n) for n in (0, 1, 3)}
+
+        async with worker(servers.servers, "1") as second:  # it moves
+            await until(lambda: "t-2 is parked since" in second.log, "that it is still parked")
+            code, out = await cli(servers.servers, "groups", "describe", "g")
+            assert code == 0
+            assert "ValueError: no such tenant" in " ".join(out.split())
+            address = await find(servers.servers, "g")
+            view = await cluster.describe()
+            await servers.coordinator(
+                next(c.node_id for c in view.coordinators if f"{c.host}:{c.port}" == address)
+            ).kill()
+            code, out = await cli(servers.servers, "partitions", "list", "g", "--output", "json")
+            assert (code, '"reason": "attempt 2: ValueError: no such tenant"' in out) == (0, True), out
+            code, out = await cli(servers.servers, "partitions", "release", "g", "t", "2", "3")
+            assert (code, out.splitlines()) == (1, ["t-2 is released", "t-3 is not parked"])
+            await until(lambda: second.at.count(2) == 2, "it was tried again")
+            await until_equal(parked, said)
+            assert "t-2 was released; its work is called again" in second.log
+
+        async with worker(servers.servers, "2", fails=False) as repaired:  # the deploy that frees it
+            await until(lambda: 2 in repaired.at, "another version takes it")
+            await until_equal(parked, [])
+            assert "t-2 was parked by another version" in repaired.log
+            code, out = await cli(servers.servers, "partitions", "list", "g")
+            assert (code, out.strip()) == (0, "no partition is parked")
