@@ -75,14 +75,14 @@ def test_kept_tokens() -> None:
     built = LogBuilder()
     built.genesis()
     built.claim()
-    built.generation(1, "a", "b")
-    built.assignment(1, a=[0], b=[1])
+    built.generation(1, "a")
+    built.assignment(1, a=[0])
     given = built.end
-    built.generation(2, "a", "b")
+    built.generation(2, "a")
     built.keep(2, "a", 0, given)
     assert check(built).violations == []
-    built.generation(3, "a", "b")
-    built.keep(3, "b", 0, given)  # a had it
+    built.generation(3, "b")
+    built.keep(3, "b", 0, given, leader="b")  # a had it
     assert check(built).broken == {"G13": 1}
 
 

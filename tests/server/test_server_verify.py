@@ -450,6 +450,19 @@ async def test_a_node_of_another_cluster_is_named_and_no_log_is_accused(nodes: R
     assert evidence.violation.detail.startswith("node 1: it says that it is 'another/2/1 of 3/1'")
 
 
+async def test_a_node_that_forgot_its_cluster_is_mentioned_and_a_majority_of_them_is_a_fault(
+    nodes: RedisNodes,
+) -> None:
+    change(nodes[0], "DEL", "muster:node")
+    report = verify(nodes.url)
+    assert report.clean
+    assert "catalog: node 1 does not say of which cluster it is: it takes no part" in report.notes
+    change(nodes[2], "DEL", "muster:node")
+    (evidence,) = verify(nodes.url).evidence
+    assert evidence.violation.invariant == "L8"
+    assert "nodes (1, 3), a majority" in evidence.violation.detail
+
+
 async def test_a_configuration_that_nobody_decided(nodes: RedisNodes) -> None:
     change(nodes[2], "HSET", "muster:node", "identity", f"{CLUSTER}/{SHARDS}/3 of 3/7")
     (evidence,) = verify(nodes.url).evidence

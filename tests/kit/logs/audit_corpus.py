@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 from kit.logs.damaged_catalogs import CATALOG_DAMAGES, healthy_catalog
 from kit.logs.damaged_logs import DAMAGES, fits_a_stream, rechain
+from kit.logs.forged_records import seen_of_the_catalog
 from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
 from muster_audit.check import CheckOptions, Result, check
@@ -338,6 +339,39 @@ def _the_end_is_on_a_minority(nodes: RedisNodes, shard: int, shards: int, built:
         store(node, shard, shards, built.entries[:-2], built.end)
 
 
+def _more_of_the_catalog_than_there_is(built: LogBuilder) -> None:
+    seen_of_the_catalog(built, 99, epoch=9)
+
+
+def _with_fields(*names: str) -> Hurt:
+    """Gives an entry other fields than an entry has, with what was in them."""
+
+    def hurt(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
+        key = log_keys(shard, shards).log
+        for node in nodes:
+            with redis.Redis(port=node.port) as connection:
+                entries: Any = connection.xrange(key)
+                connection.delete(key)
+                for index, (id_, fields) in enumerate(entries):
+                    values = [*fields.values(), b"more"]
+                    changed = dict(zip(names, values, strict=False)) if index == _UPTO - 1 else fields
+                    connection.xadd(key, changed, id=id_)
+
+    return hurt
+
+
+def _set_to_expire(field: Callable[[LogKeys], str]) -> Hurt:
+    def hurt(nodes: RedisNodes, shard: int, shards: int, _: LogBuilder) -> None:
+        with redis.Redis(port=nodes[1].port) as connection:
+            connection.expire(field(log_keys(shard, shards)), 86_400)
+
+    return hurt
+
+
+def _log(keys: LogKeys) -> str:
+    return keys.log
+
+
 def _a_node_lags_behind(nodes: RedisNodes, shard: int, shards: int, built: LogBuilder) -> None:
     store(nodes[1], shard, shards, built.entries[:8], built.entries[7].position)
 
@@ -405,6 +439,12 @@ def cases() -> list[Case]:
             anchor=_end_at(_UPTO, hash=bytes(32)),
         ),
         Case("trimmed beyond what covers it", "L12", hurt=_without_beginning(0, 1, 2), anchor=_end_at(3)),
+        Case("more of the catalog was seen than there is", "L5", _more_of_the_catalog_than_there_is),
+        Case("the fields of an entry in another order", "L10", hurt=_with_fields("h", "n", "r")),
+        Case("the fields of an entry under other names", "L10", hurt=_with_fields("s", "n", "h")),
+        Case("a field of an entry more", "L10", hurt=_with_fields("r", "n", "h", "x")),
+        Case("a log that is set to expire", "L6n", hurt=_set_to_expire(_log)),
+        Case("a promise that is set to expire", "L6n", hurt=_set_to_expire(_promise)),
         Case("a promise below the log", "L11", hurt=_changed(_promise, epoch="1")),
         Case("a promise to another claim", "L11", hurt=_changed(_promise, nonce="another claim")),
         Case("an acknowledged entry that the log does not have", "L5", acks=(Position(1, 20),)),
@@ -429,10 +469,9 @@ def _progress_of_another_group(built: LogBuilder) -> None:
 
 
 def _older_epoch(built: LogBuilder) -> None:
-    record = records_pb2.Record(
-        offset_committed=records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
-    )
-    built.add(record, epoch=1)
+    message = records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
+    message.offsets.add(topic="t", partition=0, offset=1)
+    built.add(records_pb2.Record(offset_committed=message), epoch=1)
 
 
 def judge(spark: "SparkSession", folder: Path) -> tuple[Verdicts, Result]:

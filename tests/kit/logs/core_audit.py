@@ -22,7 +22,8 @@ def broken_promises(cluster: VirtualShard) -> list[Violation]:
     )
     for position, record in cluster.log:
         if record.HasField("claim"):  # the shard does not know what stands before it
-            record = records_pb2.Record(claim=records_pb2.Claim(previous=places[-1].to_proto()))
+            claim = records_pb2.Claim(node_id="c", previous=places[-1].to_proto())
+            record = records_pb2.Record(claim=claim)
         places.append(position)
         datas.append(record.SerializeToString())
     before = BEFORE_GENESIS

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, pairwise
 
+from kit.logs.forged_records import FORGED
 from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.chain import chain_hash
 from muster_core.position import Position
@@ -39,9 +40,13 @@ def fits_a_stream(built: LogBuilder) -> bool:
 
 
 def _outside(built: LogBuilder) -> records_pb2.Record:
-    return records_pb2.Record(
-        offset_committed=records_pb2.OffsetCommitted(group_id=built.named("x"), generation=-1)
-    )
+    return records_pb2.Record(offset_committed=_commit_from_outside(built.named("x")))
+
+
+def _commit_from_outside(group_id: str) -> records_pb2.OffsetCommitted:
+    commit = records_pb2.OffsetCommitted(group_id=group_id, generation=-1)
+    commit.offsets.add(topic="t", partition=0, offset=1, leader_epoch=-1)
+    return commit
 
 
 def rechain(built: LogBuilder, first: int) -> None:
@@ -80,6 +85,10 @@ def _two_epochs_interleaved(built: LogBuilder) -> None:
 
 def _a_claim_that_names_another_entry(built: LogBuilder) -> None:
     built.claim("coordinator-3", previous=Position(1, 4))
+
+
+def _a_claim_by_nobody(built: LogBuilder) -> None:
+    built.claim("")
 
 
 def _a_second_claim_of_an_epoch(built: LogBuilder) -> None:
@@ -171,6 +180,11 @@ def _an_assignment_to_a_stranger(built: LogBuilder) -> None:
     built.assignment(1, leader="z", z=[0], stranger=[1])
 
 
+def _an_assignment_that_leaves_a_member_out(built: LogBuilder) -> None:
+    built.generation(2, "y", "z")
+    built.assignment(2, leader="y", y=[0])
+
+
 def _other_bytes_for_a_generation(built: LogBuilder) -> None:
     built.assignment(1, leader="z", z=[0])
     built.claim("coordinator-3")
@@ -218,6 +232,11 @@ def _a_replacement_of_a_dynamic_member(built: LogBuilder) -> None:
     built.replaced(1, "z", "y", "static")
 
 
+def _a_take_over_in_another_generation(built: LogBuilder) -> None:
+    built.generation(2, "z=s")
+    built.replaced(1, "z", "y", "s")
+
+
 def _too_many_members(built: LogBuilder) -> None:
     built.generation(2, *(f"m{number}" for number in range(5_001)))
 
@@ -228,6 +247,7 @@ def _too_much_metadata(built: LogBuilder) -> None:
 
 def _a_departure_from_a_group_that_never_was(built: LogBuilder) -> None:
     left = records_pb2.MemberLeft(group_id=built.named("never"), generation=1, member_id="a")
+    left.cause.kind = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_LEFT
     built.add(records_pb2.Record(member_left=left))
 
 
@@ -286,9 +306,7 @@ def _a_token_of_what_is_not_given(built: LogBuilder) -> None:
 
 def _a_group_of_another_shard(built: LogBuilder) -> None:
     elsewhere = next(name for name in map(str, count()) if shard_of(name, built.shard_count) != built.shard)
-    built.add(
-        records_pb2.Record(offset_committed=records_pb2.OffsetCommitted(group_id=elsewhere, generation=-1))
-    )
+    built.add(records_pb2.Record(offset_committed=_commit_from_outside(elsewhere)))
 
 
 def _a_record_of_no_kind(built: LogBuilder) -> None:
@@ -365,6 +383,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "L1": (_a_gap, _a_repeated_entry),
         "L2": (_an_older_epoch, _two_epochs_interleaved),
         "L3": (
+            _a_claim_by_nobody,
             _a_claim_that_names_another_entry,
             _a_second_claim_of_an_epoch,
             _a_new_epoch_without_a_claim,
@@ -383,11 +402,19 @@ DAMAGES: tuple[Damage, ...] = tuple(
         "E3": (_an_older_epoch,),
         "G1": (_a_skipped_generation, _a_generation_twice),
         "G2": (_two_assignments, _an_assignment_of_another_generation, _an_assignment_before_its_generation),
-        "G3": (_an_assignment_to_a_stranger, _an_edited_record_with_a_new_chain),
+        "G3": (
+            _an_assignment_to_a_stranger,
+            _an_assignment_that_leaves_a_member_out,
+            _an_edited_record_with_a_new_chain,
+        ),
         "G4": (_other_bytes_for_a_generation,),
         "G5": (_a_leader_that_is_no_member, _an_assignment_by_another_than_the_leader),
         "G6": (_a_protocol_that_nobody_supports,),
-        "G7": (_a_member_that_leaves_twice, _a_group_removed_with_members),
+        "G7": (
+            _a_member_that_leaves_twice,
+            _a_group_removed_with_members,
+            _a_take_over_in_another_generation,
+        ),
         "G9": (_a_partition_for_two,),
         "G10": (_a_static_id_for_two, _a_replacement_of_a_dynamic_member),
         "G11": (_too_many_members, _too_much_metadata),
@@ -404,6 +431,7 @@ DAMAGES: tuple[Damage, ...] = tuple(
         ),
         "G14": (_a_group_of_another_shard,),
         "G15": (_a_partition_that_another_keeps,),
+        "G16": FORGED,
         "M3": (_a_removal_without_silence, _a_removal_that_states_a_shorter_time_out),
         "M4": (_a_member_that_comes_back, _a_take_over_by_one_that_left),
         "M5": (_a_member_without_an_id,),

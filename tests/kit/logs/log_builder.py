@@ -102,8 +102,8 @@ class LogBuilder:
             row.protocols.add(name="range", metadata=(metadata or {}).get(name, self.metadata))
         if members:
             started.leader = leader or members[0].partition("=")[0]
-        if cause is not None:
-            started.cause.CopyFrom(cause)
+        joined = common_pb2.RebalanceCause(kind=causes.JOINED, member_id=started.leader)
+        started.cause.CopyFrom(joined if cause is None else cause)
         self.add(record)
 
     def assignment(self, number: int, leader: str = "a", **partitions: list[int]) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 import muster
 from kit.clusters.server_cluster import FAST_GROUPS
-from kit.logs.random_damage import Stage
+from kit.damage.stage import Stage
 from kit.waiting import until
 from muster_server.dev.cluster import DevCluster
 from muster_server.verify.stored_logs import StoredLogs
@@ -16,37 +17,61 @@ from muster_server.verify.stored_logs import StoredLogs
 TOPIC, PARTITIONS, MEMBERS, GROUPS = "work", 4, 2, 3
 SHARDS = 3
 _RECORDS = "100"
+_TOPICS = 110
+"""More than that many records: the catalog gets a snapshot, too."""
+
+
+class Life(StrEnum):
+    """What the logs have been through."""
+
+    FRESH = "fresh"
+    """Initialised, claimed and nothing else."""
+    WHOLE = "whole"
+    """Members came, committed and went."""
+    TRIMMED = "trimmed"
+    """The same, and the logs, that of the catalog too, were trimmed after snapshots."""
+    FIVE = "five"
+    """As whole, on five nodes."""
 
 
 @asynccontextmanager
-async def real_logs(folder: Path, *, trimmed: bool) -> AsyncIterator[Stage]:
-    """Three nodes with the logs of groups whose members came, committed and went.
+async def real_logs(folder: Path, life: Life) -> AsyncIterator[Stage]:
+    """The logs of a cluster, which nobody writes to any more.
 
     Args:
         folder: for the cluster.
-        trimmed: whether the logs were trimmed after snapshots; else there are neither.
+        life: what they have been through.
     """
+    trimmed = life is Life.TRIMMED
     settings = {
         "MUSTER_SHARD_LOG_SNAPSHOT_RECORDS": _RECORDS if trimmed else "0",
         "MUSTER_SHARD_LOG_RETENTION_MS": "1" if trimmed else "0",
         "MUSTER_METADATA_CATALOG_SNAPSHOT_RECORDS": _RECORDS if trimmed else "0",
     }
     cluster = DevCluster(
-        folder, redis_nodes=3, coordinators=1, shard_count=SHARDS, settings={**FAST_GROUPS, **settings}
+        folder,
+        redis_nodes=5 if life is Life.FIVE else 3,
+        coordinators=1,
+        shard_count=SHARDS,
+        settings={**FAST_GROUPS, **settings},
     )
     async with cluster:
         assert cluster.nodes is not None
         async with muster.Cluster(cluster.servers) as client:
-            await client.create_topic(TOPIC, PARTITIONS)
-            await _work(client)
+            if life is not Life.FRESH:
+                await client.create_topic(TOPIC, PARTITIONS)
+                await _work(client)
+            for number in range(_TOPICS if trimmed else 0):
+                await client.create_topic(f"topic-{number}", 1)
 
             async def enough() -> bool:
-                await _work(client)
+                if life is not Life.FRESH:
+                    await _work(client)
                 return not trimmed or await asyncio.to_thread(_begins_trimmed, cluster.redis_url)
 
             await until(enough, "a log is trimmed")
         cluster.kill_roles()
-        yield Stage(cluster.redis_url, [node.port for node in cluster.nodes])
+        yield Stage(cluster.redis_url, [node.port for node in cluster.nodes], folder)
 
 
 async def _work(client: muster.Cluster) -> None:

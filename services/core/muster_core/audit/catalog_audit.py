@@ -5,6 +5,7 @@ from muster_protos.muster.log.v1 import records_pb2, snapshot_pb2
 
 from muster_core.audit.anchor import Restore
 from muster_core.audit.catalog_checker import CatalogChecker
+from muster_core.audit.difference import first_difference
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_audit import LogAudit, read_back
 from muster_core.audit.nonces import NonceBook
@@ -73,7 +74,8 @@ class CatalogAudit(LogAudit):
             text = (
                 f"node {node} is in configuration {configuration}; {decided} is the last one that was decided"
             )
-            self.findings.expect("C3", configuration <= decided, self.checker.end, text)
+            if configuration > decided:
+                self.findings.broke("C3", self.checker.end, text)
 
     def finish(self, acknowledged: Position) -> Findings:
         """Checks what can only be known at the end; see `LogAudit.finish`."""
@@ -114,9 +116,9 @@ class CatalogAudit(LogAudit):
             self._topics = topics
             self._catalog.begin_with(topics)
             return
-        same = list(parts((), reader.covered, catalog=topics.to_states())) == list(
-            parts((), reader.covered, catalog=self._topics.to_states())
+        differs = first_difference(
+            parts((), reader.covered, catalog=topics.to_states()),
+            parts((), reader.covered, catalog=self._topics.to_states()),
         )
-        self.findings.expect(
-            "G12", same, position, "the snapshot holds another catalog than the records make"
-        )
+        text = f"the snapshot holds another catalog than the records make: {differs}"
+        self.findings.expect("G12", not differs, position, text)

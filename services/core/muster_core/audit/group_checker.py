@@ -8,6 +8,7 @@ from muster_protos.muster.v1 import common_pb2
 
 from muster_core.audit.invariants import Findings
 from muster_core.audit.kept_tokens import Given, check_keepers, check_partitions
+from muster_core.audit.record_forms import check_forms
 from muster_core.audit.silence import OtherTimeout, check_silence
 from muster_core.config import GroupConfig
 from muster_core.log.commits import CommitRow
@@ -76,6 +77,7 @@ class GroupChecker:
         self._shard_count = shard_count
         self._groups: dict[str, _Group] = {}
         self._deleted: dict[str, Position] = {}
+        self._catalog_seen = NOWHERE
         self._now_ms = 0
         self._longest_bytes = 0  # of the records of the run
         self._checks: dict[str, Callable[[Position, records_pb2.Record], None]] = {
@@ -85,6 +87,7 @@ class GroupChecker:
             "member_replaced": self._member_replaced,
             "group_tombstone": self._group_tombstone,
             "offset_tombstone": self._offset_tombstone,
+            "topics_seen": self._topics_seen,
         }
 
     def add_run(self, run: RecordRun) -> None:
@@ -100,6 +103,7 @@ class GroupChecker:
             elif (check := self._checks.get(run.kinds[index])) is not None:
                 self._now_ms = part.written_at_ms
                 check(run.position(index), part)
+        check_forms(run, self._findings)
         if longest_bytes > self._limits.offset_metadata_max_bytes:
             self._check_metadata(run)
 
@@ -166,6 +170,11 @@ class GroupChecker:
                 position,
                 f"{_name(message)} of a group that was removed at {group.born_after.stream_id}",
             )
+        if message.protocol_type != group.protocol_type and any(
+            row.member_id in group.members for row in rows
+        ):
+            text = f"{_name(message)}: of type {message.protocol_type!r}, and was {group.protocol_type!r}"
+            self._wrong("G16", position, text)
         members = self._members_of(group, rows)
         self._check_members(position, message, rows, members)
         if not group.gone.isdisjoint(members):
@@ -264,6 +273,8 @@ class GroupChecker:
             self._findings.checked["G4"] += 1
         strangers = sorted({row.member_id for row in message.members} - group.members.keys())
         expect("G3", not strangers, position, f"{name}: {strangers} are no members of it")
+        without = sorted(group.members.keys() - {row.member_id for row in message.members})
+        expect("G3", not without, position, f"{name}: it leaves {without} out, which are members of it")
         expect(
             "G5",
             message.leader == ("" if group.server_assignor else group.leader),
@@ -306,6 +317,13 @@ class GroupChecker:
         if group.met_in_the_middle and group.generation == 0:
             return
         self._check_alive(position, group, "a replacement")
+        self._findings.expect(
+            "G7",
+            message.generation == group.generation,
+            position,
+            f"group {message.group_id!r}: {new} takes {static!r} over in generation {message.generation}; "
+            f"the group is in {group.generation}",
+        )
         old = group.members.pop(message.old_member_id, None)
         self._findings.expect(
             "G10",
@@ -341,9 +359,12 @@ class GroupChecker:
 
     def _group_tombstone(self, position: Position, record: records_pb2.Record) -> None:
         message = record.group_tombstone
-        group = self._groups.pop(message.group_id, None) or _Group(met_in_the_middle=self.trimmed)
+        known = self._groups.pop(message.group_id, None)
+        group = known or _Group(met_in_the_middle=self.trimmed)
         self._deleted[message.group_id] = position
         name = f"group {message.group_id!r} is removed"
+        if known is None and not self.trimmed:
+            self._wrong("G16", position, f"{name}, and there is none")
         self._findings.expect(
             "G7", not group.members, position, f"{name} while {sorted(group.members)} are members"
         )
@@ -433,6 +454,14 @@ class GroupChecker:
             position,
             f"group {message.group_id!r}: offsets of {wanted} expire while members are subscribed to them",
         )
+
+    def _topics_seen(self, position: Position, record: records_pb2.Record) -> None:
+        message, before = record.topics_seen, self._catalog_seen
+        seen = Position(message.catalog_epoch or before.epoch, message.catalog_offset)
+        if seen < before:
+            text = f"the catalog was seen up to {before.stream_id} before, and now up to {seen.stream_id}"
+            self._wrong("G16", position, text)
+        self._catalog_seen = max(before, seen)
 
     @staticmethod
     def _wants(group: _Group, topic: str) -> bool:

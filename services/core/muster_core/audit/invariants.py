@@ -176,7 +176,7 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "G3",
-            "An assignment names only members of its generation.",
+            "An assignment names the members of its generation, and nobody else.",
             "assignments",
             Severity.SERIOUS,
             "Its member ids against those of its GenerationStarted.",
@@ -260,6 +260,15 @@ INVARIANTS: dict[str, Invariant] = {
             "kept partitions",
             Severity.CRITICAL,
             "Each partition of an assignment against what members said that they keep when they joined.",
+        ),
+        Invariant(
+            "G16",
+            "A record of a group says only what a coordinator writes.",
+            "records",
+            Severity.SERIOUS,
+            "Each record by itself: nothing is empty, negative or named twice that cannot be, and its cause "
+            "is one that such a record has. A group that is removed must be there, one with members keeps "
+            "its type, and how far the catalog was seen never goes back.",
         ),
         Invariant(
             "C1",

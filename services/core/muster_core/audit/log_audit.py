@@ -6,6 +6,7 @@ from dataclasses import replace
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_core.audit.anchor import End, check_end
+from muster_core.audit.difference import first_difference
 from muster_core.audit.invariants import Findings
 from muster_core.audit.log_checker import LogChecker
 from muster_core.audit.node_log import NodeLog, check_ends, fronts, lacks, witness
@@ -131,6 +132,18 @@ class LogAudit:
                 self.unacknowledged = max(self.unacknowledged, checker.entries)
                 return
 
+    def check_catalog_seen(self, end: Position) -> None:
+        """Checks that the catalog goes as far as the owners of this log saw it, after the last page.
+
+        Args:
+            end: place of the last entry of the catalog's log, on the node that has most, read after this log.
+        """
+        if self._replaying and self._state is not None:
+            seen = self._state.catalog_place
+            text = f"the catalog was seen up to {seen.stream_id}, and no node has that entry of its log"
+            # Which entries of a later epoch took the place of others, after a restore, is not known here.
+            self.findings.expect("L5", seen <= end, self.checker.end, text)
+
     def check_anchor(self, end: End, found: Entry | None, acknowledged: Position) -> None:
         """Checks that the log contains what an earlier audit saw at its end, after the last page.
 
@@ -233,10 +246,10 @@ class LogAudit:
         if not stored.covered.catalog_place.epoch:  # an earlier version wrote the snapshot
             place = Position(0, place.offset)
         covered = replace(stored.covered, catalog_place=place, incarnations=state.incarnations)
-        same = list(parts(stored.groups.values(), stored.covered)) == list(
-            parts(state.groups.values(), covered)
-        )
-        self.findings.expect("G12", same, position, "the snapshot holds another state than the records make")
+        theirs = parts(stored.groups.values(), stored.covered)
+        differs = first_difference(theirs, parts(state.groups.values(), covered))
+        text = f"the snapshot holds another state than the records make: {differs}"
+        self.findings.expect("G12", not differs, position, text)
 
 
 def read_back(reader: SnapshotReader, stored: Iterable[bytes], position: Position) -> str:

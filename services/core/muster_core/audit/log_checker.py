@@ -299,6 +299,8 @@ class LogChecker:
             self._check_snapshot(position, record.snapshot)
 
     def _check_claim(self, position: Position, claim: records_pb2.Claim) -> None:
+        text = "a Claim that does not say whose it is"
+        self.findings.expect("L3", bool(claim.node_id), position, text)
         begins = self.end == NOWHERE or (self.begins_trimmed and self.entries == 0)
         if not begins:
             self.findings.expect(

@@ -22,12 +22,14 @@ class Cluster:
         shard_count: its number of shards.
         configurations: number of a node → number of the configuration that it is in.
         faults: number of a node → why it is not the node of the cluster that its address should be.
+        nameless: numbers of the nodes that say nothing of themselves, so that they take no part.
     """
 
     cluster_id: str
     shard_count: int
     configurations: dict[int, int]
     faults: dict[int, str]
+    nameless: tuple[int, ...]
 
 
 def agreed(said: Mapping[int, Introduction], count: int) -> Cluster:
@@ -75,7 +77,8 @@ def agreed(said: Mapping[int, Introduction], count: int) -> Cluster:
             f"too few nodes of the cluster, in the order of their numbers: node {index}: {fault}"
         )
     configurations = {index: one.configuration for index, one in known.items() if index not in faults}
-    return Cluster(cluster_id, shard_count, configurations, faults)
+    nameless = tuple(index for index, one in said.items() if not one.identity)
+    return Cluster(cluster_id, shard_count, configurations, faults, nameless)
 
 
 def _refuse_twins(said: Mapping[int, Introduction]) -> None:

@@ -29,6 +29,7 @@ _PAGE_BYTES = 4 << 20
 """A page has fewer entries where they are large: one has up to 8 MiB. The first page is small."""
 
 _NAMES = (b"r", b"n", b"h")
+_ALL_NAMES = [{name} for name in _NAMES]
 _FIELDS = 2 * len(_NAMES)
 _OTHER_TYPE = "WRONGTYPE"
 _PART_HASHES = b"hashes"  # of a stored snapshot, 32 bytes for each of its parts
@@ -45,16 +46,15 @@ class LogTrimmedError(LogUnreadableError):
 
 
 def _page(rows: list[list[Any]]) -> Page:
-    """A page from an answer to XRANGE: id, and the fields `r`, `n` and `h` of each entry in this order."""
-    fields = [words for _, words in rows]
-    if set(map(len, fields)) - {_FIELDS}:
-        fields = list(map(_in_order, fields))
-    return Page.of_stream(
-        [id_ for id_, _ in rows],
-        [words[1] for words in fields],
-        [words[3] for words in fields],
-        [words[5] for words in fields],
-    )
+    """A page from an answer to XRANGE: id, and the fields `r`, `n` and `h` of each entry in this order.
+
+    Where an entry has other fields, or another order of them, something else stands in its place.
+    """
+    ids, fields = zip(*rows, strict=True)
+    columns = tuple(zip(*fields, strict=False)) if {*map(len, fields)} == {_FIELDS} else ()
+    if not columns or [{*column} for column in columns[::2]] != _ALL_NAMES:
+        columns = tuple(zip(*map(_or_nothing, fields), strict=True))
+    return Page.of_stream(ids, columns[1], columns[3], columns[5])
 
 
 def _rows(answer: list[tuple[bytes, dict[bytes, bytes]]]) -> list[list[Any]]:
@@ -83,10 +83,9 @@ def _is_claim(record: bytes) -> bool:
         return False
 
 
-def _in_order(fields: list[bytes]) -> list[bytes]:
-    """The three fields of an entry that has them in another order, or has others besides."""
-    named = dict(zip(fields[::2], fields[1::2], strict=False))
-    return [word for name in _NAMES for word in (name, named.get(name, b""))]
+def _or_nothing(fields: list[bytes]) -> list[bytes]:
+    """The fields of an entry; empty ones where they are not those of an entry."""
+    return fields if tuple(fields[::2]) == _NAMES else [word for name in _NAMES for word in (name, b"")]
 
 
 def _written_at_ms(record: bytes) -> int:
@@ -167,8 +166,20 @@ class NodeReader:
 
     def seen(self, said: NodeLog, shard: int, shard_count: int) -> NodeLog:
         """What it says of a log, with the ends of what it has, and after these what it promised."""
+        self._note_expiring(log_keys(shard, shard_count), said)
         first, end = self.first(shard, shard_count), self.end(shard, shard_count)
         return replace(said, first=first, end=end, promise=self._promise(log_keys(shard, shard_count)))
+
+    def _note_expiring(self, keys: LogKeys, said: NodeLog) -> None:
+        """Nothing of a log expires: a key that is to vanish was not left so by any of our scripts."""
+        names = [NODE, OWNERS, keys.log, keys.promise, keys.acknowledged, keys.exported, keys.snapshots]
+        names += [keys.snapshot(upto.stream_id) for upto in said.markers]
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.pttl(name)
+            for name, left_ms in zip(names, pipeline.execute(), strict=True):
+                if left_ms >= 0:
+                    self.damaged[name] = "it is set to expire"
 
     def _owner_epoch(self, shard: int) -> int:
         row = self._read(OWNERS, self._redis.hget, OWNERS, str(shard))

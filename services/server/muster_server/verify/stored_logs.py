@@ -12,7 +12,7 @@ from muster_core.audit.stored_snapshots import Snapshots, StoredSnapshot
 from muster_core.log.page import Page
 from muster_core.log.record_text import surroundings
 from muster_core.log.replay import Entry
-from muster_core.position import GENESIS, Position
+from muster_core.position import GENESIS, NOWHERE, Position
 from muster_metadata.nodes.addresses import BadUrlsError, split_urls
 from muster_metadata.nodes.keys import NODE, OWNERS, log_keys
 from muster_protos.muster.log.v1 import records_pb2
@@ -67,6 +67,7 @@ class StoredLogs:
             raise LogUnreadableError(str(error)) from None
         self.faults = cluster.faults
         self._configurations = cluster.configurations
+        self._nameless = cluster.nameless
         self.nodes = [node for node in self.nodes if node.index not in cluster.faults]
         self.cluster_id: str = cluster.cluster_id
         self.shard_count: int = cluster.shard_count
@@ -115,6 +116,9 @@ class StoredLogs:
         """
         shard = audit.checker.shard
         audit.check_nodes(nodes, self.copies(shard))
+        if shard < self.shard_count:
+            catalog = max(node.end(self.shard_count, self.shard_count) for node in self.nodes)
+            audit.check_catalog_seen(catalog)
         for node, one in zip(self.nodes, nodes, strict=True):
             before = node.at(shard, self.shard_count, acknowledged) if one.end > acknowledged else None
             if before is not None:
@@ -123,6 +127,14 @@ class StoredLogs:
         if shard == self.shard_count:
             for index, fault in self.faults.items():
                 audit.findings.expect("L8", False, GENESIS, f"node {index}: {fault}")
+            for one in nodes:
+                if one.node in self._nameless and one.end != NOWHERE:
+                    audit.notes.append(
+                        f"node {one.node} does not say of which cluster it is: it takes no part"
+                    )
+            if len(self._nameless) > self.count // 2:
+                text = f"nodes {self._nameless}, a majority, do not say of which cluster they are"
+                audit.findings.expect("L8", False, GENESIS, text)
         if isinstance(audit, CatalogAudit):
             for index, configuration in self._configurations.items():
                 audit.check_configuration(index, configuration)

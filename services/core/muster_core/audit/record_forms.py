@@ -1,0 +1,189 @@
+"""G16: what the records of groups say by themselves, whatever was before them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
+
+from muster_core.audit.invariants import Findings
+from muster_core.log.commits import Commits
+from muster_core.log.record_run import COMMIT, RecordRun
+from muster_core.protocol import causes
+
+_KINDS = frozenset(common_pb2.RebalanceCauseKind.values())
+_OF_A_REMOVAL = frozenset(
+    (causes.LEFT, causes.SESSION_EXPIRED, causes.DISCONNECTED, causes.REBALANCE_TIMEOUT, causes.ADMIN,
+     causes.OVER_CAPACITY)
+)  # fmt: skip
+_OF_SILENCE = frozenset((causes.SESSION_EXPIRED, causes.DISCONNECTED))
+
+
+def check_forms(run: RecordRun, findings: Findings) -> None:
+    """Checks that records say only what a coordinator writes."""
+    findings.checked["G16"] += len(run)
+    if run.commits and _looks_wrong(run.commits):
+        for index, data in enumerate(run.datas):
+            if run.kinds[index] == COMMIT:
+                _report(run, index, _commit(records_pb2.Record.FromString(data)), findings)
+    for index, record in run.others.items():
+        check = _CHECKS.get(run.kinds[index])
+        if check is not None:
+            _report(run, index, check(record), findings)
+
+
+def _report(run: RecordRun, index: int, problems: Iterator[str], findings: Findings) -> None:
+    problem = next(problems, "")
+    if problem:
+        kind = run.kinds[index].replace("_", " ")
+        findings.broke("G16", run.position(index), f"no coordinator writes this {kind}: {problem}")
+
+
+# --- commits: a log consists of little else, so what is right is found by column
+
+
+def _looks_wrong(commits: Commits) -> bool:
+    """Whether one of the commits may say what no coordinator writes."""
+    counts = commits.counts
+    return (
+        not all(commits.group_ids)
+        or min(commits.written_at_ms) < 0
+        or min(commits.expire_at_ms) < 0
+        or (counts is not None and (min(counts) < 1 or max(counts) > 1))
+        or not all(commits.topics)
+        or min(commits.offsets) < 0
+        or min(commits.leader_epochs) < -1
+    )
+
+
+def _commit(record: records_pb2.Record) -> Iterator[str]:
+    commit = record.offset_committed
+    yield from _common(record, commit.group_id)
+    if not commit.offsets:
+        yield "it commits nothing"
+    if commit.expire_at_ms < 0:
+        yield f"it expires at {commit.expire_at_ms} ms"
+    named = [(entry.topic, entry.partition) for entry in commit.offsets]
+    if len(set(named)) < len(named):
+        yield "a partition twice"
+    for entry in commit.offsets:
+        if not entry.topic:
+            yield "a topic without a name"
+        if entry.offset < 0:
+            yield f"offset {entry.offset}"
+        if entry.leader_epoch < -1:
+            yield f"leader epoch {entry.leader_epoch}"
+
+
+# --- other records
+
+
+def _common(record: records_pb2.Record, group_id: str) -> Iterator[str]:
+    if not group_id:
+        yield "a group without an id"
+    if record.written_at_ms < 0:
+        yield f"written at {record.written_at_ms} ms"
+
+
+def _generation_started(record: records_pb2.Record) -> Iterator[str]:
+    started = record.generation_started
+    yield from _common(record, started.group_id)
+    yield from _cause(started.cause, _KINDS)
+    if started.members and not started.protocol_type:
+        yield "members without a type of protocol"
+    if not started.members and started.protocol_name:
+        yield f"protocol {started.protocol_name!r} of no members"
+    for member in started.members:
+        yield from _member(member)
+
+
+def _member(member: records_pb2.Member) -> Iterator[str]:
+    name = member.member_id
+    if member.session_timeout_ms < 1:
+        yield f"{name} has a session of {member.session_timeout_ms} ms"
+    if member.rebalance_timeout_ms < 0:
+        yield f"{name} has a rebalance time-out of {member.rebalance_timeout_ms} ms"
+    if member.disconnect_grace_ms < 0:
+        yield f"{name} has a grace of {member.disconnect_grace_ms} ms"
+    protocols = [protocol.name for protocol in member.protocols]
+    if not all(protocols) or len(set(protocols)) < len(protocols):
+        yield f"{name} supports {protocols}"
+
+
+def _assignment_committed(record: records_pb2.Record) -> Iterator[str]:
+    committed = record.assignment_committed
+    yield from _common(record, committed.group_id)
+    members = [row.member_id for row in committed.members]
+    if len(set(members)) < len(members):
+        yield "a member twice"
+    for row in committed.members:
+        kept = [(token.topic, token.partition) for token in row.kept_tokens]
+        if len(set(kept)) < len(kept):
+            yield f"{row.member_id} keeps a partition twice"
+
+
+def _member_left(record: records_pb2.Record) -> Iterator[str]:
+    left = record.member_left
+    yield from _common(record, left.group_id)
+    yield from _cause(left.cause, _OF_A_REMOVAL)
+
+
+def _member_replaced(record: records_pb2.Record) -> Iterator[str]:
+    replaced = record.member_replaced
+    yield from _common(record, replaced.group_id)
+    if replaced.HasField("cause"):
+        yield from _cause(replaced.cause, frozenset((causes.STATIC_REPLACED,)))
+    yield from _member(replaced.member)
+
+
+def _cause(cause: common_pb2.RebalanceCause, kinds: frozenset[causes.Kind]) -> Iterator[str]:
+    """A kind that this version does not know may be a later version's."""
+    if cause.kind in _KINDS and cause.kind not in kinds - {common_pb2.REBALANCE_CAUSE_KIND_UNSPECIFIED}:
+        yield f"cause {common_pb2.RebalanceCauseKind.Name(cause.kind)}"
+    if cause.silence_ms < 0 or (cause.silence_ms and cause.kind in _KINDS - _OF_SILENCE):
+        yield f"a silence of {cause.silence_ms} ms"
+
+
+def _group_tombstone(record: records_pb2.Record) -> Iterator[str]:
+    yield from _common(record, record.group_tombstone.group_id)
+
+
+def _offset_tombstone(record: records_pb2.Record) -> Iterator[str]:
+    tombstone = record.offset_tombstone
+    yield from _common(record, tombstone.group_id)
+    yield from _removed(tombstone.topics)
+
+
+def _removed(topics: Iterable[common_pb2.TopicPartitions]) -> Iterator[str]:
+    named: list[tuple[str, int]] = []
+    for entry in topics:
+        if not entry.topic:
+            yield "a topic without a name"
+        if not entry.partitions:
+            yield f"no partitions of {entry.topic!r}"
+        named += [(entry.topic, number) for number in entry.partitions]
+    if not named:
+        yield "it removes nothing"
+    if len(set(named)) < len(named):
+        yield "a partition twice"
+
+
+def _topics_seen(record: records_pb2.Record) -> Iterator[str]:
+    seen = record.topics_seen
+    yield from _names("topics", seen.topics)
+    yield from _names("incarnations", [one.name for one in seen.incarnations])
+
+
+def _names(what: str, names: Sequence[str]) -> Iterator[str]:
+    if not all(names) or len(set(names)) < len(names):
+        yield f"{what} {list(names)[:5]}"
+
+
+_CHECKS: dict[str, Callable[[records_pb2.Record], Iterator[str]]] = {
+    "generation_started": _generation_started,
+    "assignment_committed": _assignment_committed,
+    "member_left": _member_left,
+    "member_replaced": _member_replaced,
+    "group_tombstone": _group_tombstone,
+    "offset_tombstone": _offset_tombstone,
+    "topics_seen": _topics_seen,
+}

@@ -1,0 +1,238 @@
+"""Random damages of what nodes hold: `muster verify` finds each, or it is harmless by a written rule.
+
+One damage at a time is done to the keys of real logs, judged, and undone. What is not found must be what
+docs/audit.md calls harmless: `_harmless` knows these rules.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+from kit.damage.forging import FORGING
+from kit.damage.keys import ANY, HASHES, STRINGS
+from kit.damage.streams import STREAMS
+from kit.damage.target import Damage, Entry, Target, place
+from muster_core.audit.anchor import Anchor
+from muster_core.position import Position
+from muster_server.verify.anchors import Anchoring, as_text
+from muster_server.verify.reader import LogUnreadableError
+from muster_server.verify.verifier import verify
+
+_SCRATCH = b"muster:scratch"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the damages.
+
+    Attributes:
+        caught: found as a broken promise.
+        unreadable: refused with a sentence.
+        noted: a node that lacks something was named.
+        harmless: not found, and harmless by a rule: rule → how many.
+        missed: not found, and no rule says why: what was done.
+        crashed: ended with another exception: what was done.
+    """
+
+    caught: int = 0
+    unreadable: int = 0
+    noted: int = 0
+    harmless: dict[str, int] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    crashed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        harmless = ", ".join(f"{count} {rule}" for rule, count in sorted(self.harmless.items()))
+        return (
+            f"{self.caught} caught, {self.unreadable} unreadable, {self.noted} noted, "
+            f"{len(self.missed)} missed, {len(self.crashed)} crashes; harmless: {harmless or 'none'}"
+        )
+
+
+class Stage:
+    """The nodes of a cluster that nobody writes to any more.
+
+    Args:
+        url: their addresses.
+        ports: their ports.
+        folder: for an anchor.
+    """
+
+    def __init__(self, url: str, ports: Sequence[int], folder: Path) -> None:
+        self._url = url
+        self._anchor = folder / "anchor.json"
+        self._nodes: list[Any] = [redis.Redis(port=port) for port in ports]
+        self._whole = [{key: node.dump(key) for key in node.keys("muster:*")} for node in self._nodes]
+        self._notes: set[str] = set()
+        self._acknowledged = {
+            key.removesuffix(b":acknowledged"): max(
+                Position.parse((node.get(key) or b"0-0").decode()) for node in self._nodes
+            )
+            for key in self._whole[0]
+            if key.endswith(b":acknowledged")
+        }
+
+    def clean(self) -> bool:
+        """Whether the logs are found clean as they are; what is noted of them is no news from then on."""
+        report = verify(self._url)
+        self._notes = set(report.notes)
+        self._anchor.write_bytes(as_text(Anchor(report.cluster_id, 0, report.ends), None))
+        return report.clean
+
+    def run(self, seed: int, count: int) -> Tally:
+        """Does so many damages, one after the other."""
+        tally = Tally()
+        for number in range(count):
+            draw = random.Random(f"{seed} {number}")
+            count_of = draw.choice([1, 1, 2, len(self._nodes) // 2 + 1, len(self._nodes)])
+            nodes = draw.sample(range(len(self._nodes)), count_of)
+            keys = sorted(key for key in self._whole[nodes[0]] if _is_judged(key))
+            first = self._nodes[nodes[0]]
+            kinds = {key: first.type(key).decode() for key in keys}
+            key = draw.choice(keys)
+            others = [one for one in keys if kinds[one] == kinds[key]]
+            target = Target([self._nodes[node] for node in nodes], key, draw, others)
+            damage = draw.choice(_DAMAGES[kinds[key]])
+            try:
+                said = damage(target)
+                on = f"{key.decode()} on nodes {[n + 1 for n in nodes]}"
+                self._judge(tally, f"seed {seed}, number {number}: {said} of {on}", target, damage)
+            finally:
+                self._restore()
+        return tally
+
+    def _judge(self, tally: Tally, what: str, target: Target, damage: Damage) -> None:
+        try:
+            report = verify(self._url)
+        except LogUnreadableError:
+            tally.unreadable += 1
+            return
+        except Exception as error:
+            tally.crashed.append(f"{what}: {type(error).__name__}: {error}")
+            return
+        if not report.clean:
+            tally.caught += 1
+        elif set(report.notes) - self._notes:
+            tally.noted += 1
+        elif rule := self._only_an_anchor_tells(target, damage) or self._harmless(target, len(target.nodes)):
+            tally.harmless[rule] = tally.harmless.get(rule, 0) + 1
+        else:
+            tally.missed.append(what)
+
+    def _only_an_anchor_tells(self, target: Target, damage: Damage) -> str:
+        """A right log on all nodes, other than the one before: an anchor made of that one has to show it."""
+        if damage not in FORGING or len(target.nodes) < len(self._nodes):
+            return ""
+        report = verify(self._url, anchoring=Anchoring(str(self._anchor)))
+        return "a right log on all nodes, which an anchor shows" if report.broken["L12"] else ""
+
+    def _harmless(self, target: Target, damaged: int) -> str:
+        """The rule of docs/audit.md that says why nothing needs to be found; empty: none does."""
+        base, _, name = target.key.rpartition(b":")
+        before = [self._whole[self._nodes.index(node)] for node in target.nodes]
+        now = [node.dump(target.key) for node in target.nodes]
+        if all(one.get(target.key) == dump for one, dump in zip(before, now, strict=True)):
+            return "nothing changed"
+        if name in (b"acknowledged", b"exported", b"owners", b"snapshots"):
+            return "a hint that says less"
+        if name == b"node" and all(node.hget(target.key, "identity") for node in target.nodes):
+            return "when the cluster was made, and where"
+        if name == b"promise":
+            return self._harmless_promise(target, base)
+        if b":snapshot:" in target.key:
+            return "a copy of a snapshot that is gone, or fields beside its parts"
+        if name == b"log":
+            return self._harmless_in_log(target, base, damaged)
+        return ""
+
+    def _harmless_promise(self, target: Target, base: bytes) -> str:
+        for node in target.nodes:
+            whole = self._whole[self._nodes.index(node)][target.key]
+            self._nodes[0].restore(_SCRATCH, 0, whole, replace=True)
+            before = self._nodes[0].hmget(_SCRATCH, "epoch", "nonce")
+            self._nodes[0].delete(_SCRATCH)
+            now = node.hmget(target.key, "epoch", "nonce")
+            end = node.xrevrange(base + b":log", count=1)
+            first = node.xrange(base + b":log", count=1)
+            if now[0] == before[0] and first and place(first[0][0]).offset > 1:
+                continue  # the Claim may be trimmed
+            if now != before and int(now[0]) <= place(end[0][0]).epoch and now[0] != b"0":
+                return ""
+        return "a promise above the log, or its floor, tag or run"
+
+    def _harmless_in_log(self, target: Target, base: bytes, damaged: int) -> str:
+        if all(self._entries(target.key, node) == node.xrange(target.key) for node in target.nodes):
+            return "what a server keeps of a stream beside its entries"
+        acknowledged = self._acknowledged[base].stream_id
+        ends = [node.xrevrange(target.key, count=1) for node in target.nodes]
+        if damaged <= len(self._nodes) // 2 and all(
+            not end or place(end[0][0]) <= Position.parse(acknowledged) for end in ends
+        ):
+            return "a node that lags"
+        if all(self._is_covered_rest(node, target.key, base) for node in target.nodes):
+            return "a beginning that a snapshot on the node covers"
+        firsts = [node.xrange(target.key, count=1) for node in target.nodes]
+        whole = [node for node in self._nodes if node not in target.nodes]
+        trimmed = all(first and place(first[0][0]).offset > 1 for first in firsts)
+        rest = [
+            node.xrange(target.key, "(" + first[0][0].decode())
+            for node, first in zip(target.nodes, firsts, strict=True)
+        ]
+        if trimmed and not whole and all(self._entries(target.key)[-len(one) :] == one for one in rest):
+            return "the first entry of a trimmed log"
+        if any(place(end[0][0]) > Position.parse(acknowledged) for end in ends if end):
+            return "entries after the acknowledged position"
+        return ""
+
+    def _is_covered_rest(self, node: Any, key: bytes, base: bytes) -> bool:
+        """Whether a node has the end of its log, and lists a snapshot that reaches its first entry."""
+        rest = node.xrange(key)
+        listed = [upto for upto, marker in node.hgetall(base + b":snapshots").items() if marker]
+        return (
+            bool(rest)
+            and self._entries(key)[-len(rest) :] == rest
+            and any(place(upto).offset >= place(rest[0][0]).offset for upto in listed)
+        )
+
+    def _entries(self, key: bytes, node: Any = None) -> list[Entry]:
+        """What a node held, or the first one."""
+        node = self._nodes[0] if node is None else node
+        node.restore(_SCRATCH, 0, self._whole[self._nodes.index(node)][key], replace=True)
+        try:
+            return list(node.xrange(_SCRATCH))
+        finally:
+            node.delete(_SCRATCH)
+
+    def _restore(self) -> None:
+        for node, whole in zip(self._nodes, self._whole, strict=True):
+            for key in {*node.keys("muster:*"), *whole}:
+                if key not in whole:
+                    node.delete(key)
+                elif node.dump(key) != whole[key] or node.pttl(key) >= 0:
+                    node.restore(key, 0, whole[key], replace=True)
+
+
+def _is_judged(key: bytes) -> bool:
+    """Whether a key is of a log; leases and servers are hints that no check reads."""
+    return (
+        key == b"muster:node"
+        or key == b"muster:owners"
+        or (b"{" in key and not key.endswith((b":copy", b":vacant")))
+    )
+
+
+_DAMAGES: dict[str, tuple[Damage, ...]] = {
+    "stream": (*STREAMS, *FORGING, *ANY),
+    "hash": (*HASHES, *ANY),
+    "string": (*STRINGS, *ANY),
+}
+
+
+def damages() -> Iterator[str]:
+    """What is done, in words."""
+    for kind, makes in _DAMAGES.items():
+        for make in dict.fromkeys(makes):
+            yield f"{kind}: {make.__name__.strip('_').replace('_', ' ')}"
