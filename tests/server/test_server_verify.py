@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kit.logs.log_nodes import store as store_log
 from muster_core.audit.log_audit import LogAudit
 from muster_core.audit.node_log import NodeLog
 from muster_core.config import GroupConfig
+from muster_core.log.page import Page
 from muster_core.log.replay import Entry
 from muster_core.log.snapshot import Covered, digest_of, part_hash, parts
 from muster_core.position import GENESIS, Position
@@ -321,6 +322,24 @@ async def test_a_node_that_is_lost_during_the_read_is_named_and_the_others_are_r
     told = StringIO()
     show(report, Console(file=told, width=200))
     assert "2 of 3 nodes: clean" in told.getvalue()
+
+
+async def test_a_node_that_is_wiped_during_the_read_accuses_nobody(
+    nodes: RedisNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wiped: list[int] = []
+    pages = NodeReader.pages
+
+    def wipe(self: NodeReader, shard: int, *rest: Any) -> Iterator[Page]:
+        if shard == 1 and not wiped:
+            wiped.append(self.index)
+            change(nodes[self.index - 1], "FLUSHALL")
+        return pages(self, shard, *rest)
+
+    monkeypatch.setattr(NodeReader, "pages", wipe)
+    report = verify(nodes.url)
+    assert report.clean, report.evidence
+    assert f"shard 1: node {wiped[0]} has no entries: it is to be rebuilt" in report.notes
 
 
 async def test_an_empty_server_has_no_log(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from muster_metadata.nodes.keys import NODE, OWNERS, log_keys
 from muster_protos.muster.log.v1 import records_pb2
 
 from muster_server.verify.identities import Disagreement, agreed
-from muster_server.verify.reader import LogUnreadableError, NodeReader
+from muster_server.verify.reader import LogTrimmedError, LogUnreadableError, NodeReader
 
 _AROUND = 2
 """Entries that are shown on each side of a place."""
@@ -138,6 +138,17 @@ class StoredLogs:
         if isinstance(audit, CatalogAudit):
             for index, configuration in self._configurations.items():
                 audit.check_configuration(index, configuration)
+        self.require_still_there(shard, nodes)
+
+    def require_still_there(self, shard: int, nodes: Sequence[NodeLog]) -> None:
+        """Makes sure that no node lost the end that it had when the read of a log began.
+
+        Raises:
+            LogTrimmedError: one did: what was read may be neither what it had nor what it has. Read it again.
+        """
+        for node, one in zip(self.nodes, nodes, strict=True):
+            if node.end(shard, self.shard_count) < one.end:
+                raise LogTrimmedError(f"{self.name(shard)} lost its end on node {node.index} meanwhile")
 
     def damage(self, shard: int) -> list[str]:
         """Keys of a log that hold something else than they should; of the catalog those of no log, too."""

@@ -124,6 +124,7 @@ def _checked(reader: StoredLogs, shard: int, report: Report) -> LogAudit:
         logs = {node.index: reader.pages(shard, node, acknowledged) for node in reader.nodes}
         marks, reach = reader.marks(shard), audit.snapshots.reach
         compare_nodes(logs, reader.count, acknowledged, findings, marks=marks, reach=reach)
+        reader.require_still_there(shard, nodes)
     for problem in reader.damage(shard):
         findings.expect("L6n", False, acknowledged, problem)
     return audit
