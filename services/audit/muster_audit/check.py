@@ -91,7 +91,8 @@ class Result:
         violations: the first of each promise and log.
         notes: what breaks no promise but is worth knowing, in sentences.
         to_repair: ends of nodes that were never acknowledged, in sentences.
-        span_ms: width of the spans of time in what is counted over time.
+        period_ms: when the first and the last entry were written, by their writers' clocks; 0, 0: not known.
+        span_ms: width of the spans of time in what is counted over time; the first begins with the period.
         seconds: how long it took.
         tables: the folder with one Parquet table for each kind of fact.
     """
@@ -108,6 +109,7 @@ class Result:
     violations: list[Broken] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     to_repair: list[str] = field(default_factory=list)
+    period_ms: tuple[int, int] = (0, 0)
     span_ms: int = 60_000
     seconds: float = 0.0
     tables: Path = Path()
@@ -160,13 +162,15 @@ def check(
     began = time.perf_counter()
     source = open_source(address)
     try:
+        period_ms = steadily(source, partial(_period_ms, source))
         result = Result(
             source.cluster_id,
             address.rpartition("@")[2],
             source.count,
             dict(source.problems),
             options.all_nodes and source.count > 1,
-            span_ms=steadily(source, partial(_span_ms, source)),
+            period_ms=period_ms,
+            span_ms=_span_ms(*period_ms),
             tables=tables,
         )
         anchor = options.anchoring.read(source.cluster_id)
@@ -214,11 +218,16 @@ def _excuse(found: dict[str, pa.Table], result: Result, anchor: Anchor, catalog:
         result.notes.append(in_words(restore, result.broken.pop("L12")))
 
 
-def _span_ms(source: LogSource) -> int:
-    """A width that gives at most so many points over the life of the logs."""
+def _period_ms(source: LogSource) -> tuple[int, int]:
+    """When the first and the last entry of all logs were written."""
     times = [source.times_ms(shard) for shard in source.logs()]
-    first = min((first for first, _ in times if first), default=0)
-    last = max((last for _, last in times), default=0)
+    return min((first for first, _ in times if first > 0), default=0), max(
+        (last for _, last in times), default=0
+    )
+
+
+def _span_ms(first: int, last: int) -> int:
+    """A width that gives at most so many points over the life of the logs."""
     return next((span for span in _SPANS_MS if last - first <= span * _POINTS), _SPANS_MS[-1])
 
 
@@ -243,6 +252,7 @@ def _found(
         .option("memory_mb", options.memory_mb)
         .option("page_entries", options.page_entries)
         .option("span_ms", result.span_ms)
+        .option("began_ms", result.period_ms[0])
         .option("max_group_size", options.max_group_size)
         .option("anchor", json.dumps(stated_ends(anchor.ends if anchor is not None else {})))
         .load()
@@ -341,7 +351,7 @@ def _check_notes(
         found, joined = check_acknowledgements(spark, acks, entries, ends)
         for shard, findings in found.items():
             _note(result, source, shard, findings)
-        tables["latency"] = _latencies(spark, joined, result.span_ms)
+        tables["latency"] = _latencies(spark, joined, result)
     if options.reads is not None:
         reads = read_reads(spark, options.reads, source.shard_count)
         changes = spark.read.format("muster-offsets").option("address", address).load()
@@ -349,10 +359,11 @@ def _check_notes(
             _note(result, source, shard, findings)
 
 
-def _latencies(spark: "SparkSession", acknowledged: "DataFrame", span_ms: int) -> pa.Table:
+def _latencies(spark: "SparkSession", acknowledged: "DataFrame", result: Result) -> pa.Table:
     """How long acknowledgements took, by spans of time."""
     latencies = acknowledged.where("there AND at_ms IS NOT NULL").selectExpr(
-        f"written_at_ms - written_at_ms % {span_ms} AS span_ms", "at_ms - written_at_ms AS latency_ms"
+        f"written_at_ms - pmod(written_at_ms - {result.period_ms[0]}, {result.span_ms}) AS span_ms",
+        "at_ms - written_at_ms AS latency_ms",
     )
     latencies.createOrReplaceTempView("latencies")
     return spark.sql(

@@ -75,6 +75,9 @@ def check_command(
     report: Annotated[
         Path | None, typer.Option(help="Folder for index.html and Parquet tables; new or empty.")
     ] = None,
+    last: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier report, which the page compares this one with.")
+    ] = None,
     acks: Annotated[
         Path | None,
         typer.Option(
@@ -105,12 +108,19 @@ def check_command(
 ) -> None:
     """Checks every promise from the log alone, read-only. Exit code 1: one was broken; 2: it was not read."""
     from muster_audit.check import CheckOptions, check, tables_folder
+    from muster_audit.run_summary import RunSummary
 
     for name, value, known in (("nodes", nodes, ("all", "one")), ("output", output, ("text", "json"))):
         if value not in known:
             _fail(f"--{name} {value!r}: use {' or '.join(known)}")
     if report is not None and report.is_dir() and any(report.iterdir()):
         _fail(f"--report {report}: the folder is not empty")
+    if last is not None and report is None:
+        _fail("--last: the page compares with it, so --report is needed, too")
+    try:
+        last_run = None if last is None else RunSummary.read(last)
+    except ValueError as error:
+        _fail(str(error))
     anchoring = Anchoring(anchor, anchor_key, keep_anchor, sign_with, accept_restore)
     options = CheckOptions(
         rules, nodes == "all", memory_mb, page_entries, max_group_size, acks, reads, tasks, anchoring
@@ -120,7 +130,7 @@ def check_command(
         if report is not None:
             from muster_audit.page import write_page
 
-            write_page(result, report)
+            write_page(result, report, last_run)
     if output == "json":
         typer.echo(as_json(result))
     else:
@@ -189,6 +199,8 @@ def follow_command(
     sign_with: SignWith = None,
 ) -> None:
     """Checks the log as it grows and reports each violation once, until it is stopped. Needs no Spark.
+
+    It reads each log at one node: `check --nodes all` also compares the nodes, and their copies of snapshots.
 
     Exit code 1: a promise was broken, now or before; 2: the log or the checkpoint cannot be read.
     """

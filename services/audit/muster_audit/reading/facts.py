@@ -88,7 +88,11 @@ class Rebalances(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Owned(Fact):
-    """A Claim: an owner took the log. `unowned_ms` is a bound from above unless it was handed over."""
+    """A Claim: an owner took the log.
+
+    `unowned_ms` is the time since the last record before it: a bound from above unless it was handed over.
+    `session` is the owner's process, `before` that of the last owner; empty: there was none.
+    """
 
     kind: ClassVar[str] = "ownership"
     shard: int
@@ -97,6 +101,8 @@ class Owned(Fact):
     owner: str
     planned: bool
     unowned_ms: int
+    session: str
+    before: str
 
 
 @dataclass(frozen=True, slots=True)

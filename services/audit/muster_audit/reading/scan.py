@@ -53,6 +53,7 @@ class ScanOptions:
         memory_mb: memory for the nonces of one task, MiB.
         page_entries: entries that are asked for at a time.
         span_ms: width of the spans of time in what is counted over time.
+        began_ms: where the first of them begins.
         compare: whether digests for the comparison of nodes are made.
         limit: violations kept per log and invariant; all are counted.
         max_group_size: members that a group may have.
@@ -63,6 +64,7 @@ class ScanOptions:
     memory_mb: int = 256
     page_entries: int = PAGE_ENTRIES
     span_ms: int = 60_000
+    began_ms: int = 0
     compare: bool = False
     limit: int = 20
     max_group_size: int = 5_000
@@ -147,7 +149,7 @@ def _audit_once(
     acknowledged = proven(nodes) if nodes else source.acknowledged(shard)
     catalog = shard == source.shard_count
     replay = options.rules is Rules.ALL
-    timeline = Timeline(shard, options.span_ms) if options.rules is Rules.ALL else None
+    timeline = Timeline(shard, options.span_ms, options.began_ms) if options.rules is Rules.ALL else None
     digests = Digests(shard, node) if options.compare and digest else None
     size_bytes = 0
     with NonceFiles(options.memory_mb * _CATALOG_SHARE) as nonces:

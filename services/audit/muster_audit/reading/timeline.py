@@ -41,10 +41,12 @@ class Timeline:
     Args:
         shard: number of the log.
         span_ms: width of the spans of time that are counted together.
+        began_ms: where the first span begins.
     """
 
     shard: int
     span_ms: int
+    began_ms: int = 0
     _activity: Counter[tuple[int, str]] = field(default_factory=Counter)
     _rebalances: Counter[tuple[int, int]] = field(default_factory=Counter)
     _members: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -53,30 +55,37 @@ class Timeline:
     _groups: defaultdict[str, _Seen] = field(default_factory=lambda: defaultdict(_Seen))
     _last_ms: int = 0
     _handed_off: bool = False
+    _session: str = ""
 
     def watch(self, run: RecordRun) -> None:
         """Takes the next records."""
         times = run.times_ms()
-        first, last = min(times) // self.span_ms, max(times) // self.span_ms
+        first, last = self._span(min(times)), self._span(max(times))
         if first == last:
             for kind, count in Counter(run.kinds).items():
                 self._activity[first, kind] += count
         else:
             self._activity.update(
-                (at_ms // self.span_ms, kind) for at_ms, kind in zip(times, run.kinds, strict=True)
+                (self._span(at_ms), kind) for at_ms, kind in zip(times, run.kinds, strict=True)
             )
         self._commits.update(run.commits.group_ids)
         for index, record in run.others.items():
             kind = run.kinds[index]
             if kind == "generation_started":
-                self._generation(times[index] // self.span_ms, record.generation_started)
+                self._generation(self._span(times[index]), record.generation_started)
             elif kind == "member_left":
-                self._left(times[index] // self.span_ms, record.member_left)
+                self._left(self._span(times[index]), record.member_left)
             elif kind == "claim":
                 self._claimed(run.position(index), record, times[index - 1] if index else self._last_ms)
             elif kind == "handoff":
                 self._handed_off = True
         self._last_ms = times[-1]
+
+    def _span(self, at_ms: int) -> int:
+        return (at_ms - self.began_ms) // self.span_ms
+
+    def _began(self, span: int) -> int:
+        return self.began_ms + span * self.span_ms
 
     def _generation(self, span: int, message: records_pb2.GenerationStarted) -> None:
         seen, members, kind = self._groups[message.group_id], len(message.members), message.cause.kind
@@ -96,8 +105,20 @@ class Timeline:
     def _claimed(self, position: Position, record: records_pb2.Record, before_ms: int) -> None:
         now_ms, owner = record.written_at_ms, record.claim.node_id
         unowned_ms = max(now_ms - before_ms, 0) if self._owners else 0
-        self._owners.append(Owned(self.shard, position.epoch, now_ms, owner, self._handed_off, unowned_ms))
-        self._handed_off = False
+        session = record.claim.session
+        self._owners.append(
+            Owned(
+                self.shard,
+                position.epoch,
+                now_ms,
+                owner,
+                self._handed_off,
+                unowned_ms,
+                session,
+                self._session,
+            )
+        )
+        self._handed_off, self._session = False, session
 
     def facts(self, groups: Mapping[str, Group]) -> Iterator[Fact]:
         """What was seen.
@@ -106,11 +127,11 @@ class Timeline:
             groups: as the replay left them.
         """
         for (span, kind), count in self._activity.items():
-            yield Activity(self.shard, span * self.span_ms, kind or "unknown", count)
+            yield Activity(self.shard, self._began(span), kind or "unknown", count)
         for key in self._rebalances.keys() | self._members.keys():
             span, cause = key
             words = cause_in_words(cause)
-            at_ms = span * self.span_ms
+            at_ms = self._began(span)
             yield Rebalances(self.shard, at_ms, words, self._rebalances[key], self._members[key])
         yield from self._owners
         for group_id in sorted(self._groups.keys() | self._commits.keys()):

@@ -76,6 +76,7 @@ class AuditReader(DataSourceReader):  # type: ignore[misc]
             memory_mb=int(options.get("memory_mb", "256")),
             page_entries=int(options.get("page_entries", str(PAGE_ENTRIES))),
             span_ms=int(options.get("span_ms", "60000")),
+            began_ms=int(options.get("began_ms", "0")),
             compare=options.get("all_nodes", "false") == "true",
             max_group_size=int(options.get("max_group_size", "5000")),
             anchor=ends_of(json.loads(options.get("anchor", "{}"))),
