@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from kit.logs.log_builder import LogBuilder, healthy
-from kit.logs.log_nodes import CLUSTER, empty, nodes_with, store
+from kit.logs.log_builder import healthy
+from kit.logs.log_nodes import CLUSTER, empty, nodes_with, set_back
 from muster_core.audit.anchor import Anchor, End, Restore, excusing
 from muster_core.features import Feature
 from muster_core.position import Position
-from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNodes
 from muster_server.initialise import initialise_log
 from muster_server.nodes.command import app as nodes_command
@@ -120,21 +119,6 @@ def url() -> Iterator[str]:
 async def nodes(tmp_path: Path) -> AsyncIterator[RedisNodes]:
     async with nodes_with(tmp_path / "nodes", {0: healthy(empty(0, SHARDS))}, count=3) as nodes:
         yield nodes
-
-
-def set_back(nodes: RedisNodes, *restores: str) -> None:
-    """Puts all nodes back to an earlier time; the catalog tells of these restores."""
-    built = healthy(empty(0, SHARDS))
-    catalog = LogBuilder(shard=SHARDS, shard_count=SHARDS, cluster_id=CLUSTER)
-    catalog.genesis()
-    for number, reason in enumerate(restores, 1):
-        catalog.claim("operator", epoch=1_000_000 * number)
-        record = records_pb2.Record(critical=True, restored=records_pb2.Restored(reason=reason))
-        catalog.add(record)
-    for node in nodes:
-        store(node, 0, SHARDS, built.entries[:15], built.entries[14].position)
-        if restores:
-            store(node, SHARDS, SHARDS, catalog.entries, catalog.end)
 
 
 @pytest.mark.cluster

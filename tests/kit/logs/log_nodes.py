@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import redis
-from kit.logs.log_builder import LogBuilder
+from kit.logs.log_builder import LogBuilder, healthy
 from muster_core.log.replay import Entry
 from muster_core.position import Position
 from muster_metadata.nodes.keys import log_keys
+from muster_protos.muster.log.v1 import records_pb2
 from muster_server.dev.redis_nodes import RedisNode, RedisNodes
 from muster_server.initialise import initialise_log
 
@@ -35,6 +36,20 @@ def store(
         pipeline.set(keys.acknowledged, acknowledged.stream_id)
         pipeline.hset(keys.promise, mapping={"epoch": epoch, "nonce": nonce})
         pipeline.execute()
+
+
+def set_back(nodes: RedisNodes, *restores: str) -> None:
+    """Puts all nodes, with one shard, back to an earlier time; the catalog tells of these restores."""
+    built, catalog = healthy(empty(0, 1)), empty(1, 1)
+    catalog.genesis()
+    for number, reason in enumerate(restores, 1):
+        catalog.claim("operator", epoch=1_000_000 * number)
+        record = records_pb2.Record(critical=True, restored=records_pb2.Restored(reason=reason))
+        catalog.add(record)
+    for node in nodes:
+        store(node, 0, 1, built.entries[:15], built.entries[14].position)
+        if restores:
+            store(node, 1, 1, catalog.entries, catalog.end)
 
 
 @asynccontextmanager
