@@ -342,6 +342,14 @@ async def test_a_node_that_is_wiped_during_the_read_accuses_nobody(
     assert f"shard 1: node {wiped[0]} has no entries: it is to be rebuilt" in report.notes
 
 
+async def test_a_log_that_was_emptied_on_all_nodes_is_lost(nodes: RedisNodes) -> None:
+    for node in nodes:
+        change(node, "XTRIM", "muster:{1}:log", "MAXLEN", "0")
+    report = verify(nodes.url)
+    assert {one.log for one in report.evidence} == {"shard 1"}
+    assert report.broken["L5"]
+
+
 async def test_an_empty_server_has_no_log(tmp_path: Path) -> None:
     node = RedisNode(tmp_path / "redis-1")
     await node.start()

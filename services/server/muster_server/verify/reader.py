@@ -50,10 +50,10 @@ def _page(rows: list[list[Any]]) -> Page:
 
     Where an entry has other fields, or another order of them, something else stands in its place.
     """
-    ids, fields = zip(*rows, strict=True)
+    ids, fields = [id_ for id_, _ in rows], [words for _, words in rows]
     columns = tuple(zip(*fields, strict=False)) if {*map(len, fields)} == {_FIELDS} else ()
     if not columns or [{*column} for column in columns[::2]] != _ALL_NAMES:
-        columns = tuple(zip(*map(_or_nothing, fields), strict=True))
+        columns = tuple(zip(*map(_or_nothing, fields), strict=True)) or ((),) * _FIELDS
     return Page.of_stream(ids, columns[1], columns[3], columns[5])
 
 
