@@ -39,7 +39,9 @@ async def _main(servers: str, path: Path, group: str) -> None:
 
         while True:
             try:
-                await muster.arun(work, group=group, topic=TOPIC, partitions=1, servers=servers)
+                await muster.arun(
+                    work, group=group, topic=TOPIC, partitions=1, servers=servers, on_error="exit"
+                )
             except muster.MusterError as error:
                 say(event="run failed", error=repr(error)[:200])
                 await asyncio.sleep(0.5)

@@ -17,6 +17,7 @@ from muster_core import error_code
 from muster_core.config import GroupConfig
 from muster_core.events import Append, GroupResponse
 from muster_core.shard import Shard
+from muster_protos.limits import PARKED_PREFIX
 from muster_protos.muster.v1 import coordinator_pb2, session_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.telemetry import TelemetrySettings
@@ -194,6 +195,14 @@ async def test_calls_are_counted_by_code_wherever_they_come_from(cluster: Memory
         assert numbers.value("muster_log_records_written_total") >= 3
         assert numbers.value("muster_log_written_bytes_total") > 100
         session.call.cancel()
+
+
+async def test_what_is_parked_is_counted_and_is_no_progress(cluster: MemoryCluster) -> None:
+    async with counted(cluster) as one:
+        await one.caller.commit(group_of(0), 7)
+        await one.caller.commit(group_of(0), 7, topic=PARKED_PREFIX + "t")
+        numbers = await one.read_until(lambda n: n.value("muster_partitions_parked_total") == 1)
+        assert numbers.value("muster_offsets_committed_total") == 1
 
 
 @pytest.mark.brief_lease
