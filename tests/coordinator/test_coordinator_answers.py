@@ -13,6 +13,7 @@ from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, own
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
 from muster_coordinator.api.answers import STEP_GROUPS, STEP_PARTITIONS, Answers, Ask
+from muster_coordinator.api.calls import LARGE_BYTES
 from muster_coordinator.api.turns import Turns
 from muster_coordinator.loop_share import LoopShare
 from muster_core import error_code
@@ -370,6 +371,28 @@ async def test_assignments_with_many_tokens_take_turns(
     answers = await asyncio.gather(*(caller.stub.SyncGroup(sync, timeout=60) for _ in range(5)))
     assert len(taken) == 5
     assert {len(answer.kept_tokens) for answer in answers} == {STEP_PARTITIONS + 1}
+
+
+async def test_leaders_that_ask_again_for_much_metadata_take_turns(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    turn = Turns.turn
+
+    def counted(turns: Turns, host: str) -> AbstractAsyncContextManager[None]:
+        taken.append(host)
+        return turn(turns, host)
+
+    request = join("g", member_seq=1)
+    request.member_id = (await caller.stub.JoinGroup(request, timeout=30)).member_id
+    request.protocols[0].metadata = b"m" * LARGE_BYTES
+    monkeypatch.setattr(Turns, "turn", counted)
+    await caller.stub.JoinGroup(request, timeout=60)
+    assert taken == []
+    request.protocols[0].metadata = b""
+    answers = await asyncio.gather(*(caller.stub.JoinGroup(request, timeout=60) for _ in range(5)))
+    assert len(taken) == 5
+    assert {answer.ByteSize() > LARGE_BYTES for answer in answers} == {True}
 
 
 async def test_large_answers_are_built_one_at_a_time() -> None:

@@ -5,7 +5,7 @@ Unary calls and the frames of sessions share it.
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
 
 LARGE_BYTES = 64 << 10
-"""A request above this size takes milliseconds to look through."""
+"""What is larger takes milliseconds: a request to look through, the metadata of a group to answer with."""
 
 _KNOWN_GROUPS = 16_384
 _NOT_YET = "this coordinator does not know the cluster yet; try again"
@@ -75,13 +75,7 @@ class Calls:
             share = LoopShare()
             check(request)
             await share.rest()
-            answering = asyncio.get_running_loop().create_task(self.answer_checked(request, host))
-            try:
-                await asyncio.sleep(0)  # here it begins
-                await share.rest()
-            except asyncio.CancelledError:
-                answering.cancel()
-                raise
+            answering = await _begun(self.answer_checked(request, host), share)
         return await answering
 
     def at_once(self, request: GroupRequest) -> OwnedShard | None:
@@ -139,11 +133,8 @@ class Calls:
             return self._not_here(number, request, host)
         if _has_large_answer(shard, request):
             async with self._answers.turn(host):
-                share = LoopShare()
-                if _has_large_answer(shard, request):  # still, so nothing is waited for
-                    answer = await shard.call(request, host)
-                    await share.rest()
-                    return answer
+                answering = await _begun(shard.call(request, host), LoopShare())
+            return await answering
         return await shard.call(request, host)
 
     async def reach(self, number: int, *, barrier: bool) -> Ask:
@@ -195,16 +186,38 @@ def check(request: GroupRequest) -> None:
         )
 
 
+async def _begun(
+    answering: Coroutine[Any, Any, GroupResponse], share: LoopShare
+) -> "asyncio.Task[GroupResponse]":
+    """Begins to answer a call, and leaves the loop to others for as long as that took."""
+    task = asyncio.get_running_loop().create_task(answering)
+    try:
+        await asyncio.sleep(0)  # here it begins
+        await share.rest()
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    return task
+
+
 def _has_large_answer(shard: OwnedShard, request: GroupRequest) -> bool:
-    """Whether a SyncGroup would be answered at once, and with much: it takes its turn then."""
-    if not isinstance(request, coordinator_pb2.SyncGroupRequest) or shard.phase is not Phase.SERVING:
+    """Whether a JoinGroup or SyncGroup may be answered at once, and with much: it takes its turn then."""
+    if not isinstance(request, _MAY_HAVE_LARGE_ANSWERS) or shard.phase is not Phase.SERVING:
         return False
     group = shard.core.groups.get(request.group_id) if shard.core is not None else None
-    if group is None or group.in_flight or group.state is not GroupState.STABLE:
+    if group is None or group.in_flight:
         return False
-    member = group.members.get(request.member_id)
-    return member is not None and len(member.kept_tokens) > STEP_PARTITIONS
+    member = group.member_of(request.member_id, request.group_instance_id)
+    if member is None:
+        return False
+    if isinstance(request, coordinator_pb2.SyncGroupRequest):
+        is_large = len(member.kept_tokens) > STEP_PARTITIONS or len(member.assignment) > LARGE_BYTES
+        return is_large and group.state is GroupState.STABLE
+    is_large = len(group.members) > STEP_PARTITIONS or group.size_bytes > LARGE_BYTES
+    return is_large and group.leader == member.member_id
 
+
+_MAY_HAVE_LARGE_ANSWERS = (coordinator_pb2.JoinGroupRequest, coordinator_pb2.SyncGroupRequest)
 
 _shard_of = functools.lru_cache(_KNOWN_GROUPS)(shard_of)
 """The hash takes longer than the rest of the way of a heartbeat to its shard."""
