@@ -1,8 +1,9 @@
 """What holds for all tests: their markers, what they share where many processes run them, and the logs."""
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -35,6 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None:
         number = int(worker["workerid"].removeprefix("gw"))
         os.environ["MUSTER_DEV_PORTS"] = ports_of(number, worker["workercount"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: looking for garbage among it takes as long as all the rest."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
