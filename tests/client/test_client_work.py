@@ -146,7 +146,7 @@ async def _async_generator(_: muster.Partition) -> Any:
         ({"retry_attempts": 0}, "retry_attempts: 0 is not between 1 and"),
         ({"drain_timeout_ms": "1s"}, "drain_timeout_ms: must be a whole number, not '1s'"),
     ],
-    ids=str,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_wrong_use_fails_at_once_with_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
     given: dict[str, Any] = {"work": _never, "group": "g", "topic": "t", "partitions": 1, **arguments}
