@@ -30,7 +30,7 @@ def main() -> None:
 
 @app.command(name="build")
 def build_command(
-    export: Annotated[str, typer.Argument(help="Folder of an export; or redis://host:port,… of whole logs.")],
+    export: Annotated[str, typer.Argument(help="Folder of an export; or redis://host:port,… of the nodes.")],
     lake: Folder,
     catalog: Catalog = "",
     namespace: Namespace = "muster",

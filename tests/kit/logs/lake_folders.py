@@ -1,5 +1,6 @@
 """Exports and lakes made of built logs, without a server and without Spark."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,14 @@ from muster_audit.lake.build import Built, plan, write_task
 from muster_audit.lake.row import OPEN, columns, day_of
 from muster_audit.lake.store import opened
 from muster_audit.lake.tables import ALL
-from muster_audit.reading.exported import ShardExport, mark
+from muster_audit.reading.exported import Beginning, ShardExport, mark
+from muster_core.audit.stored_snapshots import StoredSnapshot
+from muster_core.config import GroupConfig
 from muster_core.log.page import Page
+from muster_core.log.replay import Entry
+from muster_core.log.snapshot import Covered, Milestone, part_hash, parts
+from muster_core.log.topics import Topics
+from muster_core.shard import Shard
 from muster_protos.muster.log.v1 import records_pb2
 
 _PAGE = 7  # small, so that what belongs together is on several
@@ -24,6 +31,36 @@ def export(folder: Path, built: LogBuilder, upto: int | None = None) -> None:
     shard = ShardExport.open(folder, built.shard)
     left = built.entries[shard.end.offset : upto]
     shard.write([Page.of_entries(left[begin : begin + _PAGE]) for begin in range(0, len(left), _PAGE)])
+
+
+def export_trimmed(folder: Path, built: LogBuilder, first: int, upto: int) -> None:
+    """Exports a log that was trimmed before: entries from an offset on, and a snapshot up to another one."""
+    mark(folder, records_pb2.Genesis(cluster_id=CLUSTER, shard_count=built.shard_count))
+    entries = built.entries[first - 1 :]
+    end = built.entries[upto - 1]
+    stored = list(_parts(built, built.entries[:upto]))
+    beginning = Beginning(end.position, StoredSnapshot(stored, b"".join(map(part_hash, stored))))
+    ShardExport.open(folder, built.shard).write(
+        [Page.of_entries(entries[begin : begin + _PAGE]) for begin in range(0, len(entries), _PAGE)],
+        lambda: beginning,
+    )
+
+
+def _parts(built: LogBuilder, entries: list[Entry]) -> Iterator[bytes]:
+    """A snapshot of the first entries of a log, as its owner makes it."""
+    last = entries[-1]
+    records = [(entry.position, records_pb2.Record.FromString(entry.record)) for entry in entries]
+    milestone = Milestone(last.position, records[-1][1].written_at_ms)
+    covered = Covered(built.shard, last.position, last.hash, (milestone,))
+    if built.shard == built.shard_count:
+        topics = Topics()
+        for entry in entries:
+            topics.apply(entry)
+        return parts((), covered, catalog=topics.to_states())
+    shard = Shard(built.shard, GroupConfig())
+    for position, record in records:
+        shard.replay(position, record)
+    return parts(shard.groups.values(), covered, part_bytes=500)
 
 
 def build(export_folder: Path, folder: Path, *, tasks: int = 1) -> list[Built]:

@@ -67,7 +67,8 @@ def _cause(cause: common_pb2.RebalanceCause) -> str:
 
 
 def _begun(read: Read, **values: Any) -> dict[str, Any]:
-    return {"epoch": read.position.epoch, "offset": read.position.offset, "from_ms": read.at_ms, **values}
+    place = {"epoch": read.position.epoch, "offset": read.position.offset, "from_ms": read.at_ms}
+    return {**place, "begun_before": False, **values}
 
 
 def _ended(at_ms: int | None, by: str | None) -> dict[str, Any]:

@@ -1,16 +1,15 @@
 """Brings a lake up to date: a Spark job whose tasks decode what is new of their logs, and one commit."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster_core.log.page import Page
-from muster_core.position import NOWHERE, Position
-from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
+from muster_core.position import NOWHERE
+from muster_server.verify.reader import LogUnreadableError
 
 from muster_audit.lake.day_files import DayFiles
 from muster_audit.lake.decoder import Decoder
+from muster_audit.lake.log_reading import final_rows
 from muster_audit.lake.row import OPEN
 from muster_audit.lake.store import Lake, LogEnd, opened
 from muster_audit.reading.sources import LogSource, open_source
@@ -44,7 +43,7 @@ def build(spark: "SparkSession", address: str, folder: Path) -> list[Built]:
 
     Args:
         spark: the session.
-        address: folder of an export, or the nodes of logs of which nothing is trimmed.
+        address: folder of an export, or the nodes of the logs.
         folder: of the lake; on a cluster one that all executors share.
 
     Raises:
@@ -120,32 +119,12 @@ def _write_log(source: LogSource, lake: Lake, files: DayFiles, shard: int) -> Bu
     decoder.end_ms = before.at_ms
     decoder.resume(lake.open_rows(shard))
     rows: dict[str, int] = {}
-    for page in _following(source, shard, before.position):
-        for table, day, batch in decoder.take(page):
-            files.add(table, day, batch)
-            rows[table] = rows.get(table, 0) + len(batch)
+    for table, day, batch in final_rows(source, shard, decoder):
+        files.add(table, day, batch)
+        rows[table] = rows.get(table, 0) + len(batch)
     for table, day, batch in decoder.running():
         assert day == OPEN
         files.add(table, day, batch)
     files.end_log()
     end = LogEnd(decoder.end, decoder.end_hash, decoder.end_ms)
     return Built(shard, end.position.offset - before.position.offset, rows, decoder.undecodable, end)
-
-
-def _following(source: LogSource, shard: int, after: Position) -> Iterator[Page]:
-    """The pages after a place.
-
-    Raises:
-        LogUnreadableError: entries are missing.
-    """
-    expected = after.offset + 1
-    for page in source.pages(shard, source.best_node(shard), source.acknowledged(shard), PAGE_ENTRIES, after):
-        if not page:
-            continue
-        if after != NOWHERE and page.first.offset != expected:
-            raise LogUnreadableError(
-                f"{source.name(shard)} goes on at {page.first.stream_id}, and the lake ends at "
-                f"{after.stream_id}: what is between them was trimmed; build from an export"
-            )
-        after, expected = page.last, page.last.offset + 1
-        yield page

@@ -1,6 +1,6 @@
 """The tables of one log, as its records make them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +10,9 @@ from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 
 from muster_audit.lake.row import OPEN, Place, Row, batch_of, day_of
+from muster_audit.lake.tables import SCHEMAS
 from muster_audit.lake.tables.assignments import Assignments
-from muster_audit.lake.tables.commits import Commit, Commits, commits_batch
+from muster_audit.lake.tables.commits import Commit, Commits, commit_times_ms, commits_batch
 from muster_audit.lake.tables.coordinators import Coordinators
 from muster_audit.lake.tables.generations import Generations
 from muster_audit.lake.tables.members import Members
@@ -21,6 +22,9 @@ from muster_audit.lake.tracker import Take, Tracker
 Part = tuple[str, str, pa.RecordBatch]
 """Rows of a table and of a day."""
 
+_NEEDS = {"generations": ("members", "assignments")}
+_STATELESS = frozenset({"commits", "coordinators"})  # take entries that a snapshot covers, too
+
 
 class Decoder:
     """Makes the rows of one log, page by page.
@@ -29,6 +33,7 @@ class Decoder:
         shard: number of the log.
         end: place of the last entry that a run before took.
         end_hash: its chain hash.
+        wanted: the tables that are wanted, each with the columns that are.
 
     Attributes:
         end: place of the last entry that was taken.
@@ -37,8 +42,15 @@ class Decoder:
         undecodable: entries whose bytes are no record: they are in no table.
     """
 
-    def __init__(self, shard: int, end: Position = NOWHERE, end_hash: bytes = b"") -> None:
+    def __init__(
+        self,
+        shard: int,
+        end: Position = NOWHERE,
+        end_hash: bytes = b"",
+        wanted: Mapping[str, pa.Schema] = SCHEMAS,
+    ) -> None:
         self.end, self.end_hash = end, end_hash
+        self._wanted, self._covered = wanted, NOWHERE
         self.end_ms = self.undecodable = 0
         self._shard = shard
         members, assignments = Members(), Assignments()
@@ -51,16 +63,23 @@ class Decoder:
             Topics(),
             self._coordinators,
         )
-        self._takes: dict[str, list[Take[Any]]] = {}
+        needed = {*wanted, *(name for table in wanted for name in _NEEDS.get(table, ()))}
+        self._takes: dict[str, list[tuple[Take[Any], bool]]] = {}
         for tracker in self._trackers:
-            for kind, take in tracker.takes.items():
-                self._takes.setdefault(kind, []).append(take)
+            if (table := tracker.row.table) in needed:
+                for kind, take in tracker.takes.items():
+                    self._takes.setdefault(kind, []).append((take, table in _STATELESS))
 
     def resume(self, rows: Iterable[Row]) -> None:
         """Takes back the rows that were not final."""
         trackers = {tracker.row: tracker for tracker in self._trackers}
         for row in rows:
             trackers[type(row)].resume(row)
+
+    def begin(self, upto: Position, rows: Iterable[Row]) -> None:
+        """Begins a trimmed log with the rows that there are at a place, up to which it has no others."""
+        self._covered = upto
+        self.resume(rows)
 
     def take(self, page: Page) -> Iterator[Part]:
         """Takes the next entries; yields what became final."""
@@ -72,9 +91,9 @@ class Decoder:
     def running(self) -> Iterator[Part]:
         """The rows that are not final: what the next run goes on from."""
         for tracker in self._trackers:
-            rows = list(tracker.running())
-            if rows:
-                yield tracker.row.table, OPEN, batch_of(tracker.row, rows)
+            schema, rows = self._wanted.get(tracker.row.table), list(tracker.running())
+            if rows and schema is not None:
+                yield tracker.row.table, OPEN, batch_of(schema, rows)
 
     def _take_dense(self, page: Page) -> Iterator[Part]:
         try:
@@ -87,12 +106,14 @@ class Decoder:
             yield from self._take_dense(page.part(0, middle))
             yield from self._take_dense(page.part(middle, len(page)))
             return
-        yield from _by_day(commits_batch(self._shard, run))
-        finished: dict[tuple[type[Row], str], list[Row]] = {}
+        if Commit.table in self._wanted and run.commits:
+            yield from _by_day(commits_batch(self._shard, run, self._wanted[Commit.table]), run)
+        finished: dict[tuple[str, str], list[Row]] = {}
         for row in self._finished(run):
-            finished.setdefault((type(row), row.day), []).append(row)
+            if row.table in self._wanted:
+                finished.setdefault((row.table, row.day), []).append(row)
         for (table, day), rows in finished.items():
-            yield table.table, day, batch_of(table, rows)
+            yield table, day, batch_of(self._wanted[table], rows)
 
     def _finished(self, run: RecordRun) -> Iterator[Row]:
         times_ms = run.times_ms()
@@ -102,21 +123,20 @@ class Decoder:
             if takes is None:
                 continue
             at = Place(self._shard, run.position(index), times_ms[index])
-            message = getattr(record, kind)
-            for take in takes:
-                yield from take(at, message)
+            message, covered = getattr(record, kind), at.position.offset <= self._covered.offset
+            for take, stateless in takes:
+                if stateless or not covered:
+                    yield from take(at, message)
         self._coordinators.count(len(run) - (run.kinds[0] == "claim"), times_ms[-1])
         self.end_ms = max(self.end_ms, *times_ms)
 
 
-def _by_day(batch: pa.RecordBatch) -> Iterator[Part]:
-    """Commits in parts of one day each."""
-    times_ms = batch.column("written_at_ms").to_pylist()
-    if not times_ms:
-        return
-    begin, first = 0, day_of(times_ms[0])
-    if first != day_of(max(times_ms)) or first != day_of(min(times_ms)):
-        for index, at_ms in enumerate(times_ms):
+def _by_day(batch: pa.RecordBatch, run: RecordRun) -> Iterator[Part]:
+    """The commits of a run, which has some, in parts of one day each."""
+    written_at_ms = run.commits.written_at_ms
+    begin, first = 0, day_of(written_at_ms[0])
+    if first != day_of(max(written_at_ms)) or first != day_of(min(written_at_ms)):
+        for index, at_ms in enumerate(commit_times_ms(run)):
             day = day_of(at_ms)
             if day != first:
                 yield Commit.table, first, batch.slice(begin, index - begin)

@@ -62,6 +62,11 @@ class Interval(Row):
     from_ms: Annotated[int, "When it began: wall clock of that record's writer, ms since the Unix epoch."]
     to_ms: Annotated[int | None, "When it ended; null: it lasts."] = None
     ended_by: Annotated[str | None, "What ended it; null: it lasts."] = None
+    begun_before: Annotated[
+        bool,
+        "Whether it began before the first entry that there is of a trimmed log. What the row says of its "
+        "beginning is then what the snapshot that covers that entry knows.",
+    ] = False
 
     @property
     def day(self) -> str:
@@ -123,9 +128,8 @@ def _described(row: type[Row]) -> Iterator[tuple[str, Any, str]]:
         yield field.name, next((one for one in get_args(kind) if one is not type(None)), kind), doc
 
 
-def batch_of(row: type[Row], rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows of one table as Arrow has them."""
-    schema = schema_of(row)
+def batch_of(schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of one table as Arrow has them, with the columns of a schema."""
     return pa.RecordBatch.from_arrays(
         [pa.array([getattr(one, field.name) for one in rows], field.type) for field in schema], schema=schema
     )

@@ -4,7 +4,9 @@ A new kind of record is a method in the tables that it concerns, or a table of i
 `decoder` makes.
 """
 
-from muster_audit.lake.row import Row
+import pyarrow as pa
+
+from muster_audit.lake.row import Row, schema_of
 from muster_audit.lake.tables.assignments import Assignment
 from muster_audit.lake.tables.commits import Commit
 from muster_audit.lake.tables.coordinators import Coordinator
@@ -16,3 +18,6 @@ ALL: dict[str, type[Row]] = {
     row.table: row for row in (Generation, Member, Assignment, Commit, Topic, Coordinator)
 }
 """The tables by name."""
+
+SCHEMAS: dict[str, pa.Schema] = {name: schema_of(row) for name, row in ALL.items()}
+"""All columns of all tables."""

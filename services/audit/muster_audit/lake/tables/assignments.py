@@ -78,7 +78,7 @@ class Assignments(Tracker[Assignment]):
 
     def _generation_started(self, at: Place, message: records_pb2.GenerationStarted) -> Iterator[Assignment]:
         held = self._groups.get(message.group_id, {})
-        claimed = {one.member_id: _claimed(one, message.protocol_name) for one in message.members}
+        claimed = {one.member_id: claimed_partitions(one, message.protocol_name) for one in message.members}
         for partition, row in held.items():
             if row.member_id not in claimed:
                 row.end(at, "not rejoined")
@@ -149,7 +149,7 @@ def _row(
     )
 
 
-def _claimed(member: records_pb2.Member, protocol_name: str) -> frozenset[TopicPartition]:
+def claimed_partitions(member: records_pb2.Member, protocol_name: str) -> frozenset[TopicPartition]:
     """The partitions that a member said it never gave up when it joined."""
     for protocol in member.protocols:
         if protocol.name == protocol_name:

@@ -1,17 +1,20 @@
 """Progress: what was committed, and what was removed of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pyarrow as pa
+from muster_core.log.commits import Commits as Columns
 from muster_core.log.record_run import RecordRun
 from muster_core.state.published import partitions_of
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_audit.lake.row import Place, Row, day_of, schema_of
+from muster_audit.lake.row import Place, Row, day_of
 from muster_audit.lake.tracker import Take, Tracker
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,41 +76,40 @@ class Commits(Tracker[Commit]):
             )
 
 
-def commits_batch(shard: int, run: RecordRun) -> pa.RecordBatch:
-    """The commits of a run as rows of the table."""
-    commits, schema, first = run.commits, schema_of(Commit), run.first
-    offsets = [first.offset + index for index in range(len(run)) if index not in run.others]
-    of_commits = {
-        "offset": offsets,
-        "written_at_ms": commits.written_at_ms,
-        "group_id": commits.group_ids,
-        "generation": commits.generations,
-        "member_id": commits.member_ids,
-        "member_seq": _in_64_bits(commits.member_seqs),
-        "expire_at_ms": commits.expire_at_ms,
-    }
-    if commits.counts is not None:
-        of_commits = {
-            name: list(chain.from_iterable(map(repeat, values, commits.counts)))
-            for name, values in of_commits.items()
-        }
-    count = len(commits.topics)
-    columns = of_commits | {
-        "shard": [shard] * count,
-        "epoch": [first.epoch] * count,
-        "topic": commits.topics,
-        "partition": commits.partitions,
-        "committed_offset": commits.offsets,
-        "leader_epoch": commits.leader_epochs,
-        "metadata": commits.metadatas,
-        "removed": [None] * count,
+def commits_batch(shard: int, run: RecordRun, schema: pa.Schema) -> pa.RecordBatch:
+    """The commits of a run as rows of the table, with the columns of a schema."""
+    commits, first, count = run.commits, run.first, len(run.commits.topics)
+    columns: dict[str, Callable[[], Sequence[Any]]] = {
+        "shard": lambda: [shard] * count,
+        "epoch": lambda: [first.epoch] * count,
+        "offset": lambda: _each(
+            commits, [first.offset + index for index in range(len(run)) if index not in run.others]
+        ),
+        "written_at_ms": lambda: commit_times_ms(run),
+        "group_id": lambda: _each(commits, commits.group_ids),
+        "generation": lambda: _each(commits, commits.generations),
+        "member_id": lambda: _each(commits, commits.member_ids),
+        "member_seq": lambda: _each(commits, commits.member_seqs),
+        "topic": lambda: commits.topics,
+        "partition": lambda: commits.partitions,
+        "committed_offset": lambda: commits.offsets,
+        "leader_epoch": lambda: commits.leader_epochs,
+        "metadata": lambda: commits.metadatas,
+        "expire_at_ms": lambda: _each(commits, commits.expire_at_ms),
+        "removed": lambda: [None] * count,
     }
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        [pa.array(columns[field.name](), field.type) for field in schema], schema=schema
     )
 
 
-def _in_64_bits(numbers: Sequence[int]) -> Sequence[int | None]:
-    """Numbers as a column can hold them; version 0.1 stored larger ones, if a caller gave them."""
-    most = 2**63 - 1
-    return numbers if max(numbers, default=0) <= most else [None if n > most else n for n in numbers]
+def commit_times_ms(run: RecordRun) -> Sequence[int]:
+    """When each row of the commits of a run was written."""
+    return _each(run.commits, run.commits.written_at_ms)
+
+
+def _each(commits: Columns, values: Sequence[T]) -> Sequence[T]:
+    """What each commit has, for each of its partitions."""
+    if commits.counts is None:
+        return values
+    return list(chain.from_iterable(map(repeat, values, commits.counts)))

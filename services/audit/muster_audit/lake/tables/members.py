@@ -74,7 +74,7 @@ class Members(Tracker[Member]):
         before, after = self._groups.get(message.group_id, {}), dict[str, Member]()
         for one in message.members:
             known = before.pop(one.member_id) if one.member_id in before else None
-            row = after[one.member_id] = known or _row(at, message.group_id, one)
+            row = after[one.member_id] = known or member_row(at, message.group_id, one)
             row.first_generation = row.first_generation or message.generation
             row.last_generation = message.generation
         self._groups[message.group_id] = after
@@ -94,7 +94,7 @@ class Members(Tracker[Member]):
         row = members.pop(message.old_member_id, None)
         if row is not None:
             yield row.end(at, "static replaced")
-        new = members[message.member.member_id] = _row(at, message.group_id, message.member)
+        new = members[message.member.member_id] = member_row(at, message.group_id, message.member)
         new.first_generation = new.last_generation = message.generation
 
     def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Member]:
@@ -102,7 +102,8 @@ class Members(Tracker[Member]):
             yield row.end(at, "group gone")
 
 
-def _row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
+def member_row(at: Place, group_id: str, member: records_pb2.Member) -> Member:
+    """The row of a member that comes with a record, without its generations."""
     return Member(
         shard=at.shard,
         epoch=at.position.epoch,
