@@ -1,5 +1,6 @@
 """The lake with a real Spark session: the job, the tables as views, the command."""
 
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from muster_audit.lake.reading import DAY_DOC, register_tables
 from muster_audit.lake.row import columns
 from muster_audit.lake.tables import ALL
 from muster_audit.spark.session import spark_session
+from pyiceberg.catalog import load_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +71,20 @@ def test_the_commands_build_and_report(tmp_path: Path) -> None:
     export(tmp_path / "export", built)
     command = [sys.executable, "-c", "from muster_audit.__main__ import lake; lake()"]
     command += ["build", str(tmp_path / "export"), str(tmp_path / "lake"), "--master", "local[1]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    stated = {"URI": f"sqlite:///{tmp_path}/catalog.db", "WAREHOUSE": f"file://{tmp_path}/warehouse"}
+    (tmp_path / "warehouse").mkdir()
+    configured = {f"PYICEBERG_CATALOG__PROD__{name}": value for name, value in stated.items()}
+    done = subprocess.run(
+        [*command, "--catalog", "prod", "--namespace", "db"],
+        env=os.environ | configured,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
+    prod = load_catalog("prod", **{name.lower(): value for name, value in stated.items()})
+    assert prod.load_table("db.commits").scan().count() == 8
     assert (
         done.stdout == "22 new entries; 4 assignments; 8 commits; 1 coordinators; 3 generations; 3 members\n"
     )
