@@ -1,5 +1,7 @@
 """Entries of a log as rows: the columns of `muster-log` and of an export."""
 
+from collections.abc import Callable, Sequence
+
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from muster_core.log.page import Page
@@ -28,6 +30,9 @@ SCHEMA = pa.schema(
 )
 
 
+_DECODED = ("written_at_ms", "kind", "group_id", "problem")
+
+
 def _row(data: bytes) -> tuple[int | None, str | None, str | None, str | None]:
     """Time, kind, group and problem of a record."""
     try:
@@ -40,29 +45,33 @@ def _row(data: bytes) -> tuple[int | None, str | None, str | None, str | None]:
     return record.written_at_ms, kind, getattr(getattr(record, kind), "group_id", None), None
 
 
-def entries_batch(shard: int, page: Page, *, payload: bool = True) -> pa.RecordBatch:
+def entries_batch(
+    shard: int, page: Page, *, schema: pa.Schema = SCHEMA, payload: bool = True
+) -> pa.RecordBatch:
     """A page as rows; what cannot be decoded is a row like any other.
 
     Args:
         shard: number of the log.
         page: entries; not empty.
+        schema: the columns that are wanted; records are only decoded where one of these needs it.
         payload: whether the records' bytes are wanted.
     """
     count = len(page)
-    written, kinds, groups, problems = zip(*map(_row, page.records), strict=True)
-    places = [page.position(index) for index in range(count)]
+    build: dict[str, Callable[[], Sequence[object]]] = {
+        "shard": lambda: [shard] * count,
+        "epoch": lambda: [page.position(index).epoch for index in range(count)],
+        "offset": lambda: [page.position(index).offset for index in range(count)],
+        "nonce": lambda: page.nonces,
+        "hash": lambda: page.hashes,
+        "record": lambda: page.records if payload else [None] * count,
+    }
+    decoded: dict[str, Sequence[object]] = {}
+    if not build.keys() >= set(schema.names):
+        decoded = dict(zip(_DECODED, zip(*map(_row, page.records), strict=True), strict=True))
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([shard] * count, pa.int64()),
-            pa.array([place.epoch for place in places], pa.int64()),
-            pa.array([place.offset for place in places], pa.int64()),
-            pa.array(written, pa.int64()),
-            pa.array(kinds, pa.string()),
-            pa.array(groups, pa.string()),
-            pa.array(problems, pa.string()),
-            pa.array(page.nonces, pa.binary()),
-            pa.array(page.hashes, pa.binary()),
-            pa.array(page.records if payload else [None] * count, pa.binary()),
+            pa.array(decoded[field.name] if field.name in decoded else build[field.name](), field.type)
+            for field in schema
         ],
-        schema=SCHEMA,
+        schema=schema,
     )

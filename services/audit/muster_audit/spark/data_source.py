@@ -18,19 +18,27 @@ from muster_core.position import NOWHERE, Position
 from muster_server.verify.anchors import ends_of
 from muster_server.verify.reader import PAGE_ENTRIES, LogUnreadableError
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 from redis.exceptions import RedisError
 
 from muster_audit.promises import Rules
 from muster_audit.reading import entries, facts, reads, scan
 from muster_audit.reading.sources import LogSource, open_source, steadily
 from muster_audit.spark.plan import Piece, pieces_of, spread
+from muster_audit.spark.pushdown import WantedLogs, wanted_columns
 
 _TASKS = 4
 _RANGE_ENTRIES = 2_000_000
@@ -134,13 +142,25 @@ class EntriesSource(DataSource):  # type: ignore[misc]
         """The columns of an entry."""
         return entries.DDL
 
-    def reader(self, schema: object) -> "EntriesReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader."""
-        return EntriesReader(self.options)
+        return EntriesReader(self.options, self._batch(schema))
 
-    def streamReader(self, schema: object) -> "EntriesStream":  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> "EntriesStream":  # noqa: N802  Spark's name
         """The streaming reader."""
-        return EntriesStream(self.options)
+        return EntriesStream(self.options, self._batch(schema))
+
+    @property
+    def tasks(self) -> int:
+        """The most tasks of a batch."""
+        return int(self.options.get("tasks", str(_TASKS)))
+
+    def _batch(self, schema: StructType) -> MakeBatch:
+        return partial(
+            entries.entries_batch,
+            schema=wanted_columns(entries.SCHEMA, schema),
+            payload=self.options.get("payload", "true") == "true",
+        )
 
 
 class OffsetsSource(DataSource):  # type: ignore[misc]
@@ -161,13 +181,12 @@ class OffsetsSource(DataSource):  # type: ignore[misc]
 
 
 class _Entries:
-    """Reads ranges of entries; `batch` makes rows of a page, by default one for each entry."""
+    """Reads ranges of entries; `batch` makes rows of a page."""
 
-    def __init__(self, options: dict[str, str], batch: MakeBatch | None = None) -> None:
+    def __init__(self, options: dict[str, str], batch: MakeBatch) -> None:
         self.address = options["address"]
         self.tasks = int(options.get("tasks", str(_TASKS)))
-        payload = options.get("payload", "true") == "true"
-        self.batch = partial(entries.entries_batch, payload=payload) if batch is None else batch
+        self.batch = batch
 
     def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
         """The entries of one task, up to the acknowledged positions that it was planned with."""
@@ -187,24 +206,26 @@ class _Entries:
 class EntriesReader(DataSourceReader):  # type: ignore[misc]
     """All entries up to the acknowledged positions; long logs in several ranges."""
 
-    def __init__(self, options: dict[str, str], batch: MakeBatch | None = None) -> None:
-        self._entries = _Entries(options, batch)
+    def __init__(self, options: dict[str, str], batch: MakeBatch) -> None:
+        self._entries, self._wanted = _Entries(options, batch), WantedLogs()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name
+        """Passes over logs that filters on `shard` exclude; yields what is left to Spark."""
+        return self._wanted.push(filters)
 
     def partitions(self) -> Sequence[Ranges]:
         """Ranges spread over tasks."""
         source = open_source(self._entries.address)
         try:
             pieces: dict[Piece, Range] = {}
-            for shard in source.logs():
+            for shard in self._wanted.of(source.logs()):
                 acknowledged = source.acknowledged(shard)
                 for one in _cut(source, shard, acknowledged):
                     pieces[Piece(shard, one.after.offset, one.upto.offset - one.after.offset)] = one
         finally:
             source.close()
-        return [
-            Ranges(tuple(pieces[piece] for piece in task))
-            for task in spread(list(pieces), self._entries.tasks)
-        ]
+        tasks = spread(list(pieces), self._entries.tasks) or [()]  # Spark wants one at least
+        return [Ranges(tuple(pieces[piece] for piece in task)) for task in tasks]
 
     def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:
         """The entries of one task."""
@@ -214,8 +235,8 @@ class EntriesReader(DataSourceReader):  # type: ignore[misc]
 class EntriesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """New entries; an offset is a position for each log, so a query goes on from its checkpoint."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._entries = _Entries(options)
+    def __init__(self, options: dict[str, str], batch: MakeBatch) -> None:
+        self._entries = _Entries(options, batch)
         self._max_rows = int(options.get("max_rows", str(_BATCH_ENTRIES)))
         if self._max_rows < 1:
             raise ValueError(f"max_rows {self._max_rows}: a batch takes at least 1 entry")
@@ -291,8 +312,13 @@ def _cut(source: LogSource, shard: int, acknowledged: Position) -> Iterator[Rang
     yield Range(shard, after, acknowledged)
 
 
-def register(spark: SparkSession) -> None:
-    """Makes the formats known to a session."""
-    spark.dataSource.register(AuditSource)
-    spark.dataSource.register(EntriesSource)
-    spark.dataSource.register(OffsetsSource)
+def register(spark: SparkSession, log: type[EntriesSource] = EntriesSource) -> None:
+    """Makes the formats known to a session.
+
+    Args:
+        spark: the session.
+        log: what `muster-log` is.
+    """
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # else Spark refuses who takes filters
+    for source in (AuditSource, OffsetsSource, log):
+        spark.dataSource.register(source)
