@@ -31,7 +31,11 @@ RUN = "muster.run"
 _PART_ROWS = 100_000
 _CHUNK_ROWS = 500_000
 _TYPES: dict[str, PrimitiveType] = {"bigint": LongType(), "string": StringType(), "boolean": BooleanType()}
-_PROPERTIES = {"write.parquet.compression-codec": "zstd", "write.parquet.row-group-limit": "100000"}
+_PROPERTIES = {
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.row-group-limit": "100000",  # so that the rows of one shard are found among them
+    "commit.manifest-merge.enabled": "true",  # else each run makes the list of files longer
+}
 _DAY = Column("day", "string", DAY_DOC)
 
 
