@@ -45,11 +45,13 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         ({"group_instance_id": ".."}, "group_instance_id: '..'"),
         ({"group_instance_id": "a b"}, "group_instance_id: 'a b'"),
         ({"client_id": "é" * 128}, "client_id: has 256 bytes, at most 255"),
-        ({"assignors": ["rang"]}, "assignors: 'rang' is not one of range, roundrobin, sticky"),
+        (
+            {"assignors": ["rang"]},
+            "assignors: 'rang' is not one of cooperative-sticky, range, roundrobin, sticky",
+        ),
         ({"assignors": []}, "assignors: 1 to 16 of them"),
         ({"assignors": ["range", "range"]}, "assignors: 'range' comes twice"),
         ({"assignors": [Assignor("", lambda _: {})]}, "assignors: a name has 1 to 255 bytes"),
-        ({"assignors": [Assignor("x", lambda _: {}, cooperative=True)]}, "assignors: 'x' is cooperative"),
         ({"user_data": b"x" * 65_537}, "user_data: must be bytes, at most 65536 of them"),
         ({"user_data": "text"}, "user_data: must be bytes"),
     ],
@@ -163,6 +165,39 @@ def test_a_thousandth_is_taken_off_a_life_for_a_clock_that_runs_slow() -> None:
         life.renew(0)
         counted_ms = grace_ms or session_ms
         assert life.ends_at_ms * 1_001 <= counted_ms * 1_000 + 1_000
+
+
+def test_a_life_that_goes_on_in_the_next_generation_ends_with_the_wait_for_its_sync() -> None:
+    life = Life(10_000, 0, 6_000)
+    life.renew(5_000)
+    life.rebalancing = True
+    life.renew(7_000)  # the generation began later than this
+    life.go_on(6_500)
+    life.renew(9_000)
+    assert life.ends_at_ms == 7_000 + 5_994
+    life.settle_in(8_000)
+    assert life.ends_at_ms == 9_000 + 5_994
+    life.rebalancing = True
+    assert life.ends_at_ms == 8_000 + 5_994
+
+
+def test_a_life_goes_on_from_the_join_where_no_beat_was_heard_after_it() -> None:
+    life = Life(10_000, 0, 6_000)
+    life.renew(5_000)
+    life.go_on(6_500)
+    life.renew(9_000)
+    assert life.ends_at_ms == 6_500 + 5_994
+    life.restart()
+    assert life.ends_at_ms == 0
+
+
+def test_a_member_that_is_to_release_something_does_not_live_on_by_its_beats() -> None:
+    life = Life(10_000, 0, 6_000)
+    life.renew(5_000)
+    life.go_on(5_000)
+    for sent_ms in range(6_000, 20_000, 1_000):
+        life.renew(sent_ms)
+    assert life.ends_at_ms == 5_000 + 5_994
 
 
 def test_life_goes_by_what_the_membership_hangs_on() -> None:

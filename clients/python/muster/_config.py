@@ -42,6 +42,8 @@ class MemberConfig:
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader checks whether its topics changed.
         assignors: how partitions are assigned, preferred first; the group uses one that all members have.
+            With `cooperative-sticky` members work on while the group rebalances; a fleet goes over to it with
+            `["cooperative-sticky", "range"]`.
         user_data: what an assignor of your own gets to know of the member, at most 64 KiB.
     """
 

@@ -108,6 +108,7 @@ class Life:
         self._acknowledged_ms: int | None = None
         self._settled_ms: int | None = None
         self._extended = False
+        self._awaited = False
 
     @property
     def span_ms(self) -> int:
@@ -122,6 +123,8 @@ class Life:
         if self._acknowledged_ms is None:
             return 0
         ends_ms = self._acknowledged_ms + self.span_ms
+        if self._awaited and self._settled_ms is not None:
+            ends_ms = min(ends_ms, self._settled_ms + self._rebalance_ms)
         if not self.rebalancing or (self._extended and self._is_waited_for):
             return ends_ms
         return 0 if self._settled_ms is None else min(ends_ms, self._settled_ms + self._rebalance_ms)
@@ -130,7 +133,7 @@ class Life:
         """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
         self._extended = False
         self._acknowledged_ms = max(self._acknowledged_ms or sent_ms, sent_ms)
-        if not self.rebalancing:
+        if not self.rebalancing and not self._awaited:
             self.settle(sent_ms)
 
     def settle(self, sent_ms: int) -> None:
@@ -143,8 +146,29 @@ class Life:
         The answer to JoinGroup does not count, since it may have been on its way for long, nor that to
         SyncGroup: the server does not prolong the session for it (conformance SG-18).
         """
-        self._extended = self.rebalancing = False
+        self._extended = self.rebalancing = self._awaited = False
         self._acknowledged_ms = self._settled_ms = None
+
+    def go_on(self, joined_ms: int) -> None:
+        """Goes on in the next generation, with what the member kept; the JoinGroup was sent at `joined_ms`.
+
+        That generation began later, and later than any beat counted for the seat before. From then on the
+        coordinator waits a rebalance time-out for the SyncGroup, and for the release of what the member keeps
+        and is not given. Until it has `settle_in`, the life ends no later than that, whatever is heard.
+        """
+        self._settled_ms = max(self._acknowledged_ms or joined_ms, joined_ms)
+        self._awaited = True
+        self.rebalancing = False
+
+    def settle_in(self, sent_ms: int) -> None:
+        """Counts a SyncGroup, sent at `sent_ms`, after which nothing is left to be released."""
+        self._awaited = False
+        if not self.rebalancing:
+            self.settle(sent_ms)
+
+    def end(self) -> None:
+        """Ends it now."""
+        self._acknowledged_ms = None
 
     def extend(self, now_ms: int) -> None:
         """Lets the whole session count, unless the life is over: the coordinator is unsure of its lease."""
@@ -184,6 +208,15 @@ class Order:
         return self.reaction is not Reaction.REJOIN
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+_GONE = (common_pb2.ERROR_CODE_UNKNOWN_MEMBER_ID, common_pb2.ERROR_CODE_FENCED_INSTANCE_ID)
+
+
 @dataclass(slots=True)
 class Standing:
     """The state that the parts of a member share; all of them run in one event loop.
@@ -194,11 +227,13 @@ class Standing:
         state: see `MemberState`.
         owned: partitions and their tokens, as the coordinator assigned them.
         holding: `on_partitions_assigned` was called for `owned`, and neither `revoked` nor `lost` since. A
-            member that was asleep may hold partitions and not be `alive`.
+            member that was asleep may hold partitions and not be `alive`; one that joins may keep some.
         joining: a JoinGroup is under way; its answer decides, and other news is ignored.
         order: what has to be done next; None: nothing.
         cause: why the last rebalance took place, if the server said so.
         closing: why the member is to be closed; None: it is not.
+        seated: set unless the member is in a generation whose assignment it does not have yet: then no commit
+            is taken.
         news: set whenever one of the above changed.
     """
 
@@ -211,6 +246,7 @@ class Standing:
     order: Order | None = None
     cause: common_pb2.RebalanceCause | None = None
     closing: str | None = None
+    seated: asyncio.Event = field(default_factory=_set_event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -247,6 +283,8 @@ class Standing:
             self.life.extend(boot_ms())
         if counts and pulse.sent_ms:
             self.life.renew(pulse.sent_ms)
+        if self.joining and pulse.code in _GONE:
+            self.life.end()  # what it keeps while it joins; the rest is for the answer to its join
         if pulse.cause is not None:
             self.cause = pulse.cause
         if pulse.code or not self.holding:
@@ -277,9 +315,9 @@ class Standing:
         return order
 
     def leave_seat(self, order: Order) -> None:
-        """Gives up everything owned and changes the seat as the order says."""
-        self.owned = {}
-        self.holding = False
+        """Changes the seat as the order says; nothing is owned any more but what the member still holds."""
+        if not self.holding:
+            self.owned = {}
         if order.reaction is Reaction.REJOIN_RESET_ID:
             self.seat = Seat()
         elif order.reaction is Reaction.REJOIN_KEEP_ID:

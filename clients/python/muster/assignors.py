@@ -1,4 +1,4 @@
-"""The assignors `range`, `roundrobin` and `sticky`, and the types for an assignor of your own.
+"""The assignors of Kafka's clients, by name, and the types for an assignor of your own.
 
 An assignor is a function from a `GroupSnapshot` to an `Assignment`; give it a name with `Assignor` and pass
 it in `assignors=`. The rules are Kafka's; the package `muster_assignors` has them.
@@ -7,6 +7,8 @@ it in `assignors=`. The rules are Kafka's; the package `muster_assignors` has th
 from collections.abc import Sequence
 
 from muster_assignors import (
+    COOPERATIVE_STICKY,
+    KAFKA,
     RANGE,
     ROUNDROBIN,
     STICKY,
@@ -21,7 +23,7 @@ from muster_protos.limits import ID_MAX_BYTES, PROTOCOLS_MAX
 
 from muster._errors import SettingsError
 
-BUILT_IN: dict[str, Assignor] = {assignor.name: assignor for assignor in (RANGE, ROUNDROBIN, STICKY)}
+BUILT_IN: dict[str, Assignor] = KAFKA
 """The assignors that can be named in settings."""
 
 
@@ -48,11 +50,6 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
             assignor = entry
         if not 1 <= len(assignor.name.encode()) <= ID_MAX_BYTES:
             raise SettingsError("assignors", f"a name has 1 to {ID_MAX_BYTES} bytes")
-        if assignor.cooperative:
-            raise SettingsError(
-                "assignors",
-                f"{assignor.name!r} is cooperative, and a Member gives everything up in a rebalance",
-            )
         if assignor.name in found:
             raise SettingsError("assignors", f"{assignor.name!r} comes twice")
         found[assignor.name] = assignor
@@ -61,6 +58,7 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
 
 __all__ = [
     "BUILT_IN",
+    "COOPERATIVE_STICKY",
     "RANGE",
     "ROUNDROBIN",
     "STICKY",

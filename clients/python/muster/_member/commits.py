@@ -1,7 +1,7 @@
 """Commits of one member: coalesced, one request in flight, repeated until the outcome is known."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -54,6 +54,7 @@ class Committer:
         self._group_instance_id = group_instance_id
         self._request_timeout_ms = request_timeout_ms
         self._waiting: dict[TopicPartition, _PendingCommit] = {}
+        self._sending: dict[TopicPartition, _PendingCommit] = {}
         self._member_seq = 0
         self._sender: asyncio.Task[None] | None = None
         self._patience: asyncio.Timeout | None = None
@@ -97,8 +98,18 @@ class Committer:
         for outcome in waits:
             await asyncio.shield(outcome)
 
-    async def flush(self) -> None:
-        """Waits until no commit is in flight."""
+    async def flush(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Waits until no commit, or none that was made so far for some partitions, is in flight."""
+        if partitions is not None:
+            pending = [
+                commit.done
+                for commits in (self._sending, self._waiting)
+                for partition, commit in commits.items()
+                if owned_as(partition) in partitions and not commit.done.done()
+            ]
+            if pending:
+                await asyncio.wait(pending)
+            return
         while self._sender is not None:
             await asyncio.wait((self._sender,))
 
@@ -115,7 +126,7 @@ class Committer:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                batch: dict[TopicPartition, _PendingCommit] = {}
+                batch = self._sending = dict[TopicPartition, _PendingCommit]()
                 size_bytes = 0
                 while self._waiting and len(batch) < MOST_PARTITIONS and size_bytes < MOST_BYTES:
                     partition = next(iter(self._waiting))
@@ -131,9 +142,8 @@ class Committer:
             self._sender = None
 
     async def _send(self, batch: dict[TopicPartition, _PendingCommit]) -> None:
-        if gone := {p: e for p, e in batch.items() if not self._owns(p, e.token)}:
-            _fail(gone, CommitFailed(gone, "they are no longer owned"))
-        batch = {p: e for p, e in batch.items() if p not in gone}
+        await self._standing.seated.wait()
+        batch = self._owned_of(batch, "they are no longer owned")
         if not batch:
             return
         self._member_seq += 1
@@ -160,25 +170,39 @@ class Committer:
             reaction = self._standing.react(Call.COMMIT, outcome.code, seat, outcome.message)
             if reaction is Reaction.DONE and not self._settle(batch, outcome, boot_ms() >= unknown_until_ms):
                 return
-            if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER):
+            moved_on = self._standing.joining or self._standing.seat != seat
+            if reaction not in (Reaction.DONE, Reaction.RETRY, Reaction.REDISCOVER) and not (
+                moved_on and reaction in (Reaction.REJOIN, Reaction.REJOIN_KEEP_ID)
+            ):
                 self._give_up(batch, reaction, outcome)
                 return
-            if reaction is Reaction.DONE:  # what was refused was not stored: it is another commit
-                batch = {p: e for p, e in batch.items() if not e.done.done()}
+            await self._standing.seated.wait()
+            before = len(batch)
+            batch = {p: e for p, e in batch.items() if not e.done.done()}
+            batch = self._owned_of(batch, f"the ownership ended before it was known ({outcome.message})")
+            if not batch:
+                return
+            # What was refused was not stored, and neither was what the seat before committed too late: it is
+            # another commit. So is a part of one.
+            if reaction is Reaction.DONE or len(batch) < before or self._standing.seat != seat:
+                seat = self._standing.seat
                 self._member_seq += 1
                 request = self._request(seat, batch)
-            if self._standing.seat != seat or not self._standing.holds:
-                _fail(
-                    batch,
-                    CommitFailed(batch, f"the ownership ended before it was known ({outcome.message})"),
-                )
-                return
             if outcome.hurry and outcome.code != CONNECTION_LOST:
                 continue
             await backoff.pause(connection_broken=outcome.code == CONNECTION_LOST)
 
     def _owns(self, partition: TopicPartition, token: str) -> bool:
         return self._standing.owns(owned_as(partition), token)
+
+    def _owned_of(
+        self, batch: dict[TopicPartition, _PendingCommit], why_not: str
+    ) -> dict[TopicPartition, _PendingCommit]:
+        """The commits whose ownership lasts; the others fail."""
+        gone = {p: e for p, e in batch.items() if not self._owns(p, e.token)}
+        if gone:
+            _fail(gone, CommitFailed(gone, why_not))
+        return {p: e for p, e in batch.items() if p not in gone}
 
     def _remaining_ms(self) -> int:
         """How long the membership lasts, if nothing is heard."""

@@ -1,7 +1,8 @@
 """How a member enters a generation: JoinGroup, then SyncGroup."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
@@ -25,11 +26,31 @@ JOIN_SLACK_MS = 5_000
 """A JoinGroup may take this much longer than the rebalance time-out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a member says of itself when it joins.
+
+    Attributes:
+        partitions: what it had.
+        generation: in which it was given that; -1: in none.
+        keeps: whether it goes on working on it; False: it has given it up.
+    """
+
+    partitions: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    keeps: bool = False
+
+
+NOTHING = Had()
+
+
 class Joiner:
     """Takes a seat, keeps it alive, and fetches its assignment.
 
     Attributes:
-        given_up: the partitions that the member gave up when it was last asked to, and their generation.
+        had: what the next join says that the member had.
+        keeps: whether the member keeps what it has in the next rebalance, by the last answer to its join.
+        lose: gives up what the member keeps: its membership is gone.
     """
 
     def __init__(
@@ -41,6 +62,7 @@ class Joiner:
         standing: Standing,
         leader: Leader,
         waits: Waits,
+        lose: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -51,7 +73,11 @@ class Joiner:
         self._assignors = {assignor.name: assignor for assignor in config.resolved_assignors}
         self._keep_alive: KeepAlive | None = None
         self._member_seq = 0
-        self.given_up: tuple[tuple[TopicPartition, ...], int] = ((), -1)
+        self._claimed: frozenset[TopicPartition] = frozenset()
+        self._asked_ms = 0
+        self._lose = lose
+        self.had = NOTHING
+        self.keeps = False
 
     async def join(self, reason: str) -> coordinator_pb2.JoinGroupResponse:
         """Joins until the member is in a generation, and returns the answer.
@@ -86,13 +112,17 @@ class Joiner:
                     case Reaction.FATAL | Reaction.RAISE:
                         raise group_error(self._link.group_id, outcome.code, outcome.message)
                     case Reaction.REJOIN_RESET_ID:
+                        await self._lose_all()
                         await self.stop_keep_alive()
                         standing.seat = Seat()
                         request = self._join_request(reason)
                         if backoff.attempts == 0:
                             backoff.attempts += 1
                             continue
-                    case Reaction.REJOIN | Reaction.REJOIN_KEEP_ID:
+                    case Reaction.REJOIN_KEEP_ID:
+                        await self._lose_all()
+                        request = self._join_request(reason)
+                    case Reaction.REJOIN:
                         request = self._join_request(reason)
                     case _:
                         pass
@@ -103,15 +133,16 @@ class Joiner:
     def _join_request(self, reason: str) -> coordinator_pb2.JoinGroupRequest:
         """A new join; retries of it differ only in the member id that was assigned meanwhile."""
         self._member_seq += 1
-        config = self._config
-        given_up, generation = self.given_up
+        self._asked_ms = boot_ms()
+        config, had = self._config, self.had
+        self._claimed = frozenset(had.partitions if had.keeps else ())
 
         def metadata(assignor: Assignor) -> bytes:
             return encode_subscription(
                 self._topics,
-                owned=given_up,
-                keeps_owned=False,
-                generation=generation,
+                owned=had.partitions,
+                keeps_owned=had.keeps,
+                generation=had.generation,
                 rack_id=config.rack_id,
                 user_data=b"" if assignor.name in BUILT_IN else config.user_data,
             )
@@ -147,9 +178,18 @@ class Joiner:
             )
         standing = self._standing
         await self.stop_keep_alive()
+        if standing.holding and not standing.alive:
+            await self._lose()
         standing.seat = Seat(joined.member_id, joined.generation)
+        standing.seated.clear()
         standing.order = None
-        standing.life.restart()
+        if standing.holds:
+            standing.life.go_on(self._asked_ms)
+        else:
+            standing.life.restart()
+        self.keeps = self._assignors[joined.protocol_name].cooperative and (
+            joined.withholds_kept or all(assignor.cooperative for assignor in self._assignors.values())
+        )
         if joined.HasField("cause"):
             standing.cause = joined.cause
         vitals = Vitals(
@@ -165,6 +205,12 @@ class Joiner:
 
     async def sync(self, joined: coordinator_pb2.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
         """Fetches the assigned partitions with their tokens; None: an order came first."""
+        try:
+            return await self._sync(joined)
+        finally:
+            self._standing.seated.set()
+
+    async def _sync(self, joined: coordinator_pb2.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
         standing = self._standing
         seat = standing.seat
         request = coordinator_pb2.SyncGroupRequest(
@@ -200,8 +246,10 @@ class Joiner:
                 return None
             match standing.react(Call.SYNC, outcome.code, seat, outcome.message):
                 case Reaction.DONE:
-                    standing.life.settle(sent_ms)
-                    return self._read_assignment(joined, outcome.expect())
+                    owned = self._read_assignment(joined, outcome.expect())
+                    if not self.to_release(owned):
+                        standing.life.settle_in(sent_ms)
+                    return owned
                 case Reaction.RETRY | Reaction.REDISCOVER:
                     await self._waits.pause(backoff, outcome)
                 case _:
@@ -222,6 +270,14 @@ class Joiner:
                 joined.protocol_name, f"the leader {joined.leader!r} sent an assignment that cannot be read"
             )
         return tokens_of(partitions, synced)
+
+    def to_release(self, owned: Mapping[TopicPartition, str]) -> tuple[TopicPartition, ...]:
+        """What the member said that it keeps, and is not given: others wait for it to join again."""
+        return tuple(sorted(self._claimed - owned.keys()))
+
+    async def _lose_all(self) -> None:
+        self.had = NOTHING
+        await self._lose()
 
     async def stop_keep_alive(self) -> None:
         """Stops the beats: the membership is over, or the coordinator said so."""

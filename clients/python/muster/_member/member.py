@@ -25,7 +25,7 @@ from muster._errors import (
 )
 from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
 from muster._member.commits import Committer, check_position
-from muster._member.joiner import Joiner
+from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
 from muster._member.waits import Closing, Waits
 from muster._messages import in_words
@@ -65,19 +65,25 @@ class Member:
     It finds the coordinator, joins, heartbeats in the background and joins again whenever the protocol asks
     for it. When a server is lost it looks for the next one, however long that takes.
 
-    `on_partitions_assigned` gets what the member owns from now on. `on_partitions_revoked` is to give
-    everything up: the member joins the next generation when it returns, or when the rebalance time-out has
-    passed. `on_partitions_lost` means that it is too late for that: another member may own the partitions.
-    It is also called when no coordinator has answered for `disconnect_grace_ms` (without a stream, or with a
-    grace of 0: for a session time-out), counted from when the last acknowledged beat was sent. If the
-    coordinator still knows the member later, the same partitions are assigned again without a rebalance.
+    `on_partitions_assigned` gets what the member owns from now on. `on_partitions_revoked` is to give up what
+    it gets: the member joins the next generation when it returns, or when the rebalance time-out has passed.
+    `on_partitions_lost` means that it is too late for that: another member may own the partitions.
+
+    With a cooperative assignor (`cooperative-sticky`) the member keeps its partitions while the group
+    rebalances. Then `on_partitions_revoked` gets only what moves, before `on_partitions_assigned` gets only
+    what is new, possibly nothing; and if anything was revoked, the member joins again by itself.
+
+    `on_partitions_lost` is also called when no coordinator has answered for `disconnect_grace_ms` (without a
+    stream, or with a grace of 0: for a session time-out), counted from when the last acknowledged beat was
+    sent. If the coordinator still knows the member later, the same partitions are assigned again without a
+    rebalance.
 
     Args:
         cluster: the connection; it must outlive the member.
         group_id: the group, 1 to 255 bytes.
         topics: one topic or several.
-        on_partitions_assigned: called with all partitions that are owned, possibly none.
-        on_partitions_revoked: called before the member gives partitions up.
+        on_partitions_assigned: called with what is owned from now on beside what was kept, possibly nothing.
+        on_partitions_revoked: called with what the member is to give up.
         on_partitions_lost: called after the member lost partitions.
         settings: see `MemberConfig`.
 
@@ -115,7 +121,7 @@ class Member:
             request_timeout_ms=self.config.request_timeout_ms,
         )
         self._leader = Leader(self._read_topics)
-        self._waits = Waits(self._standing, cluster.alarms)
+        self._waits = Waits(self._standing, cluster.alarms, self._lose)
         self._joiner = Joiner(
             config=self.config,
             topics=self.topics,
@@ -123,6 +129,7 @@ class Member:
             standing=self._standing,
             leader=self._leader,
             waits=self._waits,
+            lose=self._lose,
         )
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -309,6 +316,9 @@ class Member:
                 break
             order = self._next_order()
             reason = order.why
+            if order.loses:
+                self._joiner.had = NOTHING
+                await self._lose()
             await self._change_seat(order)
         log.info(
             "group %r: %s has %s in generation %d%s",
@@ -318,10 +328,25 @@ class Member:
             standing.seat.generation,
             self._because(),
         )
+        kept = await self._release(owned)
         standing.owned = dict(owned)
         standing.state = MemberState.STABLE
         if standing.alive:
-            await self._assigned()
+            await self._assigned(tuple(partition for partition in owned if partition not in kept))
+        if released := self._joiner.to_release(owned):
+            self.rejoin(f"it has released {in_words(released)}")
+
+    async def _release(self, owned: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, str]:
+        """Gives up what the member kept and has not been given again; returns what it still holds."""
+        standing = self._standing
+        if not standing.holding:
+            return {}
+        gone = tuple(
+            partition for partition, token in standing.owned.items() if owned.get(partition) != token
+        )
+        if gone and not await self._revoke(gone):
+            return {}
+        return {partition: token for partition, token in standing.owned.items() if partition not in gone}
 
     def _because(self) -> str:
         """Why the group last rebalanced, as the end of a sentence; empty: the coordinator did not say."""
@@ -345,7 +370,7 @@ class Member:
                 await self._lose()
             elif not standing.holding and standing.alive:
                 log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
-                await self._assigned()
+                await self._assigned(tuple(standing.owned))
             else:
                 await self._waits.news(None)
 
@@ -353,22 +378,23 @@ class Member:
         """Gives up what is owned and leaves the seat as ordered; returns the reason of the next join."""
         standing = self._standing
         standing.state = MemberState.REBALANCING
-        owned, generation = tuple(standing.owned), standing.seat.generation
+        had = Had(tuple(standing.owned), standing.seat.generation, self._joiner.keeps and standing.holds)
         log.log(
-            logging.WARNING if order.loses and standing.holding and owned else logging.INFO,
+            logging.WARNING if order.loses and standing.holding and had.partitions else logging.INFO,
             "group %r: %s %s; joining again: %s",
             self.group_id,
-            "lost" if order.loses else "giving up",
-            in_words(owned),
+            "lost" if order.loses else "keeping" if had.keeps else "giving up",
+            in_words(had.partitions),
             harmless(order.why),
         )
         if order.loses:
             await self._lose()
-        elif not await self._revoke():
-            owned, generation = (), -1
+        elif not had.keeps and not await self._revoke():
+            had = NOTHING
         if standing.order is not None and (later := self._next_order()).loses:
             order = later
-        self._joiner.given_up = ((), -1) if order.loses else (owned, generation)
+            await self._lose()
+        self._joiner.had = NOTHING if order.loses else had
         await self._change_seat(order)
         return order.why
 
@@ -408,25 +434,38 @@ class Member:
 
     # Callbacks
 
-    async def _assigned(self) -> None:
+    async def _assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         self._standing.holding = True
         await self._call_back(
-            "on_partitions_assigned", self._callbacks.on_partitions_assigned, self._has_lost, None
+            "on_partitions_assigned",
+            self._callbacks.on_partitions_assigned,
+            partitions,
+            self._has_lost,
+            None,
         )
 
-    async def _revoke(self) -> bool:
-        """Calls `on_partitions_revoked` to its end; returns False if it was too late for that."""
+    async def _revoke(self, some: tuple[TopicPartition, ...] | None = None) -> bool:
+        """Calls `on_partitions_revoked` to its end; returns False if it was too late for that.
+
+        Args:
+            some: what is given up; None: everything.
+        """
         standing = self._standing
         if not standing.holding:
             return False
         limit_ms = boot_ms() + self.config.rebalance_timeout_ms
-        if standing.owned:
+        partitions = tuple(standing.owned) if some is None else some
+        if partitions:
             finished = await self._call_back(
-                "on_partitions_revoked", self._callbacks.on_partitions_revoked, self._has_lost, limit_ms
+                "on_partitions_revoked",
+                self._callbacks.on_partitions_revoked,
+                partitions,
+                self._has_lost,
+                limit_ms,
             )
             if finished:
                 finished = await self._waits.watch_over(
-                    asyncio.ensure_future(self._committer.flush()), self._has_lost, limit_ms
+                    asyncio.ensure_future(self._committer.flush(some)), self._has_lost, limit_ms
                 )
             if not finished and self._has_lost():
                 await self._lose()
@@ -437,6 +476,8 @@ class Member:
                     self.group_id,
                     self.config.rebalance_timeout_ms,
                 )
+        if some is not None:
+            return True
         standing.holding = False
         self._committer.abandon()
         return True
@@ -449,7 +490,13 @@ class Member:
         self._committer.abandon()
         if standing.owned:
             limit_ms = boot_ms() + self.config.rebalance_timeout_ms
-            await self._call_back("on_partitions_lost", self._callbacks.on_partitions_lost, _never, limit_ms)
+            await self._call_back(
+                "on_partitions_lost",
+                self._callbacks.on_partitions_lost,
+                tuple(standing.owned),
+                _never,
+                limit_ms,
+            )
 
     def _has_lost(self) -> bool:
         """Whether the owned partitions are lost, whatever a callback is still doing."""
@@ -460,13 +507,13 @@ class Member:
         self,
         name: str,
         callback: PartitionsCallback | None,
+        partitions: tuple[TopicPartition, ...],
         interrupted: Callable[[], bool],
         limit_ms: int | None,
     ) -> bool:
         """Runs a callback; returns False if it was interrupted or out of time, and so cancelled."""
         if callback is None:
             return True
-        partitions = tuple(self._standing.owned)
         task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
         self._callback = task
         if not await self._waits.watch_over(task, interrupted, limit_ms):

@@ -1,7 +1,7 @@
 """How a member waits for a call, a callback or news, and is interrupted when it must be."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -29,11 +29,13 @@ class Waits:
     Args:
         standing: state of the member.
         alarms: of the process.
+        lose: gives up what the member keeps while it joins; called when its life ends.
     """
 
-    def __init__(self, standing: Standing, alarms: Alarms) -> None:
+    def __init__(self, standing: Standing, alarms: Alarms, lose: Callable[[], Awaitable[None]]) -> None:
         self._standing = standing
         self._alarms = alarms
+        self._lose = lose
 
     async def unless_closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Runs a coroutine and returns its result.
@@ -42,7 +44,7 @@ class Waits:
             Closing: the member is to be closed; the coroutine was cancelled.
         """
         task = asyncio.get_running_loop().create_task(coroutine)
-        if await self.watch_over(task, lambda: self._standing.closing is not None, None):
+        if await self._attend(task, lambda: self._standing.closing is not None):
             return task.result()
         raise Closing
 
@@ -54,12 +56,26 @@ class Waits:
         """
         task = asyncio.get_running_loop().create_task(coroutine)
         standing = self._standing
-        if await self.watch_over(
-            task, lambda: standing.closing is not None or standing.order is not None, None
-        ):
+        if await self._attend(task, lambda: standing.closing is not None or standing.order is not None):
             return task.result()
         self.check_closing()
         return None
+
+    async def _attend(self, task: "asyncio.Task[Any]", interrupted: Callable[[], bool]) -> bool:
+        """Waits for a task of a member that joins; returns False if the condition cancelled it."""
+        standing = self._standing
+        try:
+            while not task.done():
+                standing.news.clear()
+                if interrupted():
+                    return False
+                if standing.holding and not standing.alive:
+                    await self._lose()
+                else:
+                    await self.news(None, task)
+            return True
+        finally:
+            await _cancel(task)
 
     def check_closing(self) -> None:
         """Raises `Closing` if the member is to be closed."""
@@ -84,10 +100,7 @@ class Waits:
                 await self.news(limit_ms, task)
             return True
         finally:
-            if not task.done():
-                task.cancel()
-                # A callback that resists must not hold up what has to happen now.
-                await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
+            await _cancel(task)
 
     async def news(self, limit_ms: int | None, *others: "asyncio.Future[Any]") -> None:
         """Waits for news, the end of the member's life, `limit_ms`, or another future, whichever comes first.
@@ -115,6 +128,13 @@ class Waits:
         if outcome.hurry and outcome.code != CONNECTION_LOST:
             return
         await self.unless_closing(backoff.pause(connection_broken=outcome.code == CONNECTION_LOST))
+
+
+async def _cancel(task: "asyncio.Future[Any]") -> None:
+    if not task.done():
+        task.cancel()
+        # A callback that resists must not hold up what has to happen now.
+        await asyncio.wait((task,), timeout=CANCEL_GRACE_MS / 1_000)
 
 
 def _set(rang: "asyncio.Future[None]") -> None:

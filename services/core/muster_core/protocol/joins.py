@@ -35,6 +35,9 @@ _ANSWERED = "the join was answered with a generation that is over; join again wi
 _NAME_MAX_BYTES = ID_MAX_BYTES - 1 - 36
 """What a member id has before its UUID."""
 
+_SHOWN_BYTES = 1_000
+"""Of the names of protocols, where people are told of them."""
+
 _ID_BYTES = 192  # a generated id, an address and the framing of the member in a record
 
 
@@ -129,7 +132,7 @@ class Joins:
         if not self._has_room(group, member_id):
             self._refuse_full(group, call, member_id)
         elif not group.accepts_protocols(join.protocol_type, join.terms.protocols):
-            self._refuse_protocols(call)
+            self._refuse_protocols(call, group)
         elif (excess := self._excess(group, known, join)) is not None:
             self._refuse(call, *excess)
         elif member_id:
@@ -404,8 +407,14 @@ class Joins:
             call, error_code.UNKNOWN_MEMBER_ID, "the group has no such member; join with an empty member id"
         )
 
-    def _refuse_protocols(self, call: Request) -> None:
-        text = "protocol_type or protocols do not fit those of the group's members"
+    def _refuse_protocols(self, call: Request, group: Group | None = None) -> None:
+        text = "protocol_type and protocols must not be empty"
+        if group is not None and group.members:
+            names = cut_to_bytes(", ".join(map(repr, sorted(group.common_protocols))), _SHOWN_BYTES)
+            text = (
+                f"protocol_type or protocols do not fit those of the group's members: they are of type "
+                f"{group.protocol_type!r}, and each of them supports {names or 'nothing that all others do'}"
+            )
         self._refuse(call, error_code.INCONSISTENT_GROUP_PROTOCOL, text)
 
 

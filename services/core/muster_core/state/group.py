@@ -433,6 +433,11 @@ class Group:
             return False
         return not self.members or not self._supporters.by_all.isdisjoint(protocols.names)
 
+    @property
+    def common_protocols(self) -> frozenset[str]:
+        """What every member supports."""
+        return self._supporters.by_all
+
     def select_protocol(self, members: Iterable[Member]) -> str:
         """The protocol that most of these members prefer among those all support (JG-38).
 

@@ -1,0 +1,97 @@
+"""A worker whose sink notices two owners at a time, and refuses a token below the highest it has seen.
+
+`python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
+is a file, and ASSIGNORS are joined by commas. SIGTERM ends it.
+"""
+
+import asyncio
+import sqlite3
+import sys
+from contextlib import closing
+
+import muster
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS holder (partition INTEGER PRIMARY KEY, worker TEXT NOT NULL, token TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS highest (partition INTEGER PRIMARY KEY, token TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS starts (partition INTEGER, worker TEXT, token TEXT);
+CREATE TABLE IF NOT EXISTS wrong (partition INTEGER, worker TEXT, what TEXT);
+"""
+
+
+class Sink:
+    """Tables that all workers share; each method is one transaction."""
+
+    def __init__(self, path: str, worker: str = "") -> None:
+        self._path = path
+        self._worker = worker
+        with closing(self._open()) as db:
+            db.executescript(TABLES)
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=60, isolation_level="IMMEDIATE")
+
+    def rows(self, query: str) -> list[tuple[object, ...]]:
+        with closing(self._open()) as db:
+            return db.execute(query).fetchall()
+
+    def begin(self, partition: int, token: str) -> None:
+        with closing(self._open()) as db, db:
+            other = db.execute(
+                "SELECT worker, token FROM holder WHERE partition = ?", (partition,)
+            ).fetchone()
+            if other is not None:
+                self._wrong(db, partition, f"begins with {token} while {other} works")
+            db.execute("INSERT OR REPLACE INTO holder VALUES (?, ?, ?)", (partition, self._worker, token))
+            db.execute("INSERT INTO starts VALUES (?, ?, ?)", (partition, self._worker, token))
+            self._fence(db, partition, token)
+
+    def write(self, partition: int, token: str) -> None:
+        with closing(self._open()) as db, db:
+            self._fence(db, partition, token)
+
+    def end(self, partition: int, token: str) -> None:
+        with closing(self._open()) as db, db:
+            db.execute("DELETE FROM holder WHERE partition = ? AND token = ?", (partition, token))
+
+    def _fence(self, db: sqlite3.Connection, partition: int, token: str) -> None:
+        highest = db.execute("SELECT token FROM highest WHERE partition = ?", (partition,)).fetchone()
+        if highest is not None and token < highest[0]:
+            self._wrong(db, partition, f"writes with {token} after {highest[0]}")
+        else:
+            db.execute("INSERT OR REPLACE INTO highest VALUES (?, ?)", (partition, token))
+
+    def _wrong(self, db: sqlite3.Connection, partition: int, what: str) -> None:
+        db.execute("INSERT INTO wrong VALUES (?, ?, ?)", (partition, self._worker, what))
+
+
+def main(servers: str, group: str, partitions: str, path: str, name: str, assignors: str) -> None:
+    sink = Sink(path, name)
+
+    async def work(partition: muster.Partition) -> None:
+        sink.begin(partition.number, partition.token)
+        try:
+            position = await partition.committed() or 0
+            while True:
+                sink.write(partition.number, partition.token)
+                position += 1
+                await partition.commit(position)
+                await asyncio.sleep(0.1)
+        finally:
+            sink.end(partition.number, partition.token)
+
+    muster.run(
+        work,
+        group=group,
+        topic=group,
+        partitions=int(partitions),
+        servers=servers,
+        client_id=name,
+        assignors=assignors.split(","),
+        session_timeout_ms=60_000,
+        disconnect_grace_ms=30_000,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
