@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from muster_core.position import Position
 from muster_core.state.member import Member
 from muster_core.state.plan import Plan
-from muster_core.state.published import TopicPartition, partitions_in, read_assignment, read_subscription
+from muster_core.state.published import TopicPartition, read_assignment, read_subscription
 
 Numbers = dict[str, set[int]]
 """Partition numbers by topic."""
@@ -13,7 +13,7 @@ Numbers = dict[str, set[int]]
 Owners = Mapping[TopicPartition, tuple[str, Position]]
 """Partition → its owner by the last assignment, and the record that gave it."""
 
-_SEVERAL = ""
+_NOBODY = ("",)
 
 
 class Claims:
@@ -51,18 +51,22 @@ class Claims:
     def withhold(self, plan: Plan, owners: Owners) -> None:
         """Takes out of a plan what it gives to one member while another one keeps it (GRP-41).
 
-        Where more is claimed than is looked at, nobody is given what it did not have.
+        What several say that they keep is nobody's until they have released it. Where more is claimed than is
+        looked at, nobody is given what it did not have.
         """
-        keepers = self._keepers()
-        if not keepers and self.complete:
+        kept, kept_twice = self._together()
+        if not kept and self.complete:
             return
+        nothing: frozenset[int] = frozenset()
         for member_id in tuple(plan.assignments):
-            held_back = {
-                partition
-                for partition in plan.given(member_id)
-                if keepers.get(partition[0], {}).get(partition[1], member_id) != member_id
-                or not (self.complete or owners.get(partition, (_SEVERAL,))[0] == member_id)
-            }
+            own = self.of(member_id)
+            held_back = set[TopicPartition]()
+            for topic, given in _by_topic(plan.assignments[member_id]).items():
+                taken = (given & kept.get(topic, nothing)) - own.get(topic, nothing)
+                taken |= given & kept_twice.get(topic, nothing)
+                if not self.complete:
+                    taken |= {n for n in given if owners.get((topic, n), _NOBODY)[0] != member_id}
+                held_back.update((topic, number) for number in taken)
             if held_back:
                 plan.take_back(member_id, held_back)
 
@@ -73,21 +77,30 @@ class Claims:
             assignment = assignments.get(member_id, b"")
             if assignment and read_assignment(assignment) is None:
                 continue
-            given = set(partitions_in(assignment))
-            if any((topic, number) not in given for topic in claimed for number in claimed[topic]):
+            given = _by_topic(assignment)
+            if any(not numbers <= given.get(topic, set()) for topic, numbers in claimed.items()):
                 found.add(member_id)
         return found
 
-    def _keepers(self) -> dict[str, dict[int, str]]:
-        """Who keeps what; what several keep is nobody's until they have released it."""
-        keepers: dict[str, dict[int, str]] = {}
-        for member_id, claimed in self._by_member.items():
+    def _together(self) -> tuple[Numbers, Numbers]:
+        """What anybody keeps, and what several say that they keep."""
+        kept, twice = Numbers(), Numbers()
+        for claimed in self._by_member.values():
             for topic, numbers in claimed.items():
-                kept = keepers.setdefault(topic, {})
-                shared = kept.keys() & numbers
-                kept.update(dict.fromkeys(numbers, member_id))
-                kept.update(dict.fromkeys(shared, _SEVERAL))
-        return keepers
+                before = kept.setdefault(topic, set())
+                if not before.isdisjoint(numbers):
+                    twice.setdefault(topic, set()).update(before & numbers)
+                before |= numbers
+        return kept, twice
+
+
+def _by_topic(assignment: bytes) -> Numbers:
+    """What a published assignment gives; nothing where the bytes are foreign."""
+    message = read_assignment(assignment)
+    given = Numbers()
+    for entry in message.partitions if message is not None else ():
+        given.setdefault(entry.topic, set()).update(entry.partitions[:])
+    return given
 
 
 def claimed_in(metadata: Iterable[bytes]) -> Iterator[tuple[str, list[int]]]:
