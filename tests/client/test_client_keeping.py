@@ -74,7 +74,7 @@ async def rejoining(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[
     async with joined(cluster, assignors=COOPERATIVE, **settings) as story:
         await a.until("Heartbeat", 2)
         parked = Parked(a.join)
-        a.script["JoinGroup"].extend([parked] * 20)
+        a.script["JoinGroup"].extend([parked] * 1_000)
         a.script["Heartbeat"].append(REBALANCES)
         await a.until("JoinGroup", 3)
         yield story, parked
@@ -172,7 +172,7 @@ async def test_work_commits_through_a_rebalance(cluster: ScriptedCluster) -> Non
         a.script["OffsetCommit"].extend([later] * 50)
         commit = asyncio.create_task(story.member.commit({ALL[0]: 2}))
         await a.until("SyncGroup", 2)
-        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 5)
+        await a.until("Heartbeat", len(a.requests("Heartbeat")) + 40)
         assert {request.generation for request in a.requests("OffsetCommit")} == {1}
         sync.go.set()
         await commit
@@ -227,6 +227,7 @@ async def test_a_removal_while_it_joins_loses_what_is_kept(cluster: ScriptedClus
     async with rejoining(cluster) as (story, parked):
         refused = coordinator_pb2.JoinGroupResponse(error_code=gone, generation=-1, shard_epoch=1)
         parked._default = lambda _: refused
+        a.script["JoinGroup"].clear()
         if says_so == "Heartbeat":
             a.script["Heartbeat"].append(answer(gone))
             await story.until("assigned", "lost")
