@@ -107,9 +107,9 @@ def test_what_began_before_a_trimmed_log_is_marked_and_not_lost(
 
 def test_topics_of_a_trimmed_catalog_are_there(tmp_path: Path) -> None:
     built = healthy_catalog(empty(2, 2))
-    export_trimmed(tmp_path / "export", built, 5, 6)
+    export_trimmed(tmp_path / "export", built, 6, 7)
     build(tmp_path / "export", tmp_path / "lake")
-    assert check(tmp_path / "lake", built, 5, 6) == 1
+    assert check(tmp_path / "lake", built, 6, 7) == 1
     (topic,) = rows_of(tmp_path / "lake", "topics")
     assert (topic["topic"], topic["partitions"], topic["day"]) == ("orders", 4, "open")
 
