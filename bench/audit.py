@@ -90,6 +90,7 @@ def records(shard: int) -> Iterator[bytes]:
             started = record.generation_started
             started.group_id, started.generation = group_id, generation[group]
             started.protocol_type, started.protocol_name, started.leader = "consumer", "range", member_id
+            started.cause.kind = common_pb2.REBALANCE_CAUSE_KIND_MEMBER_JOINED
             member = started.members.add(member_id=member_id, client_id="bench", session_timeout_ms=45_000)
             member.protocols.add(name="range", metadata=subscription)
         else:

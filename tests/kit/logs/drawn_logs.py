@@ -199,7 +199,9 @@ class DrawnLog:
             }
         else:
             group.owners = {p: had for p, had in group.owners.items() if had[0] != old}
-        member = records_pb2.Member(member_id=new, group_instance_id=group.members[new])
+        member = records_pb2.Member(
+            member_id=new, group_instance_id=group.members[new], session_timeout_ms=45_000
+        )
         member.protocols.add(name="sticky", metadata=common_pb2.Subscription(version=1).SerializeToString())
         replaced = records_pb2.MemberReplaced(
             group_id=group.group_id, generation=group.generation, old_member_id=old, member=member

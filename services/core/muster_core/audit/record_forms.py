@@ -43,16 +43,27 @@ def _report(run: RecordRun, index: int, problems: Iterator[str], findings: Findi
 
 def _looks_wrong(commits: Commits) -> bool:
     """Whether one of the commits may say what no coordinator writes."""
-    counts = commits.counts
     return (
         not all(commits.group_ids)
         or min(commits.written_at_ms) < 0
         or min(commits.expire_at_ms) < 0
-        or (counts is not None and (min(counts) < 1 or max(counts) > 1))
+        or (commits.counts is not None and (min(commits.counts) < 1 or _twice(commits, commits.counts)))
         or not all(commits.topics)
         or min(commits.offsets) < 0
         or min(commits.leader_epochs) < -1
     )
+
+
+def _twice(commits: Commits, counts: Sequence[int]) -> bool:
+    """Whether a commit names a partition more than once."""
+    begin = 0
+    for count in counts:
+        end = begin + count
+        named = zip(commits.topics[begin:end], commits.partitions[begin:end], strict=True)
+        if count > 1 and len(set(named)) < count:
+            return True
+        begin = end
+    return False
 
 
 def _commit(record: records_pb2.Record) -> Iterator[str]:
