@@ -451,6 +451,21 @@ async def refused(session: Session) -> str:
     return str(session.frames[-1].goodbye.message)
 
 
+async def test_a_stream_that_its_client_half_closed_counts_until_it_has_ended(cluster: RealCluster) -> None:
+    _, caller = await one(cluster, max_streams=1)
+    _, first = await on_stream(caller, group(0))
+    await first.send(
+        call(1, join_group=await joining(caller, group(0)))
+    )  # parked: the member does not rejoin
+    await first.until(lambda: first.said("rebalance_started"))
+    await first.call.done_writing()
+    await asyncio.sleep(0.2)
+    second = Session(caller.channel)
+    assert await second.end() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert first.ended is None
+    await first.close()
+
+
 async def test_there_are_only_so_many_streams(cluster: RealCluster) -> None:
     _, caller = await one(cluster, max_streams=1)
     first = await Session(caller.channel).hello()

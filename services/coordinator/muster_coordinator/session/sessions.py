@@ -106,7 +106,7 @@ class Sessions(ShardListener):
         """
         if self._stopping:
             raise Unavailable("the coordinator stops", _RETRY_MS)
-        if len(self._streams) >= self._settings.max_streams:
+        if len(self._tasks) >= self._settings.max_streams:  # one that broke is served until it has ended
             self._refused(MAX_STREAMS)
             raise ResourceExhausted(
                 f"this coordinator has {self._settings.max_streams:,} session streams; use unary calls, or "
