@@ -10,7 +10,8 @@
     muster.run(work, group="crawlers", topic="sites", partitions=12)
 
 `run` and `arun` run a function on every partition that this process owns. `Member` is the layer below, with
-callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors.
+callbacks; `Cluster` is the connection, with topics and groups; `muster.assignors` has the assignors, and
+`muster.sinks` what makes a sink refuse a worker that is not the owner any more.
 
 Modules and packages that begin with `_` are private. Read `_member` first, then `_work`, `_cluster` and
 `_session`; the modules beside these packages are small, and each is used by more than one of them.
