@@ -13,6 +13,7 @@ import pytest
 from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
 from metadata.test_metadata_damage import later, write
+from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.states import Held, Repaired
 from muster_protos.muster.internal.v1 import metadata_pb2
 
@@ -178,3 +179,27 @@ async def test_a_log_whose_end_two_nodes_lost_is_claimed_where_the_third_answers
         successor = Writer(1, "c-2")
         assert await claimed(cluster, successor)
         assert records(await cluster[0].read(1, successor)) == writer.acknowledged
+
+
+async def test_a_node_is_filled_also_while_its_log_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a copy is made, there is more by the time it is put in the log's place."""
+    async with two_logs(tmp_path, monkeypatch) as (cluster, writer):
+        copy_missing = SnapshotCopies.copy_missing
+
+        async def then_written(*arguments: Any, **options: Any) -> bool:
+            await write(cluster, writer, 1)
+            return await copy_missing(*arguments, **options)
+
+        monkeypatch.setattr(SnapshotCopies, "copy_missing", then_written)
+        async with cluster.client(1) as client:
+            await client.delete("muster:{1}:log")
+
+            async def filled() -> bool:
+                return bool(await client.exists("muster:{1}:log"))
+
+            await until(filled, "the node has the log again", 20)
+        monkeypatch.undo()
+        await until(lambda: cluster.level(1), "and what was written since")
+        assert records(await cluster[0].read(1, writer)) == writer.acknowledged

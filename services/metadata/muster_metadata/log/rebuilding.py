@@ -1,8 +1,9 @@
 """Copies a whole log to a node, under another key, and puts the copy in the place of the log."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster_core.position import Position
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log.snapshot_copies import SnapshotCopies
@@ -12,7 +13,7 @@ from muster_metadata.log.verdicts import checked
 from muster_metadata.nodes.entries import LogEnd, NodeEntry
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
-from muster_metadata.nodes.reply import Status
+from muster_metadata.nodes.reply import NodeReply, Status
 
 _ABANDONED_MS = 5_000
 """A copy of a log that has not grown for this long has been abandoned."""
@@ -75,10 +76,16 @@ class Rebuilder:
             return Repaired.LATER
         if await self._is_copied(node, held.shard):
             return Repaired.LATER
+        # What the node acknowledged before it lost its data is on one of a majority of the others, whenever
+        # they are asked after that. What is written meanwhile is on a majority without it.
+        before = await self._confirming(node, held)
+        if before is None:
+            return Repaired.LATER
         copied = await self._copy(node, held, source, gone=end is None)
         if copied is None:
             return Repaired.LATER
-        result = await self._install(node, held, end, source, copied)
+        needed = max(reply.end.position for reply in before.values())
+        result = await self._install(node, held, end, source, copied, needed)
         if result is not Repaired.DONE:
             # Another instance may have filled the node meanwhile: the copy must not be left there.
             await node.discard(held.shard, copied.position.stream_id, copied.hash)
@@ -119,31 +126,30 @@ class Rebuilder:
             copied = reply.end
 
     async def _install(
-        self, node: Node, held: Held, end: LogEnd | None, source: tuple[Node, Inspected], copied: LogEnd
+        self,
+        node: Node,
+        held: Held,
+        end: LogEnd | None,
+        source: tuple[Node, Inspected],
+        copied: LogEnd,
+        needed: Position,
     ) -> Repaired:
         """Puts a complete copy in the place of the log, if a majority without the node has the claim."""
         shard, epoch, nonce = held
-        if copied.position < source[1].end.position:
+        if copied.position < max(needed, source[1].end.position):
             return Repaired.LATER
         if end is None and not await self._refill_tables(node):
             return Repaired.LATER
         if not await self._snapshots.copy_missing(node, source[0], shard, nodes_heard=self._quorum.majority):
             return Repaired.LATER
         # The node votes as soon as the copy is in place: a majority without it must still have the claim.
-        verdict, replies = await self._quorum.ask(
-            lambda other: None if other is node else other.check(shard, epoch, nonce),
-            checked(self._quorum.majority),
-        )
-        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
+        confirming = await self._confirming(node, held)
+        if confirming is None:
             return Repaired.LATER
-        # A majority has everything that was acknowledged; the copy must not end before it.
-        confirming = [reply for reply in replies if reply is not None and reply.status is Status.OK]
-        if copied.position < max(reply.end.position for reply in confirming):
-            return Repaired.LATER
-        if not await self._agrees(node, held, source[0], [reply.end for reply in confirming]):
+        if not await self._agrees(node, held, source[0], copied, confirming):
             return Repaired.LATER
         # Each floor that counts is on at least one of them.
-        floor = max(int(reply.values[2]) for reply in confirming)
+        floor = max(int(reply.values[2]) for reply in confirming.values())
         expected = ("", b"") if end is None else (end.position.stream_id, end.hash)
         reply = await node.install(
             shard, epoch, nonce, copied.position.stream_id, copied.hash, *expected,
@@ -153,24 +159,38 @@ class Rebuilder:
             return Repaired.FENCED
         return Repaired.DONE if reply.status is Status.OK else Repaired.LATER
 
-    async def _agrees(self, node: Node, held: Held, source: Node, ends: Iterable[LogEnd]) -> bool:
-        """Whether the copy on a node has the ends of the others that have the claim in their logs.
+    async def _confirming(self, node: Node, held: Held) -> dict[Node, NodeReply] | None:
+        """The answers of a majority without the node that has the claim; None: there is none."""
+        verdict, replies = await self._quorum.ask(
+            lambda other: None if other is node else other.check(*held),
+            checked(self._quorum.majority),
+        )
+        if verdict is None or verdict.outcome != metadata_pb2.LOG_OUTCOME_OK:
+            return None
+        answers = zip(self._quorum.nodes, replies, strict=True)
+        return {other: reply for other, reply in answers if reply is not None and reply.status is Status.OK}
+
+    async def _agrees(
+        self, node: Node, held: Held, source: Node, copied: LogEnd, confirming: Mapping[Node, NodeReply]
+    ) -> bool:
+        """Whether the copy on a node is one log with those of the others that have the claim in theirs.
 
         Logs with entries of one claim are one log, as far as both go. What differs was damaged, or put there
         by somebody, and whether that was done to the source is not known.
         """
-        for end in ends:
-            if end.position.epoch == held.epoch:
-                id_ = end.position.stream_id
-                reply = await node.copied(held.shard, id_)
-                if reply.status is not Status.OK:
-                    return False
-                rows = reply.values[0]
-                if not rows or NodeEntry.from_redis(rows[0]).hash != end.hash:
-                    self._sources.damaged(
-                        source, held.shard, f"{id_} of others that have the claim is not there"
-                    )
-                    return False
+        for other, answer in confirming.items():
+            if answer.end.position.epoch != held.epoch:
+                continue
+            place = min(answer.end, copied, key=lambda end: end.position)
+            id_ = place.position.stream_id
+            here = await node.copied(held.shard, id_)
+            there = await other.hashes(held.shard, id_, 1)
+            if not here.status is there.status is Status.OK:
+                return False
+            rows = here.values[0]
+            if not rows or [NodeEntry.from_redis(rows[0]).hash] != [*there.values[1:]]:
+                self._sources.damaged(source, held.shard, f"{id_} of others that have the claim is not there")
+                return False
         return True
 
 
