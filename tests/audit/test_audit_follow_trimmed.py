@@ -87,6 +87,7 @@ async def test_a_trimmed_log_is_followed_from_its_snapshot(tmp_path: Path) -> No
             await coordinator.kill()
         # The group is known through the snapshot alone: that this commit is wrong could not be told without.
         wrong = records_pb2.OffsetCommitted(group_id=GROUP, generation=3, member_id="stranger")
+        wrong.offsets.add(topic="t", partition=0, offset=1, leader_epoch=-1)
         place = shard.put(records_pb2.Record(offset_committed=wrong))
         one.says('muster_audit_violations_total{invariant="O3"} 1.0\n')
         assert one.end(signal.SIGKILL) == (-signal.SIGKILL, [("O3", place.stream_id)])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 pytest.importorskip("pyiceberg", reason="the audit's tests need Spark: `./x test tests/audit` brings it")
 
 import pyarrow.parquet as pq

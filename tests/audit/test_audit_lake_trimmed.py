@@ -107,11 +107,12 @@ def test_what_began_before_a_trimmed_log_is_marked_and_not_lost(
 
 def test_topics_of_a_trimmed_catalog_are_there(tmp_path: Path) -> None:
     built = healthy_catalog(empty(2, 2))
-    export_trimmed(tmp_path / "export", built, 6, 7)
+    export_trimmed(tmp_path / "export", built, 7, 8)
     build(tmp_path / "export", tmp_path / "lake")
-    assert check(tmp_path / "lake", built, 6, 7) == 1
-    (topic,) = rows_of(tmp_path / "lake", "topics")
-    assert (topic["topic"], topic["partitions"], topic["day"]) == ("orders", 4, "open")
+    assert check(tmp_path / "lake", built, 7, 8) == 2
+    topics = rows_of(tmp_path / "lake", "topics")
+    found = {(topic["topic"], topic["partitions"], topic["day"]) for topic in topics}
+    assert found == {("orders", 4, "open"), ("near", 4, "open")}
 
 
 def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused(tmp_path: Path) -> None:

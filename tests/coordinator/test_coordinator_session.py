@@ -613,7 +613,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_no_other(
         assert "read" in refusal["reason"]
         assert refusal["client_id"] == "test"
         assert not (await other.beat()).unheard
-        assert sessions.queued_bytes == 0
+        await until(lambda: sessions.queued_bytes == 0)
         await session.close()
         await other.close()
 

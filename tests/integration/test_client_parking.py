@@ -79,7 +79,9 @@ async def worker(servers: str, version: str, fails: bool = True) -> AsyncIterato
 
 
 async def cli(servers: str, *arguments: str) -> tuple[int, str]:
-    done = await forked.run_beside(["muster", *arguments], {**os.environ, "MUSTER_SERVERS": servers})
+    environment = {**os.environ, "MUSTER_SERVERS": servers}
+    environment.pop("COLUMNS", None)  # rows are not wrapped
+    done = await forked.run_beside(["muster", *arguments], environment)
     return done.returncode, done.stdout + done.stderr
 
 

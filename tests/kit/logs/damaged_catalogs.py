@@ -18,7 +18,8 @@ def healthy_catalog(built: LogBuilder) -> LogBuilder:
     built.claim("metadata-1")
     _topic(built, "orders", 3, b"1")
     _topic(built, "orders", 4, b"2")
-    _topic(built, "orders", 4, zones={"eu": (0, 3)})
+    _topic(built, "near", 4, zones={"eu": (0, 3)})
+    _topic(built, "near", 4, zones={"eu": (0, 1)})
     _topic(built, "gone", 1)
     _remove(built, "gone", b"3")
     _replace(built, 2, 1, "a:1", "d:1")
@@ -61,7 +62,7 @@ def _a_topic_without_partitions(built: LogBuilder) -> None:
 
 
 def _a_topic_stored_again_unchanged(built: LogBuilder) -> None:
-    _topic(built, "orders", 4, zones={"eu": (0, 3)})
+    _topic(built, "near", 4, zones={"eu": (0, 1)})
 
 
 def _a_zone_with_a_partition_that_is_not_there(built: LogBuilder) -> None:

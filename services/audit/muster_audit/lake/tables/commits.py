@@ -89,7 +89,7 @@ def commits_batch(shard: int, run: RecordRun, schema: pa.Schema) -> pa.RecordBat
         "group_id": lambda: _each(commits, commits.group_ids),
         "generation": lambda: _each(commits, commits.generations),
         "member_id": lambda: _each(commits, commits.member_ids),
-        "member_seq": lambda: _each(commits, commits.member_seqs),
+        "member_seq": lambda: _each(commits, _in_64_bits(commits.member_seqs)),
         "topic": lambda: commits.topics,
         "partition": lambda: commits.partitions,
         "committed_offset": lambda: commits.offsets,
@@ -113,3 +113,9 @@ def _each(commits: Columns, values: Sequence[T]) -> Sequence[T]:
     if commits.counts is None:
         return values
     return list(chain.from_iterable(map(repeat, values, commits.counts)))
+
+
+def _in_64_bits(numbers: Sequence[int]) -> Sequence[int | None]:
+    """Numbers as a column can hold them; version 0.1 stored larger ones, if a caller gave them."""
+    most = 2**63 - 1
+    return numbers if max(numbers, default=0) <= most else [None if n > most else n for n in numbers]
