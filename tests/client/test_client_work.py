@@ -574,5 +574,5 @@ async def test_a_blocked_event_loop_is_named_with_where_it_stands(
     async with fleet(cluster, work, loop_block_warn_ms=300):
         await until(lambda: "the event loop was blocked for" in caplog.text)
     said = [r.getMessage() for r in caplog.records if "event loop has been blocked" in r.getMessage()]
-    assert len(said) == 1
+    assert said  # a longer block is said again
     assert "in blocks_here\n" in said[0]
