@@ -50,7 +50,7 @@ async def test_an_asynchronous_client_is_served_alike_and_other_errors_are_its_o
 async def test_the_function_does_what_the_script_does(url: str) -> None:
     fence = RedisFence()
     with redis.Redis.from_url(url) as client:
-        client.function_load(fence.library)
+        client.function_load(fence.function_code)
         key = fence.key(HEIR)
         assert client.fcall("muster_fenced", 2, key, "x", HEIR.token, "SET", "x", "1") == b"OK"
         with pytest.raises(redis.ResponseError, match=f"STALETOKEN {HEIR.token}"):

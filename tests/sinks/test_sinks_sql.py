@@ -59,7 +59,20 @@ def test_sqlite_takes_an_owner_and_its_successor_and_refuses_the_zombie(
         write(connection, fence, ZOMBIE)
     connection.execute("ROLLBACK")
     assert written(connection) == [ZOMBIE.token] * 2 + [HEIR.token] * 2
+    connection.execute("BEGIN")
     write(connection, fence, owner(1, 1, number=4))  # another partition is another fence
+    connection.execute("COMMIT")
+
+
+def test_a_check_without_a_transaction_is_an_error(database: tuple[sqlite3.Connection, SqlFence]) -> None:
+    connection, fence = database
+    for used in (connection, connection.cursor()):
+        with pytest.raises(RuntimeError, match="no transaction is open: begin one"):
+            fence.check(used, HEIR)
+    connection.isolation_level = "DEFERRED"  # as by default: the driver begins one by itself
+    write(connection, fence, HEIR)
+    connection.commit()
+    assert written(connection) == [HEIR.token]
 
 
 @pytest.mark.parametrize("settings", [{"dialect": "mysql"}, {"dialect": "sqlite", "table": "a; DROP"}])
@@ -117,6 +130,15 @@ class Postgres:
 @pytest.fixture
 def postgres(postgresql: str) -> Postgres:
     return Postgres(postgresql)
+
+
+def test_a_check_in_autocommit_is_an_error(postgres: Postgres) -> None:
+    with postgres.connect() as connection:
+        connection.autocommit = True
+        with pytest.raises(RuntimeError, match="no transaction is open: begin one"):
+            postgres.fence.check(connection, HEIR)
+        with connection.transaction():
+            postgres.fence.check(connection, HEIR)
 
 
 def test_postgresql_refuses_the_zombie(postgres: Postgres) -> None:

@@ -138,6 +138,8 @@ async def test_the_tokens_that_are_kept_have_a_limit() -> None:
         assert await served.put(HEIR) == 204
 
 
-async def test_a_group_of_any_name_can_be_a_resource(served: Served) -> None:
-    assert await served.put(Owner(HEIR.token, group="größe / 1\n")) == 204
-    assert list(served.middleware._tokens._highest) == ["größe / 1\n/sites/3"]  # type: ignore[attr-defined]
+async def test_a_group_of_any_name_can_be_a_resource() -> None:
+    tokens = MemoryTokens()
+    async with Served(tokens=tokens) as served:
+        assert await served.put(Owner(HEIR.token, group="größe / 1\n")) == 204
+    assert tokens._highest == {"größe / 1\n/sites/3": HEIR.token}

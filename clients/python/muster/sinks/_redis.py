@@ -1,15 +1,15 @@
 """The fence of Redis: with each command, atomically."""
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
-from muster.sinks._resource import Owned, StaleToken, resource_of
+from muster.sinks._resource import TOKEN_CHARACTERS, Owned, StaleToken, resource_of
+
+Word: TypeAlias = str | bytes | int | float
+"""A word of a command."""
 
 _STALE = "STALETOKEN"
-_REFUSED = -1
-_HIGHEST = 1
-
-T = TypeVar("T")
 
 
 class RedisFence:
@@ -23,7 +23,7 @@ class RedisFence:
 
     Attributes:
         script: the Lua script. KEYS[1] is the fence's key, ARGV[1] the token, the rest of ARGV a command.
-        library: the same as a function `muster_fenced` for `FUNCTION LOAD`, called with
+        function_code: the same as a function `muster_fenced` for `FUNCTION LOAD`, called with
             `FCALL muster_fenced <keys> <fence's key> … <token> <command> …`.
     """
 
@@ -38,7 +38,7 @@ end
 return redis.call(unpack(ARGV, 2))
 """
     script = _BODY
-    library = (
+    function_code = (
         "#!lua name=muster\nlocal function muster_fenced(KEYS, ARGV)" + _BODY + "end\n"
         "redis.register_function('muster_fenced', muster_fenced)\n"
     )
@@ -54,7 +54,7 @@ return redis.call(unpack(ARGV, 2))
         self,
         client: Any,
         owned: Owned,
-        *command: str | bytes | int | float,
+        *command: Word,
         keys: Sequence[str] = (),
         key: str | None = None,
     ) -> Any:
@@ -73,16 +73,14 @@ return redis.call(unpack(ARGV, 2))
         Raises:
             StaleToken: a higher token was seen; nothing was written.
         """
-        try:
+        with _refusals_of(owned):
             return client.eval(*self._arguments(owned, command, keys, key))
-        except Exception as error:
-            raise _refusal(error, owned) from error
 
     async def call_async(
         self,
         client: Any,
         owned: Owned,
-        *command: str | bytes | int | float,
+        *command: Word,
         keys: Sequence[str] = (),
         key: str | None = None,
     ) -> Any:
@@ -91,23 +89,27 @@ return redis.call(unpack(ARGV, 2))
         Raises:
             StaleToken: a higher token was seen; nothing was written.
         """
-        try:
+        with _refusals_of(owned):
             return await client.eval(*self._arguments(owned, command, keys, key))
-        except Exception as error:
-            raise _refusal(error, owned) from error
 
     def _arguments(
         self,
         owned: Owned,
-        command: Sequence[str | bytes | int | float],
+        command: Sequence[Word],
         keys: Sequence[str],
         key: str | None,
-    ) -> tuple[str | bytes | int | float, ...]:
+    ) -> tuple[Word, ...]:
         fenced = (self.key(owned) if key is None else key, *keys)
         return (self.script, len(fenced), *fenced, owned.token, *command)
 
 
-def _refusal(error: Exception, owned: Owned) -> Exception:
-    """The error to raise in the place of another one: a refusal of the script is a stale token."""
-    word, _, highest = str(error).partition(" ")
-    return StaleToken(resource_of(owned), owned.token, highest[:27]) if word == _STALE else error
+@contextmanager
+def _refusals_of(owned: Owned) -> Iterator[None]:
+    """Raises `StaleToken` where the script refuses; other errors are the client's own."""
+    try:
+        yield
+    except Exception as error:
+        word, _, highest = str(error).partition(" ")
+        if word != _STALE:
+            raise
+        raise StaleToken(resource_of(owned), owned.token, highest[:TOKEN_CHARACTERS]) from error

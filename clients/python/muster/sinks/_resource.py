@@ -5,6 +5,9 @@ from typing import Protocol
 
 from muster._errors import MusterError
 
+TOKEN_CHARACTERS = 27
+"""Length of a token."""
+
 _TOKEN = re.compile(r"[0-9]{10}-[0-9]{16}")
 
 

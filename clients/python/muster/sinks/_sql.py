@@ -9,6 +9,7 @@ from muster.sinks._resource import Owned, StaleToken, resource_of
 
 Dialect = Literal["sqlite", "postgresql"]
 
+_IDLE = 0  # of libpq: no transaction is open
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _COLLATIONS: dict[str, str] = {"sqlite": "BINARY", "postgresql": '"C"'}
 _PLACES: dict[str, str] = {"sqlite": "?, ?", "postgresql": "%s, %s"}
@@ -70,16 +71,34 @@ class SqlFence:
 
         Raises:
             StaleToken: it has a higher one; roll the transaction back.
+            RuntimeError: no transaction is open, so nothing that follows would be protected.
         """
-        if connection.execute(self.statement, self.parameters(owned)).fetchone() is None:
-            raise StaleToken(resource_of(owned), owned.token)
+        row = connection.execute(self.statement, self.parameters(owned)).fetchone()
+        _check(connection, row, owned)
 
     async def check_async(self, connection: Any, owned: Owned) -> None:
         """`check` for asynchronous connections and cursors, of `psycopg` or `aiosqlite`.
 
         Raises:
             StaleToken: it has a higher one; roll the transaction back.
+            RuntimeError: no transaction is open, so nothing that follows would be protected.
         """
         cursor = await connection.execute(self.statement, self.parameters(owned))
-        if await cursor.fetchone() is None:
-            raise StaleToken(resource_of(owned), owned.token)
+        _check(connection, await cursor.fetchone(), owned)
+
+
+def _check(connection: Any, row: object, owned: Owned) -> None:
+    if row is None:
+        raise StaleToken(resource_of(owned), owned.token)
+    if not _in_transaction(getattr(connection, "connection", connection)):
+        raise RuntimeError(
+            "no transaction is open: begin one, in which the token is checked and the data written"
+        )
+
+
+def _in_transaction(connection: Any) -> bool:
+    """Whether a transaction is open, as the driver says; True where it says nothing of it."""
+    if hasattr(connection, "in_transaction"):  # sqlite3, aiosqlite
+        return bool(connection.in_transaction)
+    status = getattr(getattr(connection, "info", None), "transaction_status", None)  # psycopg
+    return status is None or int(status) != _IDLE

@@ -10,8 +10,7 @@ from urllib.parse import quote, unquote
 from muster._errors import MusterError
 from muster.sinks._resource import Owned, StaleToken, is_token, resource_of
 
-RESOURCE_HEADER = "Muster-Resource"
-TOKEN_HEADER = "Muster-Token"  # noqa: S105 - a name
+RESOURCE_HEADER, TOKEN_HEADER = "Muster-Resource", "Muster-Token"
 
 _RESOURCE_MAX_BYTES = 1_024
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
