@@ -1,10 +1,10 @@
 """A member against a coordinator that answers as the test wants."""
 
 import asyncio
-import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -35,14 +35,11 @@ class Story:
         self.told: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.changed = asyncio.Event()
         self.connection = muster.Cluster(scripted.address)
+        callbacks: dict[str, Any] = {
+            f"on_partitions_{what}": partial(self.tell, what) for what in ("assigned", "revoked", "lost")
+        }
         self.member = muster.Member(
-            self.connection,
-            group_id="g",
-            topics="t",
-            on_partitions_assigned=lambda p: self.tell("assigned", p),
-            on_partitions_revoked=lambda p: self.tell("revoked", p),
-            on_partitions_lost=lambda p: self.tell("lost", p),
-            **{**FAST, **settings},
+            self.connection, group_id="g", topics="t", **{**callbacks, **FAST, **settings}
         )
 
     def tell(self, what: str, partitions: tuple[TopicPartition, ...]) -> None:
@@ -616,12 +613,10 @@ async def test_a_callback_that_raises_ends_the_member(cluster: ScriptedCluster) 
 async def test_a_member_whose_callback_raises_at_its_close_leaves_after_it_lost_everything(
     cluster: ScriptedCluster,
 ) -> None:
-    story = Story(cluster)
-
     def bad(_partitions: tuple[TopicPartition, ...]) -> None:
         raise RuntimeError("boom")
 
-    story.member._callbacks = dataclasses.replace(story.member._callbacks, on_partitions_revoked=bad)
+    story = Story(cluster, on_partitions_revoked=bad)
     at_leave: list[tuple[list[str], tuple[TopicPartition, ...]]] = []
 
     def leave(request: Any) -> Any:

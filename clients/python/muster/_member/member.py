@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
@@ -10,7 +10,6 @@ from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._backoff import Backoff
-from muster._clock import boot_ms
 from muster._cluster.cluster import Cluster
 from muster._cluster.fetching import fetch_committed
 from muster._config import MemberConfig, check_group_id, check_topics
@@ -23,10 +22,11 @@ from muster._errors import (
     SettingsError,
     group_error,
 )
-from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
+from muster._member.callbacks import Callbacks, PartitionsCallback
 from muster._member.commits import Committer, check_position
 from muster._member.joiner import NOTHING, Had, Joiner
 from muster._member.leader import Leader
+from muster._member.ownership import Ownership
 from muster._member.waits import Closing, Waits
 from muster._messages import in_words
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -108,7 +108,6 @@ class Member:
         self.group_id = check_group_id(group_id)
         self.topics = check_topics(topics)
         self._cluster = cluster
-        self._callbacks = Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost)
         self._link = cluster.link(self.group_id, session=self.config.session)
         self._standing = Standing(
             Life(self.config.session_timeout_ms, self.config.grace_ms, self.config.rebalance_timeout_ms)
@@ -122,6 +121,14 @@ class Member:
         )
         self._leader = Leader(self._read_topics)
         self._waits = Waits(self._standing, cluster.alarms, self._lose)
+        self._ownership = Ownership(
+            Callbacks(on_partitions_assigned, on_partitions_revoked, on_partitions_lost),
+            self._standing,
+            self._committer,
+            self._waits,
+            group_id=self.group_id,
+            rebalance_timeout_ms=self.config.rebalance_timeout_ms,
+        )
         self._joiner = Joiner(
             config=self.config,
             topics=self.topics,
@@ -133,7 +140,6 @@ class Member:
         )
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
-        self._callback: asyncio.Task[None] | None = None
 
     # What it is
 
@@ -222,7 +228,7 @@ class Member:
             return
         self._standing.closing = reason
         self._standing.news.set()
-        if asyncio.current_task() is self._callback:
+        if asyncio.current_task() is self._ownership.callback:
             return  # the member waits for this very task
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
@@ -295,7 +301,8 @@ class Member:
                 order = await self._stay()
                 reason = await self._step_out(order)
         except Closing:
-            await self._revoke()  # what raises here is lost first: nobody leaves with partitions in hand
+            # What raises here is lost first: nobody leaves with partitions in hand.
+            await self._ownership.revoke()
             await self._leave()
 
     async def _fail(self) -> None:
@@ -328,25 +335,13 @@ class Member:
             standing.seat.generation,
             self._because(),
         )
-        kept = await self._release(owned)
+        kept = await self._ownership.release_all_but(owned)
         standing.owned = dict(owned)
         standing.state = MemberState.STABLE
         if standing.alive:
-            await self._assigned(tuple(partition for partition in owned if partition not in kept))
+            await self._ownership.assign(tuple(partition for partition in owned if partition not in kept))
         if released := self._joiner.to_release(owned):
             self.rejoin(f"it has released {in_words(released)}")
-
-    async def _release(self, owned: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, str]:
-        """Gives up what the member kept and has not been given again; returns what it still holds."""
-        standing = self._standing
-        if not standing.holding:
-            return {}
-        gone = tuple(
-            partition for partition, token in standing.owned.items() if owned.get(partition) != token
-        )
-        if gone and not await self._revoke(gone):
-            return {}
-        return {partition: token for partition, token in standing.owned.items() if partition not in gone}
 
     def _because(self) -> str:
         """Why the group last rebalanced, as the end of a sentence; empty: the coordinator did not say."""
@@ -370,7 +365,7 @@ class Member:
                 await self._lose()
             elif not standing.holding and standing.alive:
                 log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
-                await self._assigned(tuple(standing.owned))
+                await self._ownership.assign(tuple(standing.owned))
             else:
                 await self._waits.news(None)
 
@@ -389,7 +384,7 @@ class Member:
         )
         if order.loses:
             await self._lose()
-        elif not had.keeps and not await self._revoke():
+        elif not had.keeps and not await self._ownership.revoke():
             had = NOTHING
         if standing.order is not None and (later := self._next_order()).loses:
             order = later
@@ -397,6 +392,9 @@ class Member:
         self._joiner.had = NOTHING if order.loses else had
         await self._change_seat(order)
         return order.why
+
+    async def _lose(self) -> None:
+        await self._ownership.lose()
 
     async def _change_seat(self, order: Order) -> None:
         if order.loses:
@@ -432,98 +430,6 @@ class Member:
         except (TimeoutError, MusterError) as error:
             log.info("group %r: could not say goodbye (%s); the session time-out will", self.group_id, error)
 
-    # Callbacks
-
-    async def _assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        self._standing.holding = True
-        await self._call_back(
-            "on_partitions_assigned",
-            self._callbacks.on_partitions_assigned,
-            partitions,
-            self._has_lost,
-            None,
-        )
-
-    async def _revoke(self, some: tuple[TopicPartition, ...] | None = None) -> bool:
-        """Calls `on_partitions_revoked` to its end; returns False if it was too late for that.
-
-        Args:
-            some: what is given up; None: everything.
-        """
-        standing = self._standing
-        if not standing.holding:
-            return False
-        limit_ms = boot_ms() + self.config.rebalance_timeout_ms
-        partitions = tuple(standing.owned) if some is None else some
-        if partitions:
-            finished = await self._call_back(
-                "on_partitions_revoked",
-                self._callbacks.on_partitions_revoked,
-                partitions,
-                self._has_lost,
-                limit_ms,
-            )
-            if finished:
-                finished = await self._waits.watch_over(
-                    asyncio.ensure_future(self._committer.flush(some)), self._has_lost, limit_ms
-                )
-            if not finished and self._has_lost():
-                await self._lose()
-                return False
-            if not finished:
-                log.warning(
-                    "group %r: partitions were not given up within rebalance_timeout_ms (%d); joining anyway",
-                    self.group_id,
-                    self.config.rebalance_timeout_ms,
-                )
-        if some is not None:
-            return True
-        standing.holding = False
-        self._committer.abandon()
-        return True
-
-    async def _lose(self) -> None:
-        standing = self._standing
-        if not standing.holding:
-            return
-        standing.holding = False
-        self._committer.abandon()
-        if standing.owned:
-            limit_ms = boot_ms() + self.config.rebalance_timeout_ms
-            await self._call_back(
-                "on_partitions_lost",
-                self._callbacks.on_partitions_lost,
-                tuple(standing.owned),
-                _never,
-                limit_ms,
-            )
-
-    def _has_lost(self) -> bool:
-        """Whether the owned partitions are lost, whatever a callback is still doing."""
-        order = self._standing.order
-        return not self._standing.alive or (order is not None and order.loses)
-
-    async def _call_back(
-        self,
-        name: str,
-        callback: PartitionsCallback | None,
-        partitions: tuple[TopicPartition, ...],
-        interrupted: Callable[[], bool],
-        limit_ms: int | None,
-    ) -> bool:
-        """Runs a callback; returns False if it was interrupted or out of time, and so cancelled."""
-        if callback is None:
-            return True
-        task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
-        self._callback = task
-        if not await self._waits.watch_over(task, interrupted, limit_ms):
-            return False
-        if task.cancelled():
-            raise CallbackFailed(name)
-        if (error := task.exception()) is not None:
-            raise CallbackFailed(name) from error
-        return True
-
     # Topics
 
     async def _read_topics(self, names: Iterable[str]) -> list[Topic]:
@@ -544,7 +450,3 @@ class Member:
                 continue
             if changes and self._standing.state is MemberState.STABLE:
                 self.rejoin(changes)
-
-
-def _never() -> bool:
-    return False

@@ -1,0 +1,175 @@
+"""What a member owns: it is assigned partitions, gives them up and loses them, and calls back each time."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from muster._clock import boot_ms
+from muster._errors import CallbackFailed
+from muster._member.callbacks import Callbacks, PartitionsCallback, invoke
+from muster._member.commits import Committer
+from muster._member.waits import Waits
+from muster._standing import Standing
+from muster._values import TopicPartition
+
+log = logging.getLogger("muster")
+
+
+class Ownership:
+    """Takes, gives up and loses the partitions of one member. Only the member's main task may use it.
+
+    Args:
+        callbacks: what is called.
+        standing: state of the member.
+        committer: finishes the commits of what is given up, and abandons those of what is lost.
+        waits: interrupts callbacks.
+        group_id: for the log.
+        rebalance_timeout_ms: how long the group waits for partitions to be given up.
+
+    Attributes:
+        callback: the task of the callback that was called last; None: none was.
+    """
+
+    def __init__(
+        self,
+        callbacks: Callbacks,
+        standing: Standing,
+        committer: Committer,
+        waits: Waits,
+        *,
+        group_id: str,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        self._callbacks = callbacks
+        self._standing = standing
+        self._committer = committer
+        self._waits = waits
+        self._group_id = group_id
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self.callback: asyncio.Task[None] | None = None
+
+    async def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Calls `on_partitions_assigned` with what is new.
+
+        Raises:
+            CallbackFailed: it raised.
+        """
+        self._standing.holding = True
+        await self._call(
+            "on_partitions_assigned",
+            self._callbacks.on_partitions_assigned,
+            partitions,
+            self._has_lost,
+            None,
+        )
+
+    async def release_all_but(self, owned: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, str]:
+        """Gives up what was kept and has not been given again; returns what is still held.
+
+        Args:
+            owned: what the member was given, with its tokens: another token is another ownership.
+
+        Raises:
+            CallbackFailed: a callback raised.
+        """
+        standing = self._standing
+        if not standing.holding:
+            return {}
+        gone = tuple(
+            partition for partition, token in standing.owned.items() if owned.get(partition) != token
+        )
+        if gone and not await self.revoke(gone):
+            return {}
+        return {partition: token for partition, token in standing.owned.items() if partition not in gone}
+
+    async def revoke(self, some: tuple[TopicPartition, ...] | None = None) -> bool:
+        """Calls `on_partitions_revoked` to its end; returns False if it was too late for that.
+
+        Args:
+            some: what is given up; None: everything.
+
+        Raises:
+            CallbackFailed: a callback raised.
+        """
+        standing = self._standing
+        if not standing.holding:
+            return False
+        limit_ms = boot_ms() + self._rebalance_timeout_ms
+        partitions = tuple(standing.owned) if some is None else some
+        if partitions:
+            finished = await self._call(
+                "on_partitions_revoked",
+                self._callbacks.on_partitions_revoked,
+                partitions,
+                self._has_lost,
+                limit_ms,
+            )
+            if finished:
+                finished = await self._waits.watch_over(
+                    asyncio.ensure_future(self._committer.flush(some)), self._has_lost, limit_ms
+                )
+            if not finished and self._has_lost():
+                await self.lose()
+                return False
+            if not finished:
+                log.warning(
+                    "group %r: partitions were not given up within rebalance_timeout_ms (%d); joining anyway",
+                    self._group_id,
+                    self._rebalance_timeout_ms,
+                )
+        if some is not None:
+            return True
+        standing.holding = False
+        self._committer.abandon()
+        return True
+
+    async def lose(self) -> None:
+        """Calls `on_partitions_lost` if anything is held.
+
+        Raises:
+            CallbackFailed: it raised.
+        """
+        standing = self._standing
+        if not standing.holding:
+            return
+        standing.holding = False
+        self._committer.abandon()
+        if standing.owned:
+            limit_ms = boot_ms() + self._rebalance_timeout_ms
+            await self._call(
+                "on_partitions_lost",
+                self._callbacks.on_partitions_lost,
+                tuple(standing.owned),
+                _never,
+                limit_ms,
+            )
+
+    def _has_lost(self) -> bool:
+        """Whether the owned partitions are lost, whatever a callback is still doing."""
+        order = self._standing.order
+        return not self._standing.alive or (order is not None and order.loses)
+
+    async def _call(
+        self,
+        name: str,
+        callback: PartitionsCallback | None,
+        partitions: tuple[TopicPartition, ...],
+        interrupted: Callable[[], bool],
+        limit_ms: int | None,
+    ) -> bool:
+        """Runs a callback; returns False if it was interrupted or out of time, and so cancelled."""
+        if callback is None:
+            return True
+        task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
+        self.callback = task
+        if not await self._waits.watch_over(task, interrupted, limit_ms):
+            return False
+        if task.cancelled():
+            raise CallbackFailed(name)
+        if (error := task.exception()) is not None:
+            raise CallbackFailed(name) from error
+        return True
+
+
+def _never() -> bool:
+    return False
