@@ -4,12 +4,9 @@ Must hold: such answers take turns and are bounded in memory, and W does not not
 """
 
 import asyncio
-import time
-from collections import Counter
 from typing import Any
 
-import grpc
-from abuse.caller import connection, groups_stub, join, name_of
+from abuse.caller import asked_at_once, connection, groups_stub, join, name_of
 from abuse.lab import Target, begins, stage
 from kit.programs import Broken
 from muster_protos.muster.v1 import coordinator_pb2
@@ -27,10 +24,9 @@ async def attack(target: Target) -> str:
         stub = groups_stub(channel)
         again = await leading(stub, group_id)
         begins()
-        ends_s = time.monotonic() + ASKED_S
-        said: Counter[str] = Counter()
-        while time.monotonic() < ends_s:
-            said.update(await asyncio.gather(*(ask(stub, again) for _ in range(AT_ONCE))))
+        said = await asked_at_once(
+            stub.JoinGroup, again, at_once=AT_ONCE, for_s=ASKED_S, patience_s=PATIENCE_S
+        )
     return f"the leader of {MEMBERS} members asked again: {dict(said)}"
 
 
@@ -52,13 +48,6 @@ async def leading(stub: Any, group_id: str) -> coordinator_pb2.JoinGroupRequest:
     if answer.error_code or answer.ByteSize() < MEMBERS * len(METADATA):
         raise Broken(f"{name_of(answer.error_code)}, {answer.ByteSize():,} bytes")
     return leader
-
-
-async def ask(stub: Any, request: coordinator_pb2.JoinGroupRequest) -> str:
-    try:
-        return name_of((await stub.JoinGroup(request, timeout=PATIENCE_S)).error_code)
-    except grpc.aio.AioRpcError as error:
-        return error.code().name
 
 
 if __name__ == "__main__":

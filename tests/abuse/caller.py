@@ -1,6 +1,9 @@
 """Calls as somebody makes them who does not use the library."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -49,6 +52,51 @@ async def raw(
         return grpc.StatusCode.OK, await call(body, timeout=timeout_s, metadata=list(metadata)), ""
     except grpc.aio.AioRpcError as error:
         return error.code(), b"", error.details() or ""
+
+
+async def asked_at_once(
+    method: Callable[..., Awaitable[Any]], request: Message, *, at_once: int, for_s: float, patience_s: float
+) -> Counter[str]:
+    """Makes a call so many times at once, again and again; counts answers by their error or status."""
+
+    async def ask() -> str:
+        try:
+            return name_of((await method(request, timeout=patience_s)).error_code)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+
+    ends_s = time.monotonic() + for_s
+    said: Counter[str] = Counter()
+    while time.monotonic() < ends_s:
+        said.update(await asyncio.gather(*(ask() for _ in range(at_once))))
+    return said
+
+
+async def keeping(
+    stub: Any, group_id: str, topic: str, partitions: int
+) -> tuple[coordinator_pb2.SyncGroupRequest, int]:
+    """Joins as the only member, twice, and keeps all partitions.
+
+    Returns:
+        The call for its assignment, and how many tokens it kept.
+    """
+    all_of_it = [common_pb2.TopicPartitions(topic=topic, partitions=range(partitions))]
+    plan = common_pb2.Assignment(version=1, partitions=all_of_it).SerializeToString()
+    kept = common_pb2.Subscription(
+        version=1, topics=[topic], keeps_owned=True, owned_partitions=all_of_it
+    ).SerializeToString()
+    request = join(group_id, session_timeout_ms=1_800_000)
+    request.member_id = (await stub.JoinGroup(request, timeout=30)).member_id
+    for metadata in (b"", kept):
+        request.protocols[0].metadata = metadata
+        joined = await stub.JoinGroup(request, timeout=60)
+        sync = coordinator_pb2.SyncGroupRequest(
+            group_id=group_id, generation=joined.generation, member_id=request.member_id
+        )
+        sync.assignments.add(member_id=request.member_id, assignment=plan)
+        answer = await stub.SyncGroup(sync, timeout=60)
+    del sync.assignments[:]
+    return sync, len(answer.kept_tokens)
 
 
 def name_of(code: int) -> str:

@@ -1,6 +1,7 @@
 """The lake of a log that was trimmed before its first export: what began before comes from the snapshot."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,10 @@ def check_without_owner_before(found: Table, later: Table) -> None:
     if found and "unowned_ms" in found[0]:
         first = min(later, key=lambda row: row["offset"])
         first |= {"unowned_ms": None, "planned": False}
-    order = lambda row: (row["offset"], str(row.get("topic")), row.get("partition", 0))  # noqa: E731
+
+    def order(row: dict[str, Any]) -> tuple[int, str, int]:
+        return row["offset"], str(row.get("topic")), row.get("partition", 0)
+
     assert sorted(found, key=order) == sorted(later, key=order)
 
 

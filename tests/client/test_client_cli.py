@@ -42,7 +42,7 @@ async def test_topics_from_creation_to_deletion(cluster: ScriptedCluster) -> Non
     assert (code, cluster.topics) == (0, {"t": 3})
 
 
-def work_on_t(cluster: ScriptedCluster, asked: int = 1) -> None:
+def work_on_t(cluster: ScriptedCluster) -> None:
     """Two groups with members, one of which works on topic `t`, and a group without."""
     describe = coordinator_pb2.DescribeGroupsResponse
     stable, empty = coordinator_pb2.GROUP_STATE_STABLE, coordinator_pb2.GROUP_STATE_EMPTY
@@ -61,16 +61,15 @@ def work_on_t(cluster: ScriptedCluster, asked: int = 1) -> None:
             for group_id, state in (("g", stable), ("idle", empty), ("other", stable))
         ]
     )
+
+    def described(request: Any) -> Any:
+        (group_id,) = request.group_ids
+        found = members if group_id == "g" else []
+        return describe(groups=[describe.Group(group_id=group_id, state=stable, members=found)])
+
     for coordinator in cluster.coordinators:
-        for _ in range(asked):
-            coordinator.script["ListGroups"].append(listed)
-
-        def described(request: Any) -> Any:
-            (group_id,) = request.group_ids
-            found = members if group_id == "g" else []
-            return describe(groups=[describe.Group(group_id=group_id, state=stable, members=found)])
-
-        coordinator.describe = described  # type: ignore[method-assign]
+        coordinator.script["ListGroups"].append(listed)
+        coordinator.script["DescribeGroups"].extend([described] * 2)
 
 
 async def test_a_topic_that_members_work_on_is_deleted_by_force_only(cluster: ScriptedCluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from abuse.caller import join
+from abuse.caller import join, keeping
 from coordinator.coordinator_cluster import Caller, MemoryCluster, group_of, owns
 from google.rpc import error_details_pb2, status_pb2
 from kit.waiting import until
@@ -334,30 +334,9 @@ async def test_what_is_built_for_a_caller_who_is_gone_ends_at_the_next_step() ->
     assert len(steps) == before
 
 
-async def keeping(stub: Any, group_id: str, partitions: int) -> coordinator_pb2.SyncGroupRequest:
-    """Joins as the only member, twice, and keeps all partitions; returns the call for its assignment."""
-    all_of_it = [common_pb2.TopicPartitions(topic="t", partitions=range(partitions))]
-    plan = common_pb2.Assignment(version=1, partitions=all_of_it).SerializeToString()
-    kept = common_pb2.Subscription(
-        version=1, topics=["t"], keeps_owned=True, owned_partitions=all_of_it
-    ).SerializeToString()
-    request = join(group_id)
-    request.member_id = (await stub.JoinGroup(request, timeout=30)).member_id
-    for metadata in (b"", kept):
-        request.protocols[0].metadata = metadata
-        joined = await stub.JoinGroup(request, timeout=60)
-        sync = coordinator_pb2.SyncGroupRequest(
-            group_id=group_id, generation=joined.generation, member_id=request.member_id
-        )
-        sync.assignments.add(member_id=request.member_id, assignment=plan)
-        await stub.SyncGroup(sync, timeout=60)
-    del sync.assignments[:]
-    return sync
-
-
-async def test_assignments_with_many_tokens_take_turns(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def turns_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts whose calls took a turn."""
     taken: list[str] = []
     turn = Turns.turn
 
@@ -366,32 +345,28 @@ async def test_assignments_with_many_tokens_take_turns(
         return turn(turns, host)
 
     monkeypatch.setattr(Turns, "turn", counted)
-    sync = await keeping(caller.stub, "g", STEP_PARTITIONS + 1)
-    assert taken == []
+    return taken
+
+
+async def test_assignments_with_many_tokens_take_turns(caller: Caller, turns_taken: list[str]) -> None:
+    sync, kept = await keeping(caller.stub, "g", "t", STEP_PARTITIONS + 1)
+    assert (turns_taken, kept) == ([], STEP_PARTITIONS + 1)
     answers = await asyncio.gather(*(caller.stub.SyncGroup(sync, timeout=60) for _ in range(5)))
-    assert len(taken) == 5
+    assert len(turns_taken) == 5
     assert {len(answer.kept_tokens) for answer in answers} == {STEP_PARTITIONS + 1}
 
 
 async def test_leaders_that_ask_again_for_much_metadata_take_turns(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, turns_taken: list[str]
 ) -> None:
-    taken: list[str] = []
-    turn = Turns.turn
-
-    def counted(turns: Turns, host: str) -> AbstractAsyncContextManager[None]:
-        taken.append(host)
-        return turn(turns, host)
-
     request = join("g", member_seq=1)
     request.member_id = (await caller.stub.JoinGroup(request, timeout=30)).member_id
     request.protocols[0].metadata = b"m" * LARGE_BYTES
-    monkeypatch.setattr(Turns, "turn", counted)
     await caller.stub.JoinGroup(request, timeout=60)
-    assert taken == []
+    assert turns_taken == []
     request.protocols[0].metadata = b""
     answers = await asyncio.gather(*(caller.stub.JoinGroup(request, timeout=60) for _ in range(5)))
-    assert len(taken) == 5
+    assert len(turns_taken) == 5
     assert {answer.ByteSize() > LARGE_BYTES for answer in answers} == {True}
 
 
