@@ -16,7 +16,7 @@ from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_a
 from kit.waiting import until, until_equal
 from muster import TopicPartition, _backoff
 from muster._work.runner import WorkRunner
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 pytestmark = pytest.mark.cluster
 
@@ -196,10 +196,67 @@ async def test_work_that_never_began_does_not_hide_work_that_still_ends(cluster:
     assert max(most) == 1
 
 
-async def test_another_partition_count_names_both(cluster: ScriptedCluster) -> None:
-    cluster.topics["t"] = 7
-    with pytest.raises(muster.PartitionCountMismatch, match=r"'t' has 7 partitions, 3 were asked for"):
-        await muster.arun(lambda p: None, group="g", topic="t", partitions=3, servers=cluster.address)
+@pytest.mark.parametrize(("asked", "has"), [(None, 3), (2, 3), (5, 5)])
+async def test_the_number_of_partitions_is_a_minimum(
+    cluster: ScriptedCluster, asked: int | None, has: int
+) -> None:
+    stop = asyncio.Event()
+    got: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        got.append(p.number)
+
+    task = asyncio.create_task(
+        muster.arun(work, group="g", topic="t", partitions=asked, servers=cluster.address, stop=stop, **FAST)
+    )
+    await until_equal(lambda: sorted(got), list(range(has)))
+    assert cluster.topics == {"t": has}
+    stop.set()
+    await task
+
+
+async def test_whoever_asks_for_fewer_meanwhile_takes_what_another_made(cluster: ScriptedCluster) -> None:
+    created = discovery_pb2.CreateTopicResponse(
+        error_code=common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS,
+        topic=discovery_pb2.Topic(name="t", partitions=3),
+    )
+    cluster.script["CreateTopic"].append(created)
+    cluster.topics = {"t": 9}
+    async with muster.Cluster(cluster.address) as connection:
+        assert (await connection.ensure_topic("t", 7)).partitions == 9
+        cluster.script["CreateTopic"].append(created)
+        assert (await connection.ensure_topic("t", 10)).partitions == 10
+        assert await connection.ensure_topic("t") == muster.Topic("t", 10)
+        with pytest.raises(muster.TopicError, match="there is no topic 'other'"):
+            await connection.ensure_topic("other")
+
+
+async def test_without_a_number_it_waits_for_the_topic_and_says_so(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = asyncio.Event()
+    got: list[int] = []
+
+    async def work(p: muster.Partition) -> None:
+        got.append(p.number)
+
+    task = asyncio.create_task(
+        muster.arun(work, group="g", topic="later", servers=cluster.address, stop=stop, **FAST)
+    )
+    said = "there is no topic 'later': waiting for `muster topics create later --partitions N`"
+    await until(lambda: any(said in line for line in caplog.messages))
+    cluster.topics["later"] = 2
+    await until_equal(lambda: sorted(got), [0, 1])
+    stop.set()
+    await task
+
+
+async def test_who_waits_for_a_topic_can_be_stopped(cluster: ScriptedCluster) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await asyncio.wait_for(
+        muster.arun(lambda p: None, group="g", topic="later", servers=cluster.address, stop=stop), 60
+    )
 
 
 async def test_an_absent_topic_is_created(cluster: ScriptedCluster) -> None:

@@ -51,24 +51,6 @@ class TopicError(MusterError):
         self.topic = topic
 
 
-class PartitionCountMismatch(TopicError):
-    """The topic exists with another number of partitions than was asked for.
-
-    Attributes:
-        existing: how many partitions it has.
-        wanted: how many were asked for.
-    """
-
-    def __init__(self, topic: str, *, existing: int, wanted: int) -> None:
-        super().__init__(
-            topic,
-            f"topic {topic!r} has {existing} partitions, {wanted} were asked for: "
-            f"ask for {existing}, or raise the count with `muster topics alter`",
-        )
-        self.existing = existing
-        self.wanted = wanted
-
-
 class GroupError(MusterError):
     """The coordinator answered with an error that the client cannot repair.
 

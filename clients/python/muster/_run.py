@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import grpc
 
+from muster._backoff import Backoff, Waiting
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable
@@ -31,7 +32,7 @@ def run(
     *,
     group: str,
     topic: str,
-    partitions: int,
+    partitions: int | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     **settings: Unpack[WorkSettings],
@@ -53,8 +54,10 @@ def run(
     Args:
         work: the function.
         group: processes with the same group share the partitions.
-        topic: created if it does not exist.
-        partitions: how many partitions the topic has.
+        topic: what to work on.
+        partitions: how many partitions the topic has at least: it is created with so many, or gets more, and
+            never fewer. None: as many as the catalog says; while it has no such topic this waits, and logs
+            why.
         servers: see `Cluster`.
         credentials: see `Cluster`.
         settings: see `WorkPolicy` and `MemberConfig`.
@@ -63,7 +66,7 @@ def run(
         WorkFailed: the work raised and `on_error` said "exit", or it is stuck (`max_idle_ms`); its exception
             is the cause. Everything was stopped before.
         SystemExit: the work raised it. Everything was stopped before.
-        PartitionCountMismatch: the topic exists with another number of partitions.
+        TopicError: the topic cannot have so many partitions.
         GroupError: the group refuses the member.
         SettingsError: a setting is outside its limits, or a certificate file cannot be read.
         KeyboardInterrupt: a second signal came before everything had ended.
@@ -97,7 +100,7 @@ async def arun(
     *,
     group: str,
     topic: str,
-    partitions: int,
+    partitions: int | None = None,
     servers: str | Sequence[str] | None = None,
     credentials: grpc.ChannelCredentials | TlsFiles | None = None,
     stop: asyncio.Event | None = None,
@@ -107,7 +110,8 @@ async def arun(
     check_work(work)
     check_group_id(group)
     check_name("topic", topic)
-    check_partitions(partitions)
+    if partitions is not None:
+        check_partitions(partitions)
     policy, of_member = WorkPolicy.split(settings)
     runner = WorkRunner(work, policy)
 
@@ -147,15 +151,27 @@ async def arun(
         raise runner.failure
 
 
-async def _ensure_topic(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Creates the topic, if it does not exist, once a server answers."""
+async def _ensure_topic(cluster: Cluster, topic: str, partitions: int | None) -> None:
+    """Waits for a server, and for a topic without a number of partitions; creates or grows another one."""
+    backoff, waiting = Backoff(), Waiting()
     while True:
         try:
-            await cluster.ensure_topic(topic, partitions)
+            if partitions is not None:
+                await cluster.ensure_topic(topic, partitions)
+                return
+            if await cluster.topics([topic]):
+                return
         except ClusterUnavailable as error:
             log.warning("%s; still trying", error)
-        else:
-            return
+            continue
+        if not backoff.attempts or waiting.is_worth_a_line:
+            log.warning(
+                "there is no topic %r: waiting for `muster topics create %s --partitions N`, or for a worker "
+                "that says how many partitions it has",
+                topic,
+                topic,
+            )
+        await backoff.pause()
 
 
 async def _first(main: Coroutine[Any, Any, object], *events: asyncio.Event) -> None:

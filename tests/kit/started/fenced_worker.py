@@ -1,7 +1,8 @@
 """A worker whose sink notices two owners at a time, and refuses a token below the highest it has seen.
 
 `python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
-is a file, and ASSIGNORS are joined by commas. SIGTERM ends it.
+is a file, and ASSIGNORS are joined by commas. PARTITIONS is
+`-` where the catalog says how many there are. SIGTERM ends it.
 """
 
 import asyncio
@@ -84,7 +85,7 @@ def main(servers: str, group: str, partitions: str, path: str, name: str, assign
         work,
         group=group,
         topic=group,
-        partitions=int(partitions),
+        partitions=None if partitions == "-" else int(partitions),
         servers=servers,
         client_id=name,
         assignors=assignors.split(","),

@@ -16,7 +16,7 @@ from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
 from muster._config import check_group_id, check_name, check_partitions
-from muster._errors import ClusterUnavailable, PartitionCountMismatch, TopicError, code_name, group_error
+from muster._errors import ClusterUnavailable, TopicError, code_name, group_error
 from muster._messages import decode_topic, encode_zones, to_messages
 from muster._parking import Parked, decode, mark_of
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -124,22 +124,37 @@ class Cluster:
         )
         return [decode_topic(topic) for topic in answer.topics]
 
-    async def ensure_topic(self, name: str, partitions: int) -> Topic:
-        """Creates a topic if it does not exist; writes nothing if it does.
+    async def ensure_topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Returns a topic with at least so many partitions: creates it, or raises their number.
+
+        Args:
+            name: its name.
+            partitions: how many partitions it has at least; writes nothing if it has more. None: as many as
+                the catalog says.
 
         Raises:
-            PartitionCountMismatch: it exists with another number of partitions.
+            TopicError: it does not exist and no number is given, or it cannot have so many.
         """
-        request = _new_topic(name, partitions)
-        for topic in await self.topics([name]):
-            if topic.partitions == partitions:
-                return topic
-        answer = await self._change("CreateTopic", request, discovery_pb2.CreateTopicResponse)
-        if answer.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
-            raise _topic_error(name, int(answer.error_code), answer.error_message)
-        if answer.topic.partitions != partitions:
-            raise PartitionCountMismatch(name, existing=answer.topic.partitions, wanted=partitions)
-        return decode_topic(answer.topic)
+        check_name("topic", name)
+        found = await self.topics([name])
+        if partitions is None:
+            if not found:
+                raise _topic_error(name, _UNKNOWN, "")
+            return found[0]
+        if found and found[0].partitions >= check_partitions(partitions):
+            return found[0]
+        created = await self._change(
+            "CreateTopic", _new_topic(name, partitions), discovery_pb2.CreateTopicResponse
+        )
+        if created.error_code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS):
+            raise _topic_error(name, int(created.error_code), created.error_message)
+        if created.topic.partitions >= partitions:
+            return decode_topic(created.topic)
+        request = discovery_pb2.AlterTopicRequest(topic=_new_topic(name, partitions).topic)
+        altered = await self._change("AlterTopic", request, discovery_pb2.AlterTopicResponse)
+        if altered.error_code and altered.topic.partitions < partitions:  # not raised further by another one
+            raise _topic_error(name, int(altered.error_code), altered.error_message)
+        return decode_topic(altered.topic)
 
     async def create_topic(
         self, name: str, partitions: int, *, zones: Mapping[str, Iterable[int]] | None = None
