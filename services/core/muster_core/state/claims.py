@@ -33,8 +33,12 @@ class Claims:
     def __init__(self, members: Iterable[Member], most: int) -> None:
         self.complete = True
         self._by_member: dict[str, Numbers] = {}
+        nothing_in: set[bytes] = set()  # mostly all say the same
         for member in members:
-            entries = list(claimed_in(metadata for _, metadata in member.terms.protocols))
+            told = [metadata for _, metadata in member.terms.protocols if metadata not in nothing_in]
+            entries = list(claimed_in(told))
+            if not entries:
+                nothing_in.update(told)
             most -= sum(len(numbers) for _, numbers in entries)
             if most < 0:
                 self.complete = False
