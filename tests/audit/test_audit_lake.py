@@ -170,6 +170,28 @@ def test_columns_that_an_earlier_version_did_not_write_have_their_defaults(tmp_p
     )
 
 
+def test_a_lake_without_zones_goes_on_with_them(tmp_path: Path) -> None:
+    built, lake = healthy_catalog(empty(0, 0)), tmp_path / "lake"
+    upto = len(built.entries) - 4
+    export(tmp_path / "export", built, upto)
+    build(tmp_path / "export", lake)
+    paths = list(lake.glob("topics/day=*/*.parquet"))
+    assert paths
+    for path in paths:
+        pq.write_table(pq.ParquetFile(path).read().drop_columns(["zones"]), path)
+    mark = lake / LAKE_MARK
+    stated = json.loads(mark.read_text("utf-8"))
+    stated["columns"]["topics"].remove("zones")
+    mark.write_text(json.dumps(stated), "utf-8")
+    export(tmp_path / "export", built)
+    build(tmp_path / "export", lake)
+    near = [row for row in rows_of(lake, "topics") if row["topic"] == "near"]
+    assert [(row.get("zones"), row["ended_by"]) for row in sorted(near, key=lambda row: row["offset"])] == [
+        (None, "zones changed"),
+        ('{"eu": [0, 1]}', None),
+    ]
+
+
 def test_every_column_that_is_added_later_must_have_a_default() -> None:
     """These had none from the first version on; what comes later is missing in rows that are carried on."""
     required = {

@@ -40,7 +40,7 @@ KNOWN = {
         "cause",
         "assigned_at_ms",
     ),
-    "topics": ("partitions",),
+    "topics": ("partitions", "zones"),
 }
 """What a row that began before has of the whole log's row, besides its key and its end."""
 
@@ -115,8 +115,8 @@ def test_topics_of_a_trimmed_catalog_are_there(tmp_path: Path) -> None:
     build(tmp_path / "export", tmp_path / "lake")
     assert check(tmp_path / "lake", built, 7, 8) == 2
     topics = rows_of(tmp_path / "lake", "topics")
-    found = {(topic["topic"], topic["partitions"], topic["day"]) for topic in topics}
-    assert found == {("orders", 4, "open"), ("near", 4, "open")}
+    found = {(topic["topic"], topic["partitions"], topic["zones"], topic["day"]) for topic in topics}
+    assert found == {("orders", 4, None, "open"), ("near", 4, '{"eu": [0, 1]}', "open")}
 
 
 def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ which topics there are, is what the core's own replay says.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -401,20 +400,30 @@ def topics(entries: Sequence[Entry]) -> Table:
         state.apply(entry)
         for name in before.keys() | state.by_name.keys():
             old, new = before.get(name), state.by_name.get(name)
-            if old == new or (old is not None and new is not None and replace(old, zones=new.zones) == new):
-                continue  # the lake has no column for zones
+            if old == new:
+                continue
             if old is not None:
-                open_.pop(name).update(_ended(record.written_at_ms, "deleted" if new is None else "resized"))
+                why = "deleted" if new is None else "zones changed"
+                if new is not None and new.partitions != old.partitions:
+                    why = "resized"
+                open_.pop(name).update(_ended(record.written_at_ms, why))
             if new is not None:
                 open_[name] = _begun(
                     Read(entry.position, "", record),
                     topic=name,
                     partitions=new.partitions,
                     incarnation=new.incarnation,
+                    zones=_zones(new.zones),
                     **_ended(None, None),
                 )
                 rows.append(open_[name])
     return rows
+
+
+def _zones(stored: bytes) -> str | None:
+    zones = common_pb2.TopicZones.FromString(stored).zones
+    told = ", ".join(f'"{zone.name}": {list(zone.partitions)}' for zone in zones)
+    return f"{{{told}}}" if zones else None
 
 
 def coordinators(reads: Sequence[Read]) -> Iterator[dict[str, Any]]:

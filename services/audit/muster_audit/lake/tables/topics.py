@@ -1,10 +1,12 @@
-"""Topics of the catalog: how many partitions each had, from when to when."""
+"""Topics of the catalog: how many partitions each had, and in which zones, from when to when."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from muster_protos.muster.log.v1 import records_pb2
+from muster_protos.muster.v1 import common_pb2
 
 from muster_audit.lake.row import Interval, Place
 from muster_audit.lake.tracker import Take, Tracker
@@ -12,13 +14,21 @@ from muster_audit.lake.tracker import Take, Tracker
 
 @dataclass(slots=True, kw_only=True)
 class Topic(Interval):
-    """A topic with its number of partitions, until that changes (`resized`) or the topic goes (`deleted`)."""
+    """A topic with its number of partitions and their zones.
+
+    It lasts until the number changes (`resized`), only the zones do (`zones changed`), or the topic goes
+    (`deleted`).
+    """
 
     table: ClassVar[str] = "topics"
 
     topic: Annotated[str, "Its name."]
     partitions: Annotated[int, "Its number of partitions."]
     incarnation: Annotated[int, "Offset of the record that created it: tells topics of one name apart."]
+    zones: Annotated[
+        str | None,
+        'Zones of its partitions as JSON, `{"eu": [0, 1]}`; null: none, or a version before zones wrote it.',
+    ] = None
 
 
 class Topics(Tracker[Topic]):
@@ -44,10 +54,12 @@ class Topics(Tracker[Topic]):
 
     def _topic_stored(self, at: Place, message: records_pb2.TopicStored) -> Iterator[Topic]:
         before = self._topics.get(message.name)
-        if before is not None and before.partitions == message.partitions:
-            return
+        zones = zones_as_json(message.zones)
         if before is not None:
-            yield before.end(at, "resized")
+            if (before.partitions, before.zones) == (message.partitions, zones):
+                return
+            resized = before.partitions != message.partitions
+            yield before.end(at, "resized" if resized else "zones changed")
         self._topics[message.name] = Topic(
             shard=at.shard,
             epoch=at.position.epoch,
@@ -56,9 +68,17 @@ class Topics(Tracker[Topic]):
             topic=message.name,
             partitions=message.partitions,
             incarnation=at.position.offset if before is None else before.incarnation,
+            zones=zones,
         )
 
     def _topic_tombstone(self, at: Place, message: records_pb2.TopicTombstone) -> Iterator[Topic]:
         row = self._topics.pop(message.name, None)
         if row is not None:
             yield row.end(at, "deleted")
+
+
+def zones_as_json(zones: common_pb2.TopicZones | None) -> str | None:
+    """Zones as the column has them: name → numbers of partitions."""
+    if zones is None or not zones.zones:
+        return None
+    return json.dumps({zone.name: list(zone.partitions) for zone in zones.zones}, ensure_ascii=False)
