@@ -18,7 +18,7 @@ from muster_protos.muster.v1.coordinator_pb2 import (
     SyncGroupRequest,
 )
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser = argparse.ArgumentParser(description="A member in plain gRPC calls")
 parser.add_argument("--servers", default="localhost:7400", help="address of a discovery server")
 parser.add_argument("--group", default="crawlers")
 parser.add_argument("--topic", default="sites")

@@ -80,7 +80,7 @@ class CommitFailed(MusterError):
     """
 
     def __init__(self, partitions: Iterable[TopicPartition], why: str) -> None:
-        self.partitions = tuple(partitions)
+        self.partitions: tuple[TopicPartition, ...] = tuple(partitions)
         names = ", ".join(map(str, self.partitions))
         super().__init__(f"commit of {names} failed: {why}; stop working on them, the new owner goes on")
 

@@ -75,9 +75,9 @@ class Cluster:
         credentials: grpc.ChannelCredentials | TlsFiles | None = None,
         connect: Connect | None = None,
     ) -> None:
-        self.servers = parse_servers(servers)
+        self.servers: tuple[str, ...] = parse_servers(servers)
         self.timeout_ms = timeout_ms
-        self.alarms = Alarms()
+        self.alarms: Alarms = Alarms()
         if credentials is None and connect is None:
             credentials = TlsFiles.from_environment()
         self._channels = ChannelPool(credentials, connect=connect)

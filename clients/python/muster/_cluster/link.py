@@ -102,9 +102,9 @@ class GroupLink:
 
     def __init__(self, group_id: str, discovery: DiscoveryClient, transport: Transport) -> None:
         self.group_id = group_id
-        self.shard_epoch = 0
+        self.shard_epoch: int = 0
         self.address: str | None = None
-        self.trouble = "the coordinator did not answer"
+        self.trouble: str = "the coordinator did not answer"
         self._discovery = discovery
         self._transport = transport
         self._found: str | None = None

@@ -104,9 +104,9 @@ class Member:
     ) -> None:
         if not isinstance(cluster, Cluster):
             raise SettingsError("cluster", f"must be a Cluster, not {cluster!r}")
-        self.config = MemberConfig(**settings)
-        self.group_id = check_group_id(group_id)
-        self.topics = check_topics(topics)
+        self.config: MemberConfig = MemberConfig(**settings)
+        self.group_id: str = check_group_id(group_id)
+        self.topics: tuple[str, ...] = check_topics(topics)
         self._cluster = cluster
         self._link = cluster.link(self.group_id, session=self.config.session)
         self._standing = Standing(

@@ -30,10 +30,11 @@ class Partition:
     """
 
     def __init__(self, member: Member, partition: TopicPartition, signs: Signs | None = None) -> None:
-        self.topic, self.number = partition
-        self.group = member.group_id
-        self.generation = member.generation
-        self.token = member.token(partition)
+        self.topic: str = partition.topic
+        self.number: int = partition.number
+        self.group: str = member.group_id
+        self.generation: int = member.generation
+        self.token: str = member.token(partition)
         self._partition = partition
         self._member = member
         self._signs = signs or Signs()
@@ -117,11 +118,11 @@ class BlockingPartition:
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
-        self.topic = partition.topic
-        self.number = partition.number
-        self.group = partition.group
-        self.generation = partition.generation
-        self.token = partition.token
+        self.topic: str = partition.topic
+        self.number: int = partition.number
+        self.group: str = partition.group
+        self.generation: int = partition.generation
+        self.token: str = partition.token
         self._partition = partition
         self._loop = loop
         self._stop = threading.Event()

@@ -37,8 +37,8 @@ if held ~= ARGV[1] then
 end
 return redis.call(unpack(ARGV, 2))
 """
-    script = _BODY
-    function_code = (
+    script: str = _BODY
+    function_code: str = (
         "#!lua name=muster\nlocal function muster_fenced(KEYS, ARGV)" + _BODY + "end\n"
         "redis.register_function('muster_fenced', muster_fenced)\n"
     )

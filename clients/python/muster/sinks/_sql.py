@@ -49,9 +49,11 @@ class SqlFence:
         if _TABLE.fullmatch(table) is None:
             raise SettingsError("table", f"{table!r} is no plain name of a table")
         token = f"TEXT COLLATE {_COLLATIONS[dialect]} NOT NULL"
-        self.create_table = f"CREATE TABLE IF NOT EXISTS {table} (resource TEXT PRIMARY KEY, token {token})"
+        self.create_table: str = (
+            f"CREATE TABLE IF NOT EXISTS {table} (resource TEXT PRIMARY KEY, token {token})"
+        )
         held = table.rpartition(".")[2]
-        self.statement = (
+        self.statement: str = (
             f"INSERT INTO {table} (resource, token) VALUES ({_PLACES[dialect]}) "  # noqa: S608
             f"ON CONFLICT (resource) DO UPDATE SET token = excluded.token "
             f"WHERE {held}.token <= excluded.token RETURNING token"
