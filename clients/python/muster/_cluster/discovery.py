@@ -120,8 +120,11 @@ class DiscoveryClient:
     async def _find_all(self) -> None:
         lookups, self._lookups = self._lookups, {}
         waiting = list(lookups.items())
-        for start in range(0, len(waiting), MOST_LOOKUPS):
-            await self._find_some(dict(waiting[start : start + MOST_LOOKUPS]))
+        try:
+            for start in range(0, len(waiting), MOST_LOOKUPS):
+                await self._find_some(dict(waiting[start : start + MOST_LOOKUPS]))
+        finally:
+            _fail(lookups, ConnectionLost("the lookup was given up"))
 
     async def _find_some(self, lookups: _Lookups) -> None:
         request = discovery_pb2.FindCoordinatorRequest(
@@ -139,9 +142,6 @@ class DiscoveryClient:
                     await self._find_some({lookup: found})
         except ConnectionLost as error:
             _fail(lookups, error)
-        except BaseException:
-            _fail(lookups, ConnectionLost("the lookup was given up"))
-            raise
         else:
             for ((group_id, _), found), result in zip(lookups.items(), answer.results, strict=False):
                 if not found.done() and result.group_id == group_id:
