@@ -375,3 +375,22 @@ async def test_addresses_are_forgotten_when_nothing_holds_for_them_any_more(worl
     assert not addresses.holds("10.0.0.7:7410")
     addresses.add("10.0.1.1:7410", 60_000)
     assert len(addresses) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("Beat", {"beat_interval_ms": 30_000, "disconnect_grace_ms": 0}),
+        ("Heartbeat", {"session": False, "heartbeat_interval_ms": 40_000}),
+    ],
+)
+async def test_several_beats_fit_into_a_life_whatever_their_interval(
+    world: World, kind: str, settings: dict[str, Any]
+) -> None:
+    await world.join(session_timeout_ms=45_000, rebalance_timeout_ms=4_500, **settings)
+    for stream in tuple(world.a.streams):  # the next one is opened for the member
+        await stream.part(session_pb2.GOODBYE_REASON_AGE)
+        await world.a.until("Session", 2)
+    before = len(world.a.seen)
+    await until(lambda: [what for what, _ in world.a.seen[before:]].count(kind) >= 5)
+    assert world.told == ["assigned"]

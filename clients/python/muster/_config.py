@@ -30,12 +30,13 @@ class MemberConfig:
             unary calls of everything, as with a server that has no streams.
         beat_interval_ms: time between two beats on such a stream; at most a third of `disconnect_grace_ms`.
             A stream beats at the shortest interval of its members, and at least three times per session
-            time-out.
+            time-out, or rebalance time-out if that is shorter.
         disconnect_grace_ms: how long the member may be away after its stream broke, e.g. because its process
             was killed, before its partitions go to others. 0: its session time-out. None: 3,000, or 0 for a
             static member, whose restart is to move nothing; the attribute then has that value.
-        heartbeat_interval_ms: time between two Heartbeat calls, without a stream; best at most a third of
-            the session time-out.
+        heartbeat_interval_ms: time between two Heartbeat calls, without a stream. There are at least three
+            per session time-out, or rebalance time-out if that is shorter: with fewer a member would hear of
+            a rebalance too late, and lose its partitions to a single answer that is late.
         rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again. If
             shorter than the session time-out, it also limits how long the member works on without an answer
             of a coordinator: the group may have gone on without it.
@@ -83,8 +84,7 @@ class MemberConfig:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise SettingsError(
                 "heartbeat_interval_ms",
-                f"{self.heartbeat_interval_ms} must be below session_timeout_ms ({self.session_timeout_ms}), "
-                f"at most a third of it is wise",
+                f"{self.heartbeat_interval_ms} must be below session_timeout_ms ({self.session_timeout_ms})",
             )
         if self.group_instance_id:
             check_name("group_instance_id", self.group_instance_id)

@@ -192,13 +192,15 @@ class Joiner:
         )
         if joined.HasField("cause"):
             standing.cause = joined.cause
+        config = self._config
+        a_third_ms = max(1, min(config.session_timeout_ms, config.rebalance_timeout_ms) // 3)
         vitals = Vitals(
             group_id=self._link.group_id,
-            group_instance_id=self._config.group_instance_id,
+            group_instance_id=config.group_instance_id,
             seat=standing.seat,
-            interval_ms=self._config.heartbeat_interval_ms,
-            timeout_ms=min(self._config.request_timeout_ms, max(1_000, self._config.heartbeat_interval_ms)),
-            beat_interval_ms=max(1, min(self._config.beat_interval_ms, self._config.session_timeout_ms // 3)),
+            interval_ms=min(config.heartbeat_interval_ms, a_third_ms),
+            timeout_ms=min(config.request_timeout_ms, max(1_000, config.heartbeat_interval_ms)),
+            beat_interval_ms=min(config.beat_interval_ms, a_third_ms),
         )
         self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
         return joined
