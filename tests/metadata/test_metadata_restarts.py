@@ -349,6 +349,29 @@ async def test_a_node_that_does_not_answer_is_not_taken_for_one_that_forgets(tmp
         assert node.steps.run.endswith("/always")
 
 
+async def test_a_file_that_is_still_written_for_the_first_time_keeps_nothing(tmp_path: Path) -> None:
+    """`appendonly` was switched on while the server runs: until then a crash takes everything with it."""
+    async with metadata_cluster(tmp_path, 1) as cluster:
+        node = cluster[0].server.metadata.quorum.nodes[0]
+        async with cluster.client(0) as client:
+            await client.config_set("appendonly", "no")
+            await client.config_set("rdb-key-save-delay", 30_000_000)
+            await client.config_set("appendonly", "yes")
+            await node.look()
+            assert node.steps.run == node.steps.run_id
+            async with node_of(cluster, 0) as other:
+                assert other.steps.run == other.steps.run_id
+            await client.config_set("appendonly", "no")
+            await client.config_set("rdb-key-save-delay", 0)
+            await client.config_set("appendonly", "yes")
+        await until(functools.partial(_counts_as_synced, node), "the file is written")
+
+
+async def _counts_as_synced(node: Node) -> bool:
+    await node.look()
+    return node.steps.run.endswith("/always")
+
+
 async def test_a_shorter_log_of_a_later_epoch_is_not_claimed(tmp_path: Path) -> None:
     """It lacks what was acknowledged, although its last position is the higher one."""
     async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:

@@ -27,6 +27,10 @@ log = structlog.get_logger()
 SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rewrite": b"no"}
 """Settings with which a server loses nothing that it has acknowledged."""
 
+_WRITTEN = {"aof_enabled": "1", "aof_rewrite_in_progress": "0", "aof_rewrite_scheduled": "0"}
+"""What a server with these settings says of its append-only file when everything is in it. One on which
+`appendonly` was just switched on answers what a crash takes with it until its file is written for the first time."""
+
 Decoder = Callable[[Any], NodeReply]
 _Waiting = tuple[float, asyncio.Future[NodeReply], Decoder]
 
@@ -213,7 +217,8 @@ class NodeConnection:
 
     async def _hear_run(self, connection: Connection) -> None:
         """Asks which run of the server this is: a later run may have forgotten its last answers."""
-        questions = [("INFO", "server"), *(("CONFIG", "GET", name) for name in SYNCED)]
+        settings = (("CONFIG", "GET", name) for name in SYNCED)
+        questions = [("INFO", "server"), ("INFO", "persistence"), *settings]
         await connection.send_packed_command([_pack(question) for question in questions], check_health=False)
         answers: list[Any] = []
         for _ in questions:
@@ -225,7 +230,8 @@ class NodeConnection:
         about = fields(answers[0] or b"")
         self.run_id = about.get("run_id", "")
         self.started_s = int(time.time()) - int(about.get("uptime_in_seconds", "0"))
-        self.synced = answers[1:] == [[name.encode(), value] for name, value in SYNCED.items()]
+        wanted = [[name.encode(), value] for name, value in SYNCED.items()]
+        self.synced = answers[2:] == wanted and all_written(answers[1] or b"")
 
     async def _write(self, connection: Connection) -> None:
         while True:
@@ -277,6 +283,15 @@ def fields(info: bytes) -> dict[str, str]:
     """The fields of an answer to INFO."""
     lines = info.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def all_written(persistence: bytes) -> bool:
+    """Whether the append-only file of a server has everything, by its answer to INFO.
+
+    A rewrite that replaces the file looks like the first one: the server then counts as one that may forget.
+    """
+    said = fields(persistence)
+    return all(said.get(name) == value for name, value in _WRITTEN.items())
 
 
 def _pack(command: tuple[bytes | str | int, ...]) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from muster_metadata.nodes import keys
 from muster_metadata.nodes.addresses import at, place_of
-from muster_metadata.nodes.connection import SYNCED, NodeConnection
+from muster_metadata.nodes.connection import SYNCED, NodeConnection, all_written
 from muster_metadata.nodes.entries import NodeEntry, arguments
 from muster_metadata.nodes.problem import Problem, ProblemKind
 from muster_metadata.nodes.reply import NodeReply, Status, plain, scripted
@@ -361,7 +361,7 @@ class Node:
 
 
 async def syncs(ask: Callable[..., Answer]) -> bool | None:
-    """Whether a server syncs each write before it answers; None: it did not answer.
+    """Whether a server syncs each write to a file that has all before it; None: it did not answer.
 
     A server whose settings may not be read counts as one that does not.
     """
@@ -371,4 +371,7 @@ async def syncs(ask: Callable[..., Answer]) -> bool | None:
             return None
         if reply.status is not Status.OK or reply.values[0] != [name.encode(), wanted]:
             return False
-    return True
+    reply = await ask("INFO", "persistence")
+    if reply.silent and reply.status is not Status.BROKEN:
+        return None
+    return reply.status is Status.OK and all_written(reply.values[0])
