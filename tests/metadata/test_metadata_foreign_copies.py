@@ -13,9 +13,13 @@ import pytest
 from kit.metadata.metadata_instances import MetadataCluster, Writer, metadata_cluster, records
 from kit.waiting import until
 from metadata.test_metadata_damage import later, write
+from muster_metadata.log import damage
+from muster_metadata.log.damage import damage_is_repaired, report_damage
 from muster_metadata.log.snapshot_copies import SnapshotCopies
 from muster_metadata.log.states import Held, Repaired
+from muster_metadata.nodes.node import Node
 from muster_protos.muster.internal.v1 import metadata_pb2
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
 
@@ -203,3 +207,21 @@ async def test_a_node_is_filled_also_while_its_log_is_written(
         monkeypatch.undo()
         await until(lambda: cluster.level(1), "and what was written since")
         assert records(await cluster[0].read(1, writer)) == writer.acknowledged
+
+
+async def test_damage_that_is_met_again_and_again_is_said_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 1
+    monkeypatch.setattr(damage, "boot_ms", lambda: now_ms)
+    node = Node(1, "redis://127.0.0.1:1", 100)
+
+    def said(shard: int, *, snapshot: bool = False) -> int:
+        with capture_logs() as logs:
+            for place in range(50):
+                report_damage(node, shard, f"an entry after 1-{place} was changed", snapshot=snapshot)
+        return len(logs)
+
+    assert [said(1), said(1), said(2), said(1, snapshot=True)] == [1, 0, 1, 1]
+    damage_is_repaired(node, 1)
+    assert [said(1), said(2), said(1, snapshot=True)] == [1, 0, 0]
+    now_ms += 600_000
+    assert [said(1), said(2)] == [1, 1]

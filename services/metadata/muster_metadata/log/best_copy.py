@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster_core.position import Position
-from muster_runtime.logs import alarm
 
 from muster_metadata.log import verdicts
+from muster_metadata.log.damage import report_damage
 from muster_metadata.log.verdicts import Verdict
 from muster_metadata.nodes.entries import LogEnd, parse_id
 from muster_metadata.nodes.node import Node
@@ -72,7 +72,7 @@ async def best_copy(quorum: Quorum, shard: int, copies: Sequence[Copy]) -> Copy 
                 problem = (
                     f"{place.position.stream_id}, which most nodes have as acknowledged, is not in its copy"
                 )
-                _tell(copy.node, shard, problem)
+                report_damage(copy.node, shard, problem)
                 return NotTheLog(copy.node)
     cut = _unless_cut(quorum, shard, best, copies)
     heard_all = all(len(found) == len(quorum.nodes) for found in facts.values())
@@ -95,7 +95,9 @@ def _unless_cut(quorum: Quorum, shard: int, best: Copy, copies: Sequence[Copy]) 
             continue
         if copy in sound or len(sound) < quorum.majority:
             return verdicts.truncated(position, acknowledged)
-        _tell(copy.node, shard, f"it lacks {acknowledged.stream_id}, which it has stored as acknowledged")
+        report_damage(
+            copy.node, shard, f"it lacks {acknowledged.stream_id}, which it has stored as acknowledged"
+        )
     return best
 
 
@@ -138,7 +140,3 @@ async def _found(
         for node, reply in zip(quorum.nodes, replies, strict=True)
         if reply is not None and reply.status is Status.OK
     }
-
-
-def _tell(node: Node, shard: int, problem: str) -> None:
-    alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)

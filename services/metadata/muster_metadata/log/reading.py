@@ -7,9 +7,9 @@ from typing import Any
 
 from muster_core.position import GENESIS, NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2
-from muster_runtime.logs import alarm
 
 from muster_metadata.log import verdicts
+from muster_metadata.log.damage import report_damage
 from muster_metadata.log.runs import Malformed, Run, runs_of
 from muster_metadata.log.snapshot_copies import FoundSnapshot, SnapshotCopies, SnapshotLost
 from muster_metadata.log.states import Inspected
@@ -230,7 +230,7 @@ class LogReader:
         node = cursor.sources.pop(0)
         cursor.damaged.add(node)
         cursor.damage = f"on every node that has the log to its end: {problem}"
-        alarm("log_node_damaged", node=node.index, address=node.place, shard=shard, problem=problem)
+        report_damage(node, shard, problem)
 
     async def _trimmed(self, source: Node, shard: int, expected: int) -> bool:
         """Whether the log of a node begins after the offset that was expected next."""

@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError
 from muster_core.log.snapshot import digest_of, part_hash
 from muster_core.position import GENESIS, Position
 from muster_protos.muster.log.v1 import records_pb2
-from muster_runtime.logs import alarm
 
+from muster_metadata.log.damage import report_damage
 from muster_metadata.log.verdicts import count_status
 from muster_metadata.nodes.entries import NodeEntry, parse_id
 from muster_metadata.nodes.node import Node
@@ -137,13 +137,8 @@ class SnapshotCopies:
                     break
                 certain = certain and reply.status is Status.OK
                 if data is not None:
-                    alarm(
-                        "log_node_damaged",
-                        node=node.index,
-                        address=node.place,
-                        shard=found.shard,
-                        problem=f"part {number} of the snapshot up to {found.upto.stream_id} was changed",
-                    )
+                    problem = f"part {number} of the snapshot up to {found.upto.stream_id} was changed"
+                    report_damage(node, found.shard, problem, snapshot=True)
                 # It is asked last from now on: a node that lacks one part lacks others.
                 nodes.remove(node)
                 nodes.append(node)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_core.position import GENESIS, NOWHERE
-from muster_runtime.logs import alarm
 
+from muster_metadata.log.damage import report_damage
 from muster_metadata.log.states import Held, Inspected
 from muster_metadata.nodes.entries import LogEnd, NodeEntry, continues, parse_id
 from muster_metadata.nodes.node import Node
@@ -107,7 +107,7 @@ class Sources:
     def damaged(self, source: Node, shard: int, problem: str) -> None:
         """Notes that a node's copy of a log cannot be believed: for a while others are preferred to it."""
         self._damaged_ms[source.index, shard] = self._now_ms()
-        alarm("log_node_damaged", node=source.index, address=source.place, shard=shard, problem=problem)
+        report_damage(source, shard, problem)
 
     async def _is_trimmed(self, source: Node, shard: int, after: LogEnd | None) -> bool:
         """Whether the entries after an end may have been trimmed there."""

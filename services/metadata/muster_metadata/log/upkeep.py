@@ -11,6 +11,7 @@ import structlog
 from muster_protos.muster.internal.v1 import metadata_pb2
 
 from muster_metadata.log import verdicts
+from muster_metadata.log.damage import damage_is_repaired
 from muster_metadata.log.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired, claim_on_majority
 from muster_metadata.nodes.entries import LogEnd
@@ -260,6 +261,7 @@ class Upkeep:
             known.fenced.discard(node)
             known.acknowledged = False
             if result is Repaired.DONE:
+                damage_is_repaired(node, known.held.shard)
                 log.info("log_repaired", shard=known.held.shard, node=node.index)
         elif result is Repaired.FENCED:
             self._fenced(known, node)

@@ -28,8 +28,8 @@ SYNCED = {"appendonly": b"yes", "appendfsync": b"always", "no-appendfsync-on-rew
 """Settings with which a server loses nothing that it has acknowledged."""
 
 _WRITTEN = {"aof_enabled": "1", "aof_rewrite_in_progress": "0", "aof_rewrite_scheduled": "0"}
-"""What a server with these settings says of its append-only file when everything is in it. One on which
-`appendonly` was just switched on answers what a crash takes with it until its file is written for the first time."""
+"""What such a server says of its append-only file when all that it has is in it. Where `appendonly` was just
+switched on that is so only when the file is written for the first time; until then a crash takes all."""
 
 Decoder = Callable[[Any], NodeReply]
 _Waiting = tuple[float, asyncio.Future[NodeReply], Decoder]

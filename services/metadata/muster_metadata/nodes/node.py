@@ -49,6 +49,8 @@ class Node:
         member: whether the log's configuration names it at this address. Only then is it filled when empty:
             an empty server at another address may exist beside the real one.
         refusal: why it refused the last write; None: it did not.
+        damage_reported_ms: when it was last said that the node has a log, or a snapshot of it, damaged: by
+            shard, and whether it was a snapshot.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Node:
         self.identity = ""
         self.member = True
         self.refusal: Problem | None = None
+        self.damage_reported_ms: dict[tuple[int, bool], int] = {}
         self._shard_count = 0
         self._log_keys: dict[int, tuple[str, ...]] = {}
         self.steps = NodeConnection(
