@@ -35,6 +35,9 @@ class MemberSnapshot:
         keeps_owned: True if it went on working on `owned` (cooperative).
         generation: generation in which it got `owned`, -1: not known.
         user_data: its bytes for an assignor of your own; sticky ones understand those of Kafka's clients.
+
+    Raises:
+        TypeError: `topics` is one text.
     """
 
     member_id: str
@@ -46,6 +49,11 @@ class MemberSnapshot:
     generation: int = -1
     user_data: bytes = b""
 
+    def __post_init__(self) -> None:
+        topics: object = self.topics
+        if isinstance(topics, str):
+            raise TypeError(f"topics must be a tuple of names, such as ({topics!r},)")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
@@ -56,13 +64,18 @@ class TopicSnapshot:
         racks: for each partition the racks that have it; empty: unknown.
 
     Raises:
-        ValueError: there are racks, but not those of each partition.
+        TypeError: the number of partitions is no whole number.
+        ValueError: it is below 0, or there are racks, but not those of each partition.
     """
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.partitions, bool) or not isinstance(self.partitions, int):
+            raise TypeError(f"partitions must be a whole number, not {self.partitions!r}")
+        if self.partitions < 0:
+            raise ValueError(f"partitions is {self.partitions}, it must be 0 or more")
         if self.racks and len(self.racks) != self.partitions:
             raise ValueError(f"racks of {len(self.racks)} partitions, not of {self.partitions}")
 
@@ -113,6 +126,14 @@ class Assignor:
     name: str
     assign: AssignFunction
     cooperative: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name of an Assignor must be text, not {self.name!r}")
+        if not callable(self.assign):
+            raise TypeError(f"assign of {self.name!r} must be a function, not {self.assign!r}")
+        if not isinstance(self.cooperative, bool):
+            raise TypeError(f"cooperative of {self.name!r} must be True or False, not {self.cooperative!r}")
 
 
 def partitions_of(topic: str, numbers: Sequence[int]) -> list[TopicPartition]:

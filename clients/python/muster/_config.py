@@ -1,13 +1,16 @@
 """Settings of a member, with Kafka's names and defaults."""
 
+import difflib
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from muster_protos import limits
 
 from muster._errors import SettingsError
+from muster._values import TopicPartition
 from muster.assignors import RANGE, Assignor, resolve
 
 LONGEST_TIMEOUT_MS = 1_800_000
@@ -86,7 +89,7 @@ class MemberConfig:
                 "heartbeat_interval_ms",
                 f"{self.heartbeat_interval_ms} must be below session_timeout_ms ({self.session_timeout_ms})",
             )
-        if self.group_instance_id:
+        if self.group_instance_id != "":
             check_name("group_instance_id", self.group_instance_id)
         check_at_most("client_id", self.client_id, limits.ID_MAX_BYTES)
         check_at_most("rack_id", self.rack_id, limits.ID_MAX_BYTES)
@@ -137,7 +140,7 @@ def check_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         SettingsError: there is none, or one breaks `NAME_RULE`.
     """
-    if not isinstance(topics, Iterable):
+    if not isinstance(topics, Iterable) or isinstance(topics, bytes | Mapping):
         raise SettingsError("topics", f"must be one name or several, not {topics!r}")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -196,3 +199,66 @@ def check_at_most(name: str, text: str, limit: int) -> str:
     if size_bytes > limit:
         raise SettingsError(name, f"has {size_bytes} bytes, at most {limit} are allowed")
     return text
+
+
+def check_unless_zero(name: str, value: int, low: int, high: int) -> None:
+    """Checks a number that may also be 0.
+
+    Raises:
+        SettingsError: it is no whole number, or out of bounds.
+    """
+    if isinstance(value, bool) or value != 0:
+        check_between(name, value, low, high)
+
+
+def check_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """Checks a list of texts and returns it; one text is not meant as the list of its characters.
+
+    Raises:
+        SettingsError: it is no list, or something in it is no text.
+    """
+    if isinstance(texts, str):
+        raise SettingsError(name, f"must be a list, such as [{texts!r}]")
+    if not isinstance(texts, Iterable):
+        raise SettingsError(name, f"must be a list of texts, not {texts!r}")
+    listed = list(texts)
+    for text in listed:
+        if not isinstance(text, str):
+            raise SettingsError(name, f"must be a list of texts, and {text!r} is none")
+    return listed
+
+
+def check_partition_list(name: str, partitions: object) -> list[TopicPartition]:
+    """Checks a list of partitions and returns it; pairs of topic and number do too.
+
+    Raises:
+        SettingsError: it is no list, or something in it is no partition.
+    """
+    if isinstance(partitions, TopicPartition):
+        raise SettingsError(name, f"must be a list, such as [{partitions!r}]")
+    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+        raise SettingsError(name, f"must be a list of TopicPartition, not {partitions!r}")
+    return [_partition(name, entry) for entry in partitions]
+
+
+def _partition(name: str, entry: Any) -> TopicPartition:
+    match entry:
+        case (str(topic), number):
+            check_between(name, number, 0, (1 << 31) - 1)
+            return TopicPartition(topic, number)
+        case _:
+            raise SettingsError(name, f"must be a list of TopicPartition, and {entry!r} is none")
+
+
+def check_keywords(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Checks the names of settings.
+
+    Raises:
+        TypeError: one is not known; says which one is meant, if one is like it.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            meant = f"; did you mean {close[0]!r}?" if close else f", only {', '.join(sorted(names))}"
+            raise TypeError(f"{function} has no setting {name!r}{meant}")

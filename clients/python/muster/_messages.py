@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._config import check_partition
+from muster._errors import SettingsError
 from muster._values import Topic, TopicPartition
 from muster.assignors import MemberSnapshot
 
@@ -63,10 +64,15 @@ def encode_zones(zones: Mapping[str, Iterable[int]]) -> common_pb2.TopicZones:
     """Zones of a topic's partitions as a message.
 
     Raises:
-        SettingsError: a partition cannot be one.
+        SettingsError: it is no such mapping, or a partition cannot be one.
     """
     message = common_pb2.TopicZones()
+    if not isinstance(zones, Mapping):
+        raise SettingsError("zones", f"must map zones to numbers of partitions, not be {zones!r}")
     for name, partitions in zones.items():
+        listed: object = partitions
+        if not isinstance(name, str) or isinstance(listed, str) or not isinstance(listed, Iterable):
+            raise SettingsError("zones", f"must map names to lists of numbers, not {name!r} to {listed!r}")
         numbers = [check_partition("zones", number) for number in partitions]
         message.zones.add(name=name, partitions=numbers)
     return message

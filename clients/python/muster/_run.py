@@ -15,7 +15,7 @@ import grpc
 from muster._backoff import Backoff, Waiting
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
-from muster._errors import ClusterUnavailable
+from muster._errors import ClusterUnavailable, SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
@@ -112,6 +112,8 @@ async def arun(
     check_name("topic", topic)
     if partitions is not None:
         check_partitions(partitions)
+    if stop is not None and not isinstance(stop, asyncio.Event):
+        raise SettingsError("stop", f"must be an asyncio.Event, not {stop!r}")
     policy, of_member = WorkPolicy.split(settings)
     runner = WorkRunner(work, policy)
 

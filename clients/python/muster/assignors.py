@@ -35,6 +35,8 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
     """
     if isinstance(assignors, str):
         assignors = (assignors,)
+    if not isinstance(assignors, Sequence):
+        raise SettingsError("assignors", f"must be a list, preferred first, not {assignors!r}")
     if not 1 <= len(assignors) <= PROTOCOLS_MAX:
         raise SettingsError("assignors", f"1 to {PROTOCOLS_MAX} of them, not {len(assignors)}")
     found: dict[str, Assignor] = {}
@@ -46,8 +48,10 @@ def resolve(assignors: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
                     "assignors", f"{entry!r} is not one of {known}; pass your own as an Assignor"
                 )
             assignor = BUILT_IN[entry]
-        else:
+        elif isinstance(entry, Assignor):
             assignor = entry
+        else:
+            raise SettingsError("assignors", f"{entry!r} is neither a name nor an Assignor")
         if not 1 <= len(assignor.name.encode()) <= ID_MAX_BYTES:
             raise SettingsError("assignors", f"a name has 1 to {ID_MAX_BYTES} bytes")
         if assignor.name in found:

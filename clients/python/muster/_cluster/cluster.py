@@ -15,8 +15,16 @@ from muster._clock import boot_ms
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed
 from muster._cluster.link import GroupLink, address_of
-from muster._config import check_group_id, check_name, check_partitions
-from muster._errors import ClusterUnavailable, TopicError, code_name, group_error
+from muster._config import (
+    LONGEST_TIMEOUT_MS,
+    check_between,
+    check_group_id,
+    check_name,
+    check_partition_list,
+    check_partitions,
+    check_texts,
+)
+from muster._errors import ClusterUnavailable, SettingsError, TopicError, code_name, group_error
 from muster._messages import decode_topic, encode_zones, to_messages
 from muster._parking import Parked, decode, mark_of
 from muster._reactions import CONNECTION_LOST, Call, Reaction, reaction_to
@@ -76,6 +84,14 @@ class Cluster:
         connect: Connect | None = None,
     ) -> None:
         self.servers: tuple[str, ...] = parse_servers(servers)
+        check_between("timeout_ms", timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        if not isinstance(credentials, grpc.ChannelCredentials | TlsFiles | None):
+            raise SettingsError(
+                "credentials",
+                f"must be TlsFiles or grpc.ChannelCredentials, not {type(credentials).__name__}",
+            )
+        if connect is not None and not callable(connect):
+            raise SettingsError("connect", f"must be a function that gets an address, not {connect!r}")
         self.timeout_ms = timeout_ms
         self.alarms: Alarms = Alarms()
         if credentials is None and connect is None:
@@ -118,7 +134,7 @@ class Cluster:
         """Topics by name, or all topics without names. A topic that does not exist is missing."""
         answer = await self._discovery.ask(
             "ListTopics",
-            discovery_pb2.ListTopicsRequest(names=names),
+            discovery_pb2.ListTopicsRequest(names=check_texts("names", names)),
             discovery_pb2.ListTopicsResponse,
             timeout_ms=self.timeout_ms,
         )
@@ -243,7 +259,7 @@ class Cluster:
 
     async def list_groups(self, states: Iterable[str] = ()) -> list[coordinator_pb2.ListGroupsResponse.Group]:
         """Groups of all coordinators, by id; with `states` (`Stable`, `Empty`, ...) only those in one."""
-        request = coordinator_pb2.ListGroupsRequest(states=states)
+        request = coordinator_pb2.ListGroupsRequest(states=check_texts("states", states))
         ends_at_ms = boot_ms() + self.timeout_ms
         backoff = Backoff()
         while True:
@@ -298,6 +314,7 @@ class Cluster:
         Raises:
             GroupError: there is no such group.
         """
+        check_between("limit", limit, 0, (1 << 31) - 1)
         request = coordinator_pb2.GroupHistoryRequest(group_id=check_group_id(group_id), limit=limit)
         return list(
             (await self._group_call(group_id, request, coordinator_pb2.GroupHistoryResponse)).generations
@@ -336,7 +353,7 @@ class Cluster:
         Raises:
             GroupError: there is no such group.
         """
-        topics = to_messages(mark_of(partition) for partition in partitions)
+        topics = to_messages(mark_of(p) for p in check_partition_list("partitions", partitions))
         if topics:
             request = coordinator_pb2.OffsetDeleteRequest(group_id=check_group_id(group_id), topics=topics)
             answer = await self._group_call(group_id, request, coordinator_pb2.OffsetDeleteResponse)
@@ -353,7 +370,7 @@ class Cluster:
         async with self._deadline(link):
             return await fetch_committed(
                 link,
-                partitions,
+                None if partitions is None else check_partition_list("partitions", partitions),
                 request_timeout_ms=self.timeout_ms,
                 give_up_after_ms=self.timeout_ms,
             )

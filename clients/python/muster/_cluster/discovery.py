@@ -12,6 +12,7 @@ from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 
 from muster._backoff import Backoff, Waiting
 from muster._clock import boot_ms
+from muster._config import check_texts
 from muster._errors import ClusterUnavailable, RequestRefused, SettingsError
 from muster._session.channels import ChannelPool
 from muster._session.tls import speaks_tls
@@ -75,7 +76,7 @@ def parse_servers(servers: str | Sequence[str] | None) -> tuple[str, ...]:
     if servers is None:
         servers = os.environ.get("MUSTER_SERVERS", "") or DEFAULT_SERVERS
         source = "MUSTER_SERVERS"
-    parts = servers.split(",") if isinstance(servers, str) else servers
+    parts = servers.split(",") if isinstance(servers, str) else check_texts("servers", servers)
     return tuple(_address(source, part.strip()) for part in parts if part.strip()) or (DEFAULT_SERVERS,)
 
 

@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
+from muster._errors import SettingsError
 from muster._values import TopicPartition
 
 PartitionsCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
@@ -18,6 +19,12 @@ class Callbacks:
     on_partitions_assigned: PartitionsCallback | None = None
     on_partitions_revoked: PartitionsCallback | None = None
     on_partitions_lost: PartitionsCallback | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            callback = getattr(self, field.name)
+            if callback is not None and not callable(callback):
+                raise SettingsError(field.name, f"must be a function that gets partitions, not {callback!r}")
 
 
 async def invoke(callback: PartitionsCallback, partitions: tuple[TopicPartition, ...]) -> None:

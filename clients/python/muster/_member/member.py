@@ -12,7 +12,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 from muster._backoff import Backoff
 from muster._cluster.cluster import Cluster
 from muster._cluster.fetching import fetch_committed
-from muster._config import MemberConfig, check_group_id, check_topics
+from muster._config import MemberConfig, check_group_id, check_keywords, check_partition_list, check_topics
 from muster._errors import (
     CallbackFailed,
     ClusterUnavailable,
@@ -104,6 +104,7 @@ class Member:
     ) -> None:
         if not isinstance(cluster, Cluster):
             raise SettingsError("cluster", f"must be a Cluster, not {cluster!r}")
+        check_keywords("Member", settings, MemberSettings.__annotations__)
         self.config: MemberConfig = MemberConfig(**settings)
         self.group_id: str = check_group_id(group_id)
         self.topics: tuple[str, ...] = check_topics(topics)
@@ -250,7 +251,11 @@ class Member:
         """
         if not isinstance(offsets, Mapping):
             raise TypeError(f"offsets must map partitions to positions, not be {offsets!r}")
-        positions = {p: at if isinstance(at, Committed) else Committed(at) for p, at in offsets.items()}
+        partitions = check_partition_list("offsets", offsets)
+        positions = {
+            p: at if isinstance(at, Committed) else Committed(at)
+            for p, at in zip(partitions, offsets.values(), strict=True)
+        }
         tokens = {p: self._standing.owned[p] for p in positions if p in self._standing.owned}
         await self.commit_owned(positions, tokens)
 
@@ -271,7 +276,10 @@ class Member:
             GroupError: the coordinator refuses.
         """
         return await fetch_committed(
-            self._link, partitions, request_timeout_ms=self.config.request_timeout_ms, give_up_after_ms=None
+            self._link,
+            check_partition_list("partitions", partitions),
+            request_timeout_ms=self.config.request_timeout_ms,
+            give_up_after_ms=None,
         )
 
     # Its life

@@ -31,7 +31,7 @@ class TlsFiles:
         key_file: private key of that certificate.
 
     Raises:
-        SettingsError: only one of certificate and key is given.
+        SettingsError: only one of certificate and key is given, or something is no path.
     """
 
     ca_file: str | os.PathLike[str] | None = None
@@ -39,6 +39,10 @@ class TlsFiles:
     key_file: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
+        for name in _NAMES:
+            file = getattr(self, name)
+            if file is not None and (not isinstance(file, str | os.PathLike) or not os.fspath(file)):
+                raise SettingsError(name, f"must be the path of a file, not {file!r}")
         if (self.cert_file is None) != (self.key_file is None):
             missing = "cert_file" if self.cert_file is None else "key_file"
             raise SettingsError(missing, "a certificate and its key must be given together")

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from muster_protos.limits import ID_MAX_BYTES
 
-from muster._config import check_at_most, check_between
+from muster._config import check_at_most, check_between, check_keywords, check_unless_zero
 from muster._errors import SettingsError
 from muster._member.member import MemberSettings
 from muster._work.partition import BlockingPartition, Partition
@@ -88,16 +88,20 @@ class WorkPolicy:
         check_between("retry_for_ms", self.retry_for_ms, 1, LONGEST_MS)
         check_between("retry_backoff_ms", self.retry_backoff_ms, 1, LONGEST_MS)
         check_between("retry_backoff_max_ms", self.retry_backoff_max_ms, self.retry_backoff_ms, LONGEST_MS)
-        if self.max_idle_ms != 0:
-            check_between("max_idle_ms", self.max_idle_ms, 100, LONGEST_MS)
+        check_unless_zero("max_idle_ms", self.max_idle_ms, 100, LONGEST_MS)
         check_between("drain_timeout_ms", self.drain_timeout_ms, 0, LONGEST_MS)
-        if self.loop_block_warn_ms != 0:
-            check_between("loop_block_warn_ms", self.loop_block_warn_ms, 100, LONGEST_MS)
+        check_unless_zero("loop_block_warn_ms", self.loop_block_warn_ms, 100, LONGEST_MS)
         check_at_most("version", self.version, ID_MAX_BYTES)
 
     @classmethod
     def split(cls, settings: WorkSettings) -> "tuple[WorkPolicy, MemberSettings]":
-        """The policy, and the settings of the member that are left."""
+        """The policy, and the settings of the member that are left.
+
+        Raises:
+            SettingsError: one is outside its limits.
+            TypeError: there is no such setting.
+        """
+        check_keywords("muster.run", settings, WorkSettings.__annotations__)
         rest: dict[str, Any] = dict(settings)
         own = {f.name: rest.pop(f.name) for f in fields(cls) if f.name in rest}
         return cls(**own), MemberSettings(**rest)  # type: ignore[typeddict-item]

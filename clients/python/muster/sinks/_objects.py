@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from muster._config import check_at_most
 from muster.sinks._resource import Owned, StaleToken, resource_of
 
 _TRIES = 10
+_NAME_MAX_BYTES = 2_048
 _CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 
@@ -23,9 +25,12 @@ class ObjectFence:
     """
 
     def __init__(self, client: Any, bucket: str, entry: str = "muster-token") -> None:
+        for name in ("head_object", "put_object"):
+            if not callable(getattr(client, name, None)):
+                raise TypeError(f"client must be one of boto3 with `{name}`, not {client!r}")
         self._client = client
-        self._bucket = bucket
-        self._entry = entry
+        self._bucket = check_at_most("bucket", bucket, _NAME_MAX_BYTES)
+        self._entry = check_at_most("entry", entry, _NAME_MAX_BYTES)
 
     def put(self, owned: Owned, key: str, body: bytes, **options: Any) -> Any:
         """Writes an object; blocks.

@@ -4,12 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from muster._config import check_at_most, check_texts
+from muster._errors import SettingsError
 from muster.sinks._resource import TOKEN_CHARACTERS, Owned, StaleToken, resource_of
 
 Word: TypeAlias = str | bytes | int | float
 """A word of a command."""
 
 _STALE = "STALETOKEN"
+_PREFIX_MAX_BYTES = 1_024
 
 
 class RedisFence:
@@ -44,7 +47,7 @@ return redis.call(unpack(ARGV, 2))
     )
 
     def __init__(self, prefix: str = "muster:fence:") -> None:
-        self.prefix = prefix
+        self.prefix: str = check_at_most("prefix", prefix, _PREFIX_MAX_BYTES)
 
     def key(self, owned: Owned) -> str:
         """The key that holds a partition's token."""
@@ -73,8 +76,9 @@ return redis.call(unpack(ARGV, 2))
         Raises:
             StaleToken: a higher token was seen; nothing was written.
         """
+        arguments = self._arguments(client, owned, command, keys, key)
         with _refusals_of(owned):
-            return client.eval(*self._arguments(owned, command, keys, key))
+            return client.eval(*arguments)
 
     async def call_async(
         self,
@@ -89,17 +93,23 @@ return redis.call(unpack(ARGV, 2))
         Raises:
             StaleToken: a higher token was seen; nothing was written.
         """
+        arguments = self._arguments(client, owned, command, keys, key)
         with _refusals_of(owned):
-            return await client.eval(*self._arguments(owned, command, keys, key))
+            return await client.eval(*arguments)
 
     def _arguments(
         self,
+        client: object,
         owned: Owned,
         command: Sequence[Word],
         keys: Sequence[str],
         key: str | None,
     ) -> tuple[Word, ...]:
-        fenced = (self.key(owned) if key is None else key, *keys)
+        if not callable(getattr(client, "eval", None)):
+            raise TypeError(f"client must be one of redis-py or valkey-py, not {client!r}")
+        if not command:
+            raise SettingsError("command", 'must be given, such as "SET", "name", "value"')
+        fenced = (self.key(owned) if key is None else key, *check_texts("keys", keys))
         return (self.script, len(fenced), *fenced, owned.token, *command)
 
 

@@ -55,7 +55,12 @@ def resource_of(owned: Owned) -> str:
     """What the tokens of an ownership are compared for: `group/topic/number`.
 
     Groups are apart: tokens of different groups cannot be compared.
+
+    Raises:
+        TypeError: it is no owned partition.
     """
+    if not all(isinstance(getattr(owned, name, None), str) for name in ("group", "topic", "token")):
+        raise TypeError(f"{owned!r} is no owned partition: pass the one that the work was called with")
     return f"{owned.group}/{owned.topic}/{owned.number}"
 
 

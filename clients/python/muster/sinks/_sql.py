@@ -44,9 +44,9 @@ class SqlFence:
     """
 
     def __init__(self, dialect: Dialect, table: str = "muster_fence") -> None:
-        if dialect not in _PLACES:
+        if not isinstance(dialect, str) or dialect not in _PLACES:
             raise SettingsError("dialect", f"{dialect!r} is not one of {', '.join(_PLACES)}")
-        if _TABLE.fullmatch(table) is None:
+        if not isinstance(table, str) or _TABLE.fullmatch(table) is None:
             raise SettingsError("table", f"{table!r} is no plain name of a table")
         token = f"TEXT COLLATE {_COLLATIONS[dialect]} NOT NULL"
         self.create_table: str = (
@@ -75,6 +75,7 @@ class SqlFence:
             StaleToken: it has a higher one; roll the transaction back.
             RuntimeError: no transaction is open, so nothing that follows would be protected.
         """
+        _check_executes(connection)
         row = connection.execute(self.statement, self.parameters(owned)).fetchone()
         _check(connection, row, owned)
 
@@ -85,8 +86,14 @@ class SqlFence:
             StaleToken: it has a higher one; roll the transaction back.
             RuntimeError: no transaction is open, so nothing that follows would be protected.
         """
+        _check_executes(connection)
         cursor = await connection.execute(self.statement, self.parameters(owned))
         _check(connection, await cursor.fetchone(), owned)
+
+
+def _check_executes(connection: object) -> None:
+    if not callable(getattr(connection, "execute", None)):
+        raise TypeError(f"connection must be one of a database driver, or a cursor, not {connection!r}")
 
 
 def _check(connection: Any, row: object, owned: Owned) -> None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
+from muster._config import check_between, check_texts
 from muster._errors import MusterError
 from muster.sinks._resource import Owned, StaleToken, is_token, resource_of
 
 RESOURCE_HEADER, TOKEN_HEADER = "Muster-Resource", "Muster-Token"
 
 _RESOURCE_MAX_BYTES = 1_024
+_RESOURCES_MAX = 1_000_000_000
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 Scope = Mapping[str, Any]
@@ -52,6 +54,7 @@ class MemoryTokens:
     """
 
     def __init__(self, limit: int = 100_000) -> None:
+        check_between("limit", limit, 1, _RESOURCES_MAX)
         self._limit = limit
         self._highest: dict[str, str] = {}
 
@@ -94,9 +97,13 @@ class FencingMiddleware:
         methods: Collection[str] = _WRITES,
         required: bool = True,
     ) -> None:
+        if not callable(app):
+            raise TypeError(f"app must be an ASGI application, not {app!r}")
+        if tokens is not None and not callable(getattr(tokens, "raised", None)):
+            raise TypeError(f"tokens must have a function `raised`, not be {tokens!r}")
         self._app = app
         self._tokens = MemoryTokens() if tokens is None else tokens
-        self._methods = frozenset(methods)
+        self._methods = frozenset(check_texts("methods", methods))
         self._required = required
         self._running: dict[str, _Running] = {}
 
