@@ -13,6 +13,7 @@ from client.client_scripted import TOKEN, ScriptedCluster, commit_answer
 from client.client_streams import StreamingCoordinator
 from kit.waiting import until
 from muster import MemberState, TopicPartition
+from muster._clock import boot_ms
 from muster._session.sessions import ExpiringAddresses
 from muster._work.runner import WorkRunner
 from muster_protos.muster.v1 import common_pb2, session_pb2
@@ -394,3 +395,20 @@ async def test_several_beats_fit_into_a_life_whatever_their_interval(
     before = len(world.a.seen)
     await until(lambda: [what for what, _ in world.a.seen[before:]].count(kind) >= 5)
     assert world.told == ["assigned"]
+
+
+async def test_beats_while_a_join_of_its_own_is_parked_do_not_prolong_what_it_keeps(world: World) -> None:
+    a = world.a
+    member = await world.join(
+        assignors=["cooperative-sticky"], session_timeout_ms=30_000, rebalance_timeout_ms=2_000
+    )
+    a.script["JoinGroup"].extend([lambda _: asyncio.Event().wait()] * 10)
+    joins = len(a.requests("JoinGroup"))
+    member.rejoin("of its own accord")
+    await a.until("JoinGroup", joins + 1)
+    # The join phase began with this call, and nobody tells its member. Should the connection break now, the
+    # others no longer wait for it.
+    longest_ms = boot_ms() + 2_000
+    await until(lambda: boot_ms() > longest_ms - 1_000)
+    assert member._standing.life.ends_at_ms <= longest_ms
+    await world.told_so("assigned", "lost")

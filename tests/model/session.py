@@ -4,7 +4,8 @@ A member on a stream lives for its grace; one that hears `unsure` lives for its 
 has the group counts what may be longer, until a beat says that the member heard an acknowledgement later. The
 coordinator loses its lease and has it again, hands the group over or loses it to another one, and one that
 lost it may go on saying `unsure`; connections break, answers are lost and late, the member's clock runs slow.
-Another member starts join phases, which go on without a member that does not come back in time.
+Another member starts join phases, which go on without a member that does not come back in time. So does the
+member itself, which keeps what it has: nobody tells it of that phase, and its call goes with its connection.
 
 It is a model of docs/safety.md, "Session and disconnect grace", and shares no code with what it models:
 `explore.py` walks it, `session_cases.py` names the spaces.
@@ -34,6 +35,7 @@ class SessionRules:
         phase: its life ends a rebalance time-out after it sent the last beat that was acknowledged before a
             join phase began.
         phase_waits: a join phase waits for a member that may have heard `unsure`.
+        own_join: a join phase that the member began itself has begun for it when it sent its call.
     """
 
     extend: bool = True
@@ -45,6 +47,7 @@ class SessionRules:
     margin: bool = True
     phase: bool = True
     phase_waits: bool = True
+    own_join: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class SessionBounds:
         connections: of the member.
         acks: how many acknowledgements are sent before a lease ends.
         rebalance: how long a join phase waits for the member; 0: there are none.
+        joins: the member begins join phases itself, too.
     """
 
     grace: int = 1
@@ -74,6 +78,7 @@ class SessionBounds:
     connections: int = 3
     acks: int = 4
     rebalance: int = 0
+    joins: bool = False
 
 
 class Beat(NamedTuple):
@@ -93,7 +98,7 @@ class Answer(NamedTuple):
     kind: Literal["ack", "unsure"]
     sent: int  # of the beat that it acknowledges
     number: int
-    phase: bool  # whether the group was in a join phase
+    phase: bool  # whether the group was in a join phase that the member knows of
 
 
 class SessionState(NamedTuple):
@@ -124,6 +129,8 @@ class SessionState(NamedTuple):
     outage: int  # ticks since somebody was sure
     stale: bool  # the one before is still there
     phase_at: int  # when a join phase began; -1: there is none
+    own: bool = False  # the member began it, on the connection that it is on
+    parked: bool = False  # ... and its call waits there
 
 
 _Step = tuple[str, SessionState]
@@ -220,10 +227,12 @@ class SessionModel:
         yield from self._answer_arrives(s)
         if s.sure and s.now >= self._deadline(s):
             yield "given away", s._replace(given=True)
-        if s.sure and s.phase_at >= 0 and s.now >= self._phase_ends(s):
+        if s.sure and s.phase_at >= 0 and not s.parked and s.now >= self._phase_ends(s):
             yield "a join phase goes on without it", s._replace(given=True)
         if s.sure and s.phase_at < 0 and self.bounds.rebalance:
             yield "a join phase begins", s._replace(phase_at=s.now)
+            if self.bounds.joins and s.attached == s.connection:
+                yield "it joins", s._replace(phase_at=s.now, own=True, parked=True)
 
     def _phase_ends(self, s: SessionState) -> int:
         ends = s.phase_at + self.bounds.rebalance
@@ -264,11 +273,13 @@ class SessionModel:
             told_at=s.now if self.rules.after_load else 0,
             up=(),
             phase_at=-1,
+            own=False,
+            parked=False,
         )
         if s.sure:
             if more and s.acks < self.bounds.acks:
                 # From here on it may say `unsure`: what it counts does not depend on whether it did.
-                yield "the lease ends", s._replace(sure=False, told=s.acks, told_at=s.now)
+                yield "the lease ends", s._replace(sure=False, told=s.acks, told_at=s.now, parked=False)
             if more and self.bounds.handed:
                 yield "it is handed over", loaded
         else:
@@ -280,7 +291,7 @@ class SessionModel:
     def _connection(self, s: SessionState) -> Iterator[_Step]:
         if s.attached > 0:
             kept = tuple(beat for beat in s.up if beat.connection != s.attached)
-            yield "it breaks", s._replace(attached=0, broken_at=s.now, up=kept)
+            yield "it breaks", s._replace(attached=0, broken_at=s.now, up=kept, own=False, parked=False)
         elif s.connection < self.bounds.connections:
             for epoch in (s.epoch, s.epoch - 1) if s.stale else (s.epoch,):
                 new = s.connection + 1
@@ -308,7 +319,8 @@ class SessionModel:
         told = s.told
         if told != _CONFIRMED and (beat.seen > told or not self.rules.confirmed):
             told = _CONFIRMED
-        answer = Answer(beat.connection, s.epoch, ACK, beat.sent, s.acks + 1, s.phase_at >= 0)
+        knows = s.phase_at >= 0 and (self.rules.own_join or not s.own)
+        answer = Answer(beat.connection, s.epoch, ACK, beat.sent, s.acks + 1, knows)
         told_at = s.told_at if told != _CONFIRMED else 0
         after = got._replace(
             touched=s.now, acks=s.acks + 1, told=told, told_at=told_at, down=(*s.down, answer)

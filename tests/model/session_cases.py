@@ -38,6 +38,10 @@ HELD = (
     SessionCase("a static member", SessionBounds(grace=3, end=4, connections=2, acks=2)),
     SessionCase("a slow clock", SessionBounds(grace=2, session=3, drift=1, connections=2, acks=1)),
     SessionCase("join phases", SessionBounds(rebalance=2, end=4, connections=2, acks=1)),
+    SessionCase("joins of its own", SessionBounds(rebalance=2, joins=True, end=4, connections=2, acks=1)),
+    SessionCase(
+        "joins of its own and an outage", SessionBounds(rebalance=3, joins=True, end=4, connections=1, acks=2)
+    ),
     SessionCase(
         "join phases and a static member", SessionBounds(grace=3, rebalance=2, end=4, connections=1, acks=1)
     ),
@@ -65,6 +69,7 @@ DROPPED = (
     _dropped("epochs", SessionBounds(session=2, end=4, stale=True, connections=3, acks=1)),
     _dropped("margin", SessionBounds(grace=2, session=4, drift=1)),
     _dropped("phase", SessionBounds(grace=3, rebalance=1, connections=2, acks=1)),
+    _dropped("own_join", SessionBounds(grace=2, rebalance=2, joins=True, connections=2, acks=3)),
     _dropped("phase_waits", SessionBounds(rebalance=2, connections=2, acks=1)),
 )
 """Each rule dropped, with bounds in which that breaks something."""

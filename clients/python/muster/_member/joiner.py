@@ -88,6 +88,8 @@ class Joiner:
         """
         standing = self._standing
         standing.joining = True
+        # With this call a join phase may begin, of which nobody tells the member that began it (SES-28).
+        standing.life.rebalancing = True
         request = self._join_request(reason)
         backoff = Backoff()
         try:
