@@ -7,6 +7,7 @@ import pytest
 from kit.metadata.metadata_instances import FAST, Instance, Writer, metadata_cluster
 from kit.waiting import until
 from muster_core.features import FEATURE_NAMES
+from muster_metadata.nodes import durability
 from muster_metadata.nodes.addresses import BadUrlsError, at, place_of, split_urls
 from muster_metadata.nodes.durability import weaknesses, weaknesses_in
 from muster_metadata.nodes.node import Node
@@ -17,6 +18,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.settings import SettingsError, load
 from muster_server.dev.redis_nodes import RedisNodes
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
 
@@ -274,11 +276,11 @@ async def test_default_user_that_may_not_write_is_named(tmp_path: Path) -> None:
     node.start()
     try:
         await until(lambda: node.tables.connected, "connected")
-        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node))
+        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node) or ())
         await client.execute_command("ACL", "SETUSER", "default", "off")
-        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node))
+        assert not any("`default`" in str(weakness) for weakness in await weaknesses(node) or ())
         await client.execute_command("ACL", "SETUSER", "default", "reset")
-        assert any("`default`" in str(weakness) for weakness in await weaknesses(node))
+        assert any("`default`" in str(weakness) for weakness in await weaknesses(node) or ())
     finally:
         await node.stop()
         await client.aclose()
@@ -317,3 +319,25 @@ def test_contradicting_settings_are_refused(
     monkeypatch.setenv(f"MUSTER_METADATA_{name}", value)
     with pytest.raises(SettingsError, match=sentence):
         load(MetadataSettings)
+
+
+async def test_a_node_that_is_made_to_forget_while_it_runs_raises_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "_PAUSE_S", 0.05)
+    with capture_logs() as logs:
+        async with metadata_cluster(tmp_path, 3, fsync="everysec") as cluster:
+
+            def said(event: str) -> list[tuple[int, str]]:
+                return [(line["node"], line["remedy"][:21]) for line in logs if line["event"] == event]
+
+            await until(lambda: len(said("log_node_weak")) == 3, "what was so at the start is said once")
+            async with cluster.client(1) as client:
+                await client.config_set("appendonly", "no")
+                await until(lambda: said("log_node_weakened") == [(2, "`CONFIG SET appendonl")], "it is said")
+                await client.config_set("maxmemory-policy", "allkeys-lru")
+                await until(lambda: len(said("log_node_weakened")) == 2, "each change is said")
+            await cluster.nodes[0].kill()
+            await cluster.nodes[0].start()
+    assert len(said("log_node_weakened")) == 2
+    assert len(said("log_node_weak")) == 3

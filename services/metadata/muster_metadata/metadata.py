@@ -37,7 +37,7 @@ from muster_metadata.log.snapshots import Snapshots
 from muster_metadata.log.upkeep import Upkeep
 from muster_metadata.nodes.addresses import split_urls
 from muster_metadata.nodes.configuration import UNREACHED, Unusable
-from muster_metadata.nodes.durability import weaknesses
+from muster_metadata.nodes.durability import DurabilityWatch
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.quorum import Quorum
 from muster_metadata.off import Measures
@@ -194,9 +194,7 @@ class Metadata:
             shard_count=found.shard_count,
             configuration=found.number,
         )
-        for node in self.quorum.nodes:
-            for weakness in await weaknesses(node):
-                log.warning("log_node_weak", node=node.index, weakness=str(weakness), remedy=weakness.remedy)
+        self._spawn(DurabilityWatch(self.quorum.nodes).run())
 
     def _wait_because(self, found: Unusable) -> None:
         """Sets what callers are refused with, and logs it once if it lasts."""

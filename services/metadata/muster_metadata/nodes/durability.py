@@ -1,10 +1,18 @@
 """Which settings of a node weaken the promise that nothing acknowledged is lost."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import structlog
+from muster_runtime.logs import alarm
 
 from muster_metadata.nodes.node import Node
 from muster_metadata.nodes.reply import Status
+
+log = structlog.get_logger()
+
+_PAUSE_S = 10.0
 
 ASKED = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
 """The settings of a server that matter for durability."""
@@ -81,10 +89,10 @@ async def configuration_of(node: Node) -> dict[str, str]:
     return found
 
 
-async def weaknesses(node: Node) -> list[Weakness]:
-    """The weaknesses of a node's configuration; none if it is as recommended, or cannot be read."""
+async def weaknesses(node: Node) -> list[Weakness] | None:
+    """The weaknesses of a node's configuration; None: it cannot be read."""
     found = await configuration_of(node)
-    return (weaknesses_in(found) if found else []) + await default_user(node)
+    return weaknesses_in(found) + await default_user(node) if found else None
 
 
 async def default_user(node: Node) -> list[Weakness]:
@@ -117,3 +125,40 @@ def weaknesses_in(configuration: Mapping[str, str]) -> list[Weakness]:
     if configuration.get("no-appendfsync-on-rewrite") == "yes":
         found.append(_NO_SYNC_ON_REWRITE)
     return found
+
+
+class DurabilityWatch:
+    """Says which nodes have settings that weaken durability, also settings that are changed while they run.
+
+    A node whose append-only file was switched off comes back with the file of that moment, which may say that
+    the node synced each write, as it did until then (docs/failures.md).
+
+    Args:
+        nodes: all of them.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[Node, frozenset[Weakness]] = {}
+
+    async def run(self) -> None:
+        """Looks again and again, until it is cancelled."""
+        while True:
+            for node in self._nodes:
+                await self._look(node)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _look(self, node: Node) -> None:
+        found = await weaknesses(node)
+        if found is None:
+            return  # what is not known has not changed
+        before = self._known.get(node)
+        self._known[node] = frozenset(found)
+        for weakness in found:
+            if weakness in (before or ()):
+                continue
+            fields = {"node": node.index, "weakness": str(weakness), "remedy": weakness.remedy}
+            if before is not None and weakness.forgets:
+                alarm("log_node_weakened", address=node.place, **fields)
+            else:
+                log.warning("log_node_weak", **fields)

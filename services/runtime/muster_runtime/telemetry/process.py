@@ -41,6 +41,7 @@ ALARM_EVENTS = (
     "log_acknowledged_records_cut",
     "log_damaged",
     "log_node_damaged",
+    "log_node_weakened",
     "log_not_readable",
     "log_second_may_be_missing",
     "log_waits_for_a_node",
