@@ -400,6 +400,29 @@ async def test_two_replacements_at_once_are_refused(tmp_path: Path) -> None:
                 await third.plan()
 
 
+async def test_a_server_that_dies_after_it_was_decided_for_can_be_replaced(tmp_path: Path) -> None:
+    """The command was killed after the decision, which nothing takes back."""
+    async with replaceable(tmp_path, instances=1) as running:
+        old, one, two = running.nodes[2], await running.empty_node(), await running.empty_node()
+        async with running.replacement(old, one) as killed:
+            await killed._decide((await killed.plan()).configuration)
+        await old.kill()
+        await one.kill()
+        async with running.replacement(old, two) as other:
+            with pytest.raises(ReplaceError, match=f"under way: node 3, .* by {place(one)}"):
+                await other.run(await other.plan())
+        async with running.replacement(old, one, timeout_s=2) as again:
+            with pytest.raises(ReplaceError, match="gone for good, replace it"):
+                await again.run(await again.plan())
+        running.nodes[2] = one
+        async with running.replacement(one, two) as last:
+            await last.run(await last.plan())
+        running.nodes[2] = two
+        client: Redis = Redis.from_url(two.url)
+        assert await client.hget("muster:node", "identity")
+        await client.aclose()
+
+
 async def test_replacements_that_cannot_be_are_refused(tmp_path: Path) -> None:
     async with replaceable(tmp_path, instances=1) as running:
         new = await running.empty_node()

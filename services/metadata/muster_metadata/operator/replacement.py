@@ -15,9 +15,11 @@ from muster_core.log.topics import Topics
 from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_protos.muster.log.v1 import records_pb2
 
+from muster_metadata.catalog.reading import CatalogReader
 from muster_metadata.cluster.lease_copies import LeaseCopies
 from muster_metadata.cluster.membership import reconfigure, retire
 from muster_metadata.log.claim import Claimer
+from muster_metadata.log.reading import LogReader
 from muster_metadata.log.repair import Repairer
 from muster_metadata.log.states import Held, Inspected, Repaired
 from muster_metadata.nodes.addresses import at, normalised, place_of, split_urls
@@ -212,9 +214,14 @@ class Replacement:
             raise ReplaceError(f"{self.new} is the same server as node {twin.index} ({twin.place})")
 
     async def _check_newcomer(self, target: Configuration, said: dict[Node, Introduction | None]) -> None:
+        self._belong(target, before=True)
         newcomer = said[self._coming]
         if newcomer is None:
-            raise ReplaceError(f"the new server {self.new}: {self._coming.tables.problem or SILENT}")
+            problem = self._coming.tables.problem or SILENT
+            if not await self._was_decided(target):
+                raise ReplaceError(f"the new server {self.new}: {problem}")
+            self._tell(f"{self.new}: {problem}; it was decided before that it is the node from now on")
+            return
         size = await self._coming.ask("DBSIZE")
         if newcomer.identity or size.status is not Status.OK or size.values[0]:
             has = (
@@ -227,10 +234,14 @@ class Replacement:
         role = fields(replication.values[0]).get("role", "") if replication.status is Status.OK else ""
         if role not in ("", "master"):
             raise ReplaceError(f"the new server {self.new} is a replica; a node must be a primary of its own")
-        self._belong(target, before=True)
         lacking = await self._lacking(target)
         if lacking:
             raise ReplaceError(lacking)
+
+    async def _was_decided(self, target: Configuration) -> bool:
+        """Whether the catalog's log has this replacement: then nobody waits for the server that comes."""
+        image = await CatalogReader(LogReader(self._before), strict=False).read(target.shard_count)
+        return image is not None and self._decided(target, [kept.record for kept in image.topics.kept])
 
     async def _lacking(self, target: Configuration) -> str:
         """Why too few of the nodes that stay are complete; empty: enough are."""
@@ -371,7 +382,8 @@ class Replacement:
             if waiting and now_s - progress_s > self._timeout_s:
                 raise ReplaceError(
                     f"{len(waiting)} of {len(logs)} logs could not be copied to {self.new} ({problem}); "
-                    "run it again when a majority of the nodes that stay is up"
+                    "run it again when a majority of the nodes that stay is up. If that server is gone for "
+                    "good, replace it: it is the node now"
                 )
             if waiting and now_s - reported_s > 1:
                 reported_s = now_s
