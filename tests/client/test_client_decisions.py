@@ -381,7 +381,7 @@ def test_exports_are_exactly_the_public_names() -> None:
 
 def test_every_module_but_the_public_ones_is_private() -> None:
     names = {info.name for info in pkgutil.iter_modules(muster.__path__)}
-    assert {name for name in names if not name.startswith("_")} == {"assignors", "cli", "sinks"}
+    assert {name for name in names if not name.startswith("_")} == {"assignors", "cli", "sinks", "testing"}
 
 
 def test_all_that_is_public_is_described() -> None:

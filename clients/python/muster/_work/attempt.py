@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Coroutine
 from types import FrameType
 from typing import Any, cast
 
+from muster._clock import current
 from muster._work.partition import BlockingPartition, Partition
 from muster._work.policy import AsyncWork, BlockingWork, Work
 
@@ -117,6 +118,9 @@ class Attempt:
                 loop.call_soon_threadsafe(_finish, done, result, error)
 
         self._thread = threading.Thread(target=run, name=self._name, daemon=True)
+        time = current()
+        time.thread_runs()
+        done.add_done_callback(lambda _: time.thread_rests())
         self._thread.start()
         try:
             while not done.done():

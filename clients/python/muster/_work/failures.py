@@ -1,10 +1,10 @@
 """Counts the failures of a partition's work, and says how long to wait after each."""
 
 import random
-import time
 import traceback
 
 from muster._backoff import JITTER
+from muster._clock import monotonic_s
 from muster._work.policy import WorkPolicy
 
 MOST_PLACES = 256
@@ -34,7 +34,7 @@ class Failures:
         """The work failed."""
         self.count += 1
         if self.count == 1:
-            self._began_s = time.monotonic()
+            self._began_s = monotonic_s()
 
     def wait(self) -> float:
         """Plans the next attempt, and returns how far away it is, s."""
@@ -43,13 +43,13 @@ class Failures:
         pause_ms = min(doubled_ms, policy.retry_backoff_max_ms)
         self._pauses += 1
         pause_s = pause_ms / 1_000 * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
-        self.next_s = time.monotonic() + pause_s
+        self.next_s = monotonic_s() + pause_s
         return pause_s
 
     @property
     def is_over(self) -> bool:
         """Whether a limit is reached."""
-        lasted_ms = (time.monotonic() - self._began_s) * 1_000
+        lasted_ms = (monotonic_s() - self._began_s) * 1_000
         return self.count >= self._policy.retry_attempts or (
             self.count > 0 and lasted_ms >= self._policy.retry_for_ms
         )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 
+from muster._clock import monotonic_s
 from muster._cluster.cluster import Cluster
 from muster._errors import CommitRejected
 from muster._member.member import Member
@@ -84,7 +85,7 @@ class Marks:
 async def until_next_look() -> None:
     """Sleeps until the next look. All look at the same times, so that they read with one call."""
     look_s = LOOK_MS / 1_000
-    await asyncio.sleep(look_s - time.monotonic() % look_s)
+    await asyncio.sleep(look_s - monotonic_s() % look_s)
 
 
 def _seen(reading: "asyncio.Task[dict[TopicPartition, Committed]]") -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
+from muster._clock import current
 from muster._errors import ClusterUnavailable, CommitFailed
-from muster._member.member import Member
 from muster._values import Committed, TopicPartition
 from muster._work.signs import Signs
 
@@ -14,6 +14,36 @@ LAST_READ_MS = 5_000
 """How long a thread may go on reading the position of a partition that is ending."""
 
 _T = TypeVar("_T")
+
+
+class Owner(Protocol):
+    """What an ownership needs of the member that has it: `Member`, or what stands for one in tests.
+
+    Attributes:
+        group_id: the group.
+        generation: the generation that it is in.
+        member_id: its id.
+    """
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def member_id(self) -> str: ...
+
+    def token(self, partition: TopicPartition) -> str:
+        """See `Member.token`."""
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Committed]:
+        """See `Member.committed`."""
+
+    async def commit_owned(
+        self, offsets: Mapping[TopicPartition, Committed], tokens: Mapping[TopicPartition, str]
+    ) -> None:
+        """See `Member.commit_owned`."""
 
 
 class Partition:
@@ -24,16 +54,18 @@ class Partition:
         number: number of the partition, from 0.
         group: the group.
         generation: generation in which it was assigned.
+        member_id: id of the member that owns it.
         token: fencing token of this ownership, a string that grows with each owner. A sink that keeps the
             highest one and refuses lower ones is safe from a worker that was paused and writes after its
             successor.
     """
 
-    def __init__(self, member: Member, partition: TopicPartition, signs: Signs | None = None) -> None:
+    def __init__(self, member: Owner, partition: TopicPartition, signs: Signs | None = None) -> None:
         self.topic: str = partition.topic
         self.number: int = partition.number
         self.group: str = member.group_id
         self.generation: int = member.generation
+        self.member_id: str = member.member_id
         self.token: str = member.token(partition)
         self._partition = partition
         self._member = member
@@ -114,6 +146,7 @@ class BlockingPartition:
         number: number of the partition, from 0.
         group: the group.
         generation: generation in which it was assigned.
+        member_id: id of the member that owns it.
         token: fencing token of this ownership, see `Partition`.
     """
 
@@ -122,6 +155,7 @@ class BlockingPartition:
         self.number: int = partition.number
         self.group: str = partition.group
         self.generation: int = partition.generation
+        self.member_id: str = partition.member_id
         self.token: str = partition.token
         self._partition = partition
         self._loop = loop
@@ -137,6 +171,8 @@ class BlockingPartition:
 
     def wait_ending(self, timeout_s: float | None = None) -> bool:
         """Sleeps until the partition is ending or the time has passed; returns `is_ending`."""
+        if current().virtual:
+            return self._stop.is_set() or self._run(self._ended_within(timeout_s))
         return self._stop.wait(timeout_s)
 
     def committed(self) -> int | None:
@@ -186,6 +222,14 @@ class BlockingPartition:
         self.__class__ = Partition  # type: ignore[assignment]
         self.__dict__ = self._partition.__dict__
 
+    async def _ended_within(self, timeout_s: float | None) -> bool:
+        ending = asyncio.ensure_future(self._partition.ending())
+        try:
+            await asyncio.wait((ending,), timeout=timeout_s)
+            return ending.done()
+        finally:
+            ending.cancel()
+
     async def _resumed(self) -> None:
         waits = [
             asyncio.ensure_future(self._partition.resumed()),
@@ -214,10 +258,12 @@ class BlockingPartition:
             ending.cancel()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        waiting = _awaited(coroutine)
         try:
             self._not_on_the_loop()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(waiting, self._loop)
         except RuntimeError as error:
+            waiting.close()
             coroutine.close()
             if not self._loop.is_closed():
                 raise
@@ -230,6 +276,16 @@ class BlockingPartition:
             raise RuntimeError(
                 f"{self!r} is for threads, and was called on the event loop; use an `async def` as work"
             )
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Awaits what a thread asked for; the thread rests meanwhile."""
+    time = current()
+    time.thread_rests()
+    try:
+        return await coroutine
+    finally:
+        time.thread_runs()
 
 
 async def _called(function: Callable[[], None]) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-import time
 from datetime import UTC, datetime
 
+from muster._clock import monotonic_s
 from muster._errors import (
     ClusterUnavailable,
     CommitFailed,
@@ -128,7 +128,7 @@ class WorkRunner:
             await asyncio.wait(before)
         case = job.case
         while not job.ending and await self._may_be_called(job):
-            await asyncio.sleep(max(0, case.failures.next_s - time.monotonic()))
+            await asyncio.sleep(max(0, case.failures.next_s - monotonic_s()))
             try:
                 partition = Partition(member, job.where, case.signs)
             except CommitFailed:
@@ -175,7 +175,7 @@ class WorkRunner:
 
     async def _attempt(self, job: Job, partition: Partition) -> BaseException | None:
         """Calls the work once, to its end; returns what it raised."""
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         job.case.signs.begin()
         attempt = job.attempt = Attempt(self._work, partition, f"muster-work-{job.where}")
         idle: WorkIdle | None = None
@@ -191,7 +191,7 @@ class WorkRunner:
                     attempt.cancel()
         finally:
             job.attempt = None
-        lasted_ms = (time.monotonic() - began_s) * 1_000
+        lasted_ms = (monotonic_s() - began_s) * 1_000
         if job.case.signs.advanced or lasted_ms >= self._policy.retry_for_ms:
             job.case.failures.reset()
         if not attempt.task.done():

@@ -1,11 +1,11 @@
 """What the work on a partition shows of itself."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from muster._clock import monotonic_s
 from muster._values import Committed
 
 
@@ -39,7 +39,7 @@ class Signs:
 
     def show(self) -> None:
         """The work is alive. May be called from any thread."""
-        self.last_s = time.monotonic()
+        self.last_s = monotonic_s()
 
     def read(self, position: Committed | None) -> None:
         """The work has read what is committed."""
@@ -54,7 +54,7 @@ class Signs:
         """How long the work has shown no sign of life; 0 while it waits for the cluster or is paused."""
         if self.calls or self.paused:
             return 0
-        return (time.monotonic() - self.last_s) * 1_000
+        return (monotonic_s() - self.last_s) * 1_000
 
     @contextmanager
     def waits(self) -> Iterator[None]:

@@ -5,22 +5,20 @@ Unary calls and the frames of sessions share it.
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from muster_core import error_code
 from muster_core.events import GroupRequest, GroupResponse
 from muster_core.protocol.responses import refusal
 from muster_core.sharding import shard_of
 from muster_core.state.group_state import GroupState
-from muster_protos.muster.v1 import common_pb2, coordinator_pb2
-from muster_runtime.cluster.view import ClusterView
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 from muster_runtime.rpc.refusals import InvalidArgument, Unimplemented
 
 from muster_coordinator.api.answers import STEP_PARTITIONS, Answers, Ask
 from muster_coordinator.loop_share import LoopShare
-from muster_coordinator.ownership.ownership import Ownership
 from muster_coordinator.shard.owned_shard import OwnedShard
 from muster_coordinator.shard.phase import Phase
 from muster_coordinator.validation import violations
@@ -35,6 +33,25 @@ _ELSEWHERE = "another coordinator owns the group"
 _NO_GROUP_ID = "the group id must not be empty"
 
 
+class Owners(Protocol):
+    """Who owns which shard, as far as this process knows."""
+
+    @property
+    def shards(self) -> Mapping[int, OwnedShard]:
+        """Those that it serves, loads or takes over."""
+
+    def owner_elsewhere(self, shard: int) -> common_pb2.Coordinator | None:
+        """See `Outlook.owner_elsewhere`."""
+
+
+class View(Protocol):
+    """What is known of the cluster."""
+
+    @property
+    def cluster(self) -> discovery_pb2.Cluster | None:
+        """The cluster; None: nothing is known yet."""
+
+
 class Calls:
     """Answers the calls of the group protocol.
 
@@ -47,7 +64,7 @@ class Calls:
         large_requests: held by who works on a large request: they wait for each other, and nobody else does.
     """
 
-    def __init__(self, ownership: Ownership, view: ClusterView, max_answer_bytes: int) -> None:
+    def __init__(self, ownership: Owners, view: View, max_answer_bytes: int) -> None:
         self._ownership = ownership
         self._view = view
         self._answers = Answers(self, ownership.shards, max_answer_bytes)
@@ -98,7 +115,7 @@ class Calls:
         shard = self._ownership.shards.get(number)
         if shard is not None and not shard.elsewhere:
             return shard
-        owner = self._ownership.outlook.owner_elsewhere(number)
+        owner = self._ownership.owner_elsewhere(number)
         return owner if owner is not None and owner.node_id else None
 
     async def answer_checked(self, request: GroupRequest, host: str) -> GroupResponse:
@@ -145,7 +162,7 @@ class Calls:
         return partial(self._not_here, number)
 
     def _not_here(self, number: int, request: GroupRequest, _host: str) -> GroupResponse:
-        owner = self._ownership.outlook.owner_elsewhere(number)
+        owner = self._ownership.owner_elsewhere(number)
         if owner is None or not owner.node_id:
             epoch = 0 if owner is None else owner.shard_epoch
             return refusal(request, error_code.COORDINATOR_NOT_AVAILABLE, epoch, _NO_OWNER)

@@ -141,6 +141,10 @@ class Ownership(ShardListener):
             loop.create_task(self._ask_quiet_logs(), name="quiet-logs"),
         ]
 
+    def owner_elsewhere(self, shard: int) -> common_pb2.Coordinator | None:
+        """See `Outlook.owner_elsewhere`."""
+        return self.outlook.owner_elsewhere(shard)
+
     async def drain(self) -> None:
         """Lets successors pull all shards; gives up the rest after a limit, or if nobody can take them."""
         self.draining = True
