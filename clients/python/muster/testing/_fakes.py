@@ -119,7 +119,7 @@ class FakeBlockingPartition(BlockingPartition):
     """
 
     def __init__(self, partition: FakePartition | None = None, *, ends_after: int | None = None) -> None:
-        self.fake = FakePartition() if partition is None else partition
+        self.fake: FakePartition = FakePartition() if partition is None else partition
         self._loop_of_none = asyncio.new_event_loop()
         super().__init__(self.fake, self._loop_of_none)
         self._loop_of_none.close()

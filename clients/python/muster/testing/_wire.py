@@ -129,17 +129,17 @@ class Call:
     def __init__(
         self, link: Link, address: str, path: str, given: dict[str, Any], timeout_s: float | None
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.link = link
         self.address = address
         self.path = path
-        self._serialize = given["request_serializer"]
-        self._deserialize = given["response_deserializer"]
+        self._serialize: Callable[[Any], bytes] = given["request_serializer"]
+        self._deserialize: Callable[[bytes], Any] = given["response_deserializer"]
         self._status: tuple[grpc.StatusCode, str] | None = None
         self._cancelled = False
         self._answers: collections.deque[Any] = collections.deque()
-        self._news = asyncio.Event()
-        self._server = _Served(self)
+        self._news: asyncio.Event = asyncio.Event()
+        self._server: _Served = _Served(self)
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             self._timer = self.loop.call_later(timeout_s, self._overdue)
