@@ -1,12 +1,7 @@
 """Workers as processes, whose work fails, hangs, returns, or does not end: the others go on."""
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,21 +9,11 @@ import muster
 import pytest
 from kit.clusters.server_cluster import running
 from kit.waiting import until, until_equal
+from kit.workers import at_work, line_with, worker
 from muster import TopicPartition
 
 pytestmark = pytest.mark.cluster
 
-BEGINNING = """
-import asyncio, functools, logging, os, sys, time, muster
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-group, *arguments = sys.argv[1:]
-
-def say(p):
-    os.write(1, b"at %d\\n" % p.number)  # one write, for threads print at the same time
-"""
-ENDING = """
-print("ended in order", flush=True)
-"""
 ONE_BAD = """
 async def work(p):
     say(p)
@@ -100,43 +85,6 @@ async def later(p):
 
 muster.run(globals()[arguments[0]], group=group, topic="t", partitions=6, drain_timeout_ms=500)
 """
-
-
-@asynccontextmanager
-async def worker(
-    servers: str, program: str, group: str, *arguments: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-c", BEGINNING + program + ENDING, group, *arguments),
-        env={**os.environ, "MUSTER_SERVERS": servers},
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
-    """Reads up to a line that contains a text, and returns all of it."""
-    assert stream is not None
-    read = b""
-    async with asyncio.timeout(60):
-        while text.encode() not in read:
-            line = await stream.readline()
-            assert line, f"it ended without {text!r}: {read.decode()}"
-            read += line
-    return read.decode()
-
-
-async def at_work(process: asyncio.subprocess.Process, count: int) -> None:
-    """Waits until a worker is at work on so many partitions."""
-    for _ in range(count):
-        await line_with(process.stdout, "at ")
 
 
 async def test_one_bad_partition_stops_no_worker(tmp_path: Path) -> None:

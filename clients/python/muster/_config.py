@@ -43,6 +43,9 @@ class MemberConfig:
         rebalance_timeout_ms: how long the group waits for it to give its partitions up and join again. If
             shorter than the session time-out, it also limits how long the member works on without an answer
             of a coordinator: the group may have gone on without it.
+        loop_block_limit_ms: how long a blocked event loop may keep the membership: meanwhile a thread beats.
+            What else is said of silence holds from then on. 0: no thread beats. None: the session time-out;
+            the attribute then has that value.
         request_timeout_ms: how long one call may take (JoinGroup: the rebalance time-out and 5 s, if longer).
         topic_refresh_interval_ms: how often a leader checks whether its topics changed.
         assignors: how partitions are assigned, preferred first; the group uses one that all members have.
@@ -60,6 +63,7 @@ class MemberConfig:
     disconnect_grace_ms: int | None = None
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
+    loop_block_limit_ms: int | None = None
     request_timeout_ms: int = 30_000
     topic_refresh_interval_ms: int = 30_000
     assignors: Sequence[str | Assignor] = field(default=(RANGE,))
@@ -82,6 +86,9 @@ class MemberConfig:
                 f"{grace_ms} must be 0 or at least three times beat_interval_ms ({self.beat_interval_ms})",
             )
         check_between("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, LONGEST_TIMEOUT_MS)
+        limit_ms = self.session_timeout_ms if self.loop_block_limit_ms is None else self.loop_block_limit_ms
+        check_between("loop_block_limit_ms", limit_ms, 0, LONGEST_TIMEOUT_MS)
+        object.__setattr__(self, "loop_block_limit_ms", limit_ms)
         check_between("request_timeout_ms", self.request_timeout_ms, 1, LONGEST_TIMEOUT_MS)
         check_between("topic_refresh_interval_ms", self.topic_refresh_interval_ms, 100, 86_400_000)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
@@ -98,6 +105,11 @@ class MemberConfig:
         object.__setattr__(self, "assignors", resolve(self.assignors))
         if not isinstance(self.user_data, bytes) or len(self.user_data) > limits.USER_DATA_MAX_BYTES:
             raise SettingsError("user_data", f"must be bytes, at most {limits.USER_DATA_MAX_BYTES} of them")
+
+    @property
+    def block_limit_ms(self) -> int:
+        """`loop_block_limit_ms`, as a number."""
+        return self.loop_block_limit_ms or 0
 
     @property
     def grace_ms(self) -> int:

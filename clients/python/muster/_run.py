@@ -13,13 +13,13 @@ from typing import Any, Unpack
 import grpc
 
 from muster._backoff import Backoff, Waiting
+from muster._blocked.naming import BlockNaming
 from muster._cluster.cluster import Cluster
 from muster._config import check_group_id, check_name, check_partitions
 from muster._errors import ClusterUnavailable, SettingsError
 from muster._member.member import Member
 from muster._session.tls import TlsFiles
 from muster._values import TopicPartition
-from muster._work.loop_watch import LoopWatch
 from muster._work.marks import Marks
 from muster._work.policy import Work, WorkPolicy, WorkSettings, check_work
 from muster._work.runner import WorkRunner
@@ -126,7 +126,7 @@ async def arun(
     def lost(owned: tuple[TopicPartition, ...]) -> None:
         runner.end(owned)
 
-    watch = LoopWatch(policy.loop_block_warn_ms).watching() if policy.loop_block_warn_ms else nullcontext()
+    watch = BlockNaming(policy.loop_block_warn_ms).watching() if policy.loop_block_warn_ms else nullcontext()
     async with Cluster(servers, credentials=credentials) as cluster:
         member = Member(
             cluster,

@@ -67,6 +67,31 @@ _RATES = 1_000
 """The rates of two machines' clocks differ by less than one part in this many."""
 
 
+class SpareBeats:
+    """What a thread has heard of one seat while the event loop was blocked.
+
+    One thread writes, every thread reads: a write replaces one tuple.
+
+    Attributes:
+        heard: boot time at which the last acknowledged Heartbeat was sent, or 0; that of the last one that
+            was answered before a join phase, or 0; whether a join phase was heard of.
+        gave_up_ms: boot time at which the thread stopped, as the block was too long; 0: it did not.
+    """
+
+    __slots__ = ("gave_up_ms", "heard")
+
+    def __init__(self) -> None:
+        self.heard = (0, 0, False)
+        self.gave_up_ms = 0
+
+    def hear(self, sent_ms: int, *, rebalancing: bool) -> None:
+        """Counts a Heartbeat that was sent at `sent_ms` and has been acknowledged."""
+        acknowledged_ms, settled_ms, phase = self.heard
+        phase = phase or rebalancing
+        settled_ms = settled_ms if phase else max(settled_ms, sent_ms)
+        self.heard = (max(acknowledged_ms, sent_ms), settled_ms, phase)
+
+
 class Life:
     """A member's own deadline, counted from when its last acknowledged beat was *sent*.
 
@@ -80,6 +105,9 @@ class Life:
     that was answered before any join phase had begun. Only a member with a grace that got `unsure` is waited
     for.
 
+    While the event loop is blocked a thread beats. What it hears counts by itself, for the grace and no
+    longer: an `unsure` that the loop reads later may be older, and extends only what the loop has heard.
+
     Clocks run at different rates: a thousandth is subtracted, in case this machine's clock is the slower one.
 
     Args:
@@ -91,6 +119,7 @@ class Life:
         on_stream: whether the grace counts. At first it does: the server may know of a stream before the
             member does.
         rebalancing: whether the member knows of a join phase.
+        spare: what a thread hears of the present seat while the loop is blocked.
     """
 
     def __init__(
@@ -100,6 +129,7 @@ class Life:
         grace_ms = disconnect_grace_ms or session_timeout_ms
         self.on_stream = True
         self.rebalancing = False
+        self.spare = SpareBeats()
         self._rebalance_ms = _on_any_clock(rebalance_ms)
         self._session_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms))
         self._on_stream_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms, grace_ms))
@@ -120,6 +150,15 @@ class Life:
     @property
     def ends_at_ms(self) -> int:
         """Boot time at which the member must have stopped; 0: it was never acknowledged."""
+        return max(self._own_end_ms, self._spare_end_ms)
+
+    @property
+    def blocked_too_long(self) -> bool:
+        """Whether a thread that beat in place of the loop gave up, and nothing was acknowledged since."""
+        return self.spare.gave_up_ms > (self._acknowledged_ms or 0)
+
+    @property
+    def _own_end_ms(self) -> int:
         if self._acknowledged_ms is None:
             return 0
         ends_ms = self._acknowledged_ms + self.span_ms
@@ -128,6 +167,20 @@ class Life:
         if not self.rebalancing or (self._extended and self._is_waited_for):
             return ends_ms
         return 0 if self._settled_ms is None else min(ends_ms, self._settled_ms + self._rebalance_ms)
+
+    @property
+    def _spare_end_ms(self) -> int:
+        acknowledged_ms, settled_ms, phase = self.spare.heard
+        if not acknowledged_ms:
+            return 0
+        ends_ms = acknowledged_ms + (self._on_stream_ms if self.on_stream else self._session_ms)
+        if self._awaited:
+            settled_ms = self._settled_ms or 0
+        elif phase or self.rebalancing:
+            settled_ms = max(settled_ms, self._settled_ms or 0)
+        else:
+            return ends_ms
+        return min(ends_ms, settled_ms + self._rebalance_ms) if settled_ms else 0
 
     def renew(self, sent_ms: int) -> None:
         """Counts a beat that was sent at `sent_ms` and has been acknowledged."""
@@ -148,6 +201,7 @@ class Life:
         """
         self._extended = self.rebalancing = self._awaited = False
         self._acknowledged_ms = self._settled_ms = None
+        self.spare = SpareBeats()
 
     def go_on(self, joined_ms: int) -> None:
         """Goes on in the next generation, with what the member kept; the JoinGroup was sent at `joined_ms`.
@@ -159,6 +213,7 @@ class Life:
         self._settled_ms = max(self._acknowledged_ms or joined_ms, joined_ms)
         self._awaited = True
         self.rebalancing = False
+        self.spare = SpareBeats()
 
     def settle_in(self, sent_ms: int) -> None:
         """Counts a SyncGroup, sent at `sent_ms`, after which nothing is left to be released."""
@@ -169,6 +224,7 @@ class Life:
     def end(self) -> None:
         """Ends it now."""
         self._acknowledged_ms = None
+        self.spare = SpareBeats()
 
     def extend(self, now_ms: int) -> None:
         """Lets the whole session count, unless the life is over: the coordinator is unsure of its lease."""

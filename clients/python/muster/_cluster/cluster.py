@@ -11,6 +11,7 @@ from muster_protos.muster.v1 import common_pb2, coordinator_pb2, discovery_pb2
 
 from muster._alarms import Alarms
 from muster._backoff import Backoff
+from muster._blocked.stand_in import StandIn
 from muster._clock import boot_ms
 from muster._cluster.discovery import DiscoveryClient, parse_servers
 from muster._cluster.fetching import fetch_committed
@@ -97,6 +98,7 @@ class Cluster:
         if credentials is None and connect is None:
             credentials = TlsFiles.from_environment()
         self._channels = ChannelPool(credentials, connect=connect)
+        self.stand_in = StandIn(self._channels)
         self._discovery = DiscoveryClient(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)

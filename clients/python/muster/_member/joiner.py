@@ -8,6 +8,7 @@ from muster_protos.limits import REASON_MAX_CHARACTERS
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 from muster._backoff import Backoff
+from muster._blocked.stand_in import StandIn, Ward
 from muster._clock import boot_ms
 from muster._cluster.link import GroupLink
 from muster._config import MemberConfig
@@ -62,6 +63,7 @@ class Joiner:
         standing: Standing,
         leader: Leader,
         waits: Waits,
+        stand_in: StandIn,
         lose: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
@@ -72,6 +74,8 @@ class Joiner:
         self._waits = waits
         self._assignors = {assignor.name: assignor for assignor in config.resolved_assignors}
         self._keep_alive: KeepAlive | None = None
+        self._stand_in = stand_in
+        self._ward: Ward | None = None
         self._member_seq = 0
         self._claimed: frozenset[TopicPartition] = frozenset()
         self._asked_ms = 0
@@ -205,6 +209,8 @@ class Joiner:
             beat_interval_ms=min(config.beat_interval_ms, a_third_ms),
         )
         self._keep_alive = self._link.transport.keep_alive(self._link, vitals, standing.hear)
+        self._ward = Ward(vitals, self._link, standing.life, self._config.block_limit_ms)
+        self._stand_in.add(self._ward)
         return joined
 
     async def sync(self, joined: coordinator_pb2.JoinGroupResponse) -> Mapping[TopicPartition, str] | None:
@@ -285,6 +291,9 @@ class Joiner:
 
     async def stop_keep_alive(self) -> None:
         """Stops the beats: the membership is over, or the coordinator said so."""
+        if self._ward is not None:
+            self._stand_in.remove(self._ward)
+            self._ward = None
         if self._keep_alive is not None:
             await self._keep_alive.stop()
             self._keep_alive = None

@@ -53,6 +53,7 @@ class MemberSettings(TypedDict, total=False):
     disconnect_grace_ms: int | None
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
+    loop_block_limit_ms: int | None
     request_timeout_ms: int
     topic_refresh_interval_ms: int
     assignors: Sequence[str | Assignor]
@@ -137,6 +138,7 @@ class Member:
             standing=self._standing,
             leader=self._leader,
             waits=self._waits,
+            stand_in=cluster.stand_in,
             lose=self._lose,
         )
         self._task: asyncio.Task[None] | None = None
@@ -356,6 +358,14 @@ class Member:
         cause = self._standing.cause
         return f"; it rebalanced because: {harmless(cause.sentence or cause.reason)}" if cause else ""
 
+    def _why_over(self) -> str:
+        """Why the life is over, as a part of a sentence."""
+        life = self._standing.life
+        if life.blocked_too_long:
+            limit_ms = self.config.block_limit_ms
+            return f"the event loop was blocked for longer than {limit_ms} ms (loop_block_limit_ms)"
+        return f"nothing heard from a coordinator for {life.span_ms} ms"
+
     async def _stay(self) -> Order:
         """Keeps the assignment until there is an order."""
         standing = self._standing
@@ -365,11 +375,7 @@ class Member:
             if standing.order is not None:
                 return self._next_order()
             if standing.holding and not standing.alive:
-                log.warning(
-                    "group %r: nothing heard from a coordinator for %d ms; partitions are lost",
-                    self.group_id,
-                    standing.life.span_ms,
-                )
+                log.warning("group %r: %s; partitions are lost", self.group_id, self._why_over())
                 await self._lose()
             elif not standing.holding and standing.alive:
                 log.info("group %r: the coordinator knows the member; partitions are its own", self.group_id)
@@ -382,13 +388,17 @@ class Member:
         standing = self._standing
         standing.state = MemberState.REBALANCING
         had = Had(tuple(standing.owned), standing.seat.generation, self._joiner.keeps and standing.holds)
+        lost = order.loses or (standing.holding and not standing.alive)
+        why = harmless(order.why)
+        if lost and standing.life.blocked_too_long:
+            why = f"{self._why_over()}; {why}"
         log.log(
-            logging.WARNING if order.loses and standing.holding and had.partitions else logging.INFO,
+            logging.WARNING if lost and standing.holding and had.partitions else logging.INFO,
             "group %r: %s %s; joining again: %s",
             self.group_id,
-            "lost" if order.loses else "keeping" if had.keeps else "giving up",
+            "lost" if lost else "keeping" if had.keeps else "giving up",
             in_words(had.partitions),
-            harmless(order.why),
+            why,
         )
         if order.loses:
             await self._lose()

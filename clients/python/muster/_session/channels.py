@@ -128,6 +128,15 @@ class ChannelPool:
             elif entry.users == 0 and entry.given_up:
                 self._close_soon(entry)
 
+    def open_blocking(self, address: str) -> grpc.Channel | None:
+        """A channel of its own for a thread, which closes it; None: only the user can make channels."""
+        if self._connect is not None:
+            return None
+        credentials = self._credentials if self._renewed is None else self._renewed.current
+        if credentials is None:
+            return grpc.insecure_channel(address, options=OPTIONS)
+        return grpc.secure_channel(address, credentials, options=OPTIONS)
+
     def give_up(self, address: str) -> None:
         """Drops a connection: the next call opens another one, and calls that are open on it go on.
 

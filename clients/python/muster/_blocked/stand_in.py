@@ -1,0 +1,200 @@
+"""Keeps memberships alive by Heartbeat calls from a thread while their event loop is blocked."""
+
+import logging
+import threading
+from functools import partial
+from typing import Any
+
+import grpc
+from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
+
+from muster._blocked.watch import LOOK_MS, begin_watching, end_watching, stack_of
+from muster._clock import boot_ms
+from muster._reactions import Call, Reaction, reaction_to
+from muster._session.channels import ChannelPool
+from muster._session.transport import Route, Vitals
+from muster._standing import Life
+
+log = logging.getLogger("muster")
+
+LOOKS_PER_BEAT = 4
+LOOK_MIN_MS = 20
+CALL_TIMEOUT_MS = 1_000
+"""How long a call may take, or two intervals if longer, before the next one is made."""
+
+_LIVES_ON = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+_ASKED_AGAIN = (Reaction.DONE, Reaction.REJOIN, Reaction.RETRY, Reaction.REDISCOVER)
+
+
+class Ward:
+    """A membership that is kept alive while its loop is blocked.
+
+    Only its Heartbeats are made: it acknowledges nothing and gives nothing up, so a rebalance waits for it as
+    for any member that is slow. A life that is over is not brought back.
+
+    Args:
+        vitals: the membership.
+        route: knows the coordinator.
+        life: what an acknowledged Heartbeat counts for.
+        limit_ms: how long a block may last; then the calls end.
+    """
+
+    def __init__(self, vitals: Vitals, route: Route, life: Life, limit_ms: int) -> None:
+        self.vitals = vitals
+        self.limit_ms = limit_ms
+        self._route = route
+        self._life = life
+        self._spare = life.spare
+        self._next_ms = 0
+        self._refused = self._gave_up = False
+
+    @property
+    def address(self) -> str | None:
+        """Address of its coordinator; None if unknown."""
+        return self._route.address
+
+    @property
+    def request(self) -> coordinator_pb2.HeartbeatRequest:
+        """The Heartbeat."""
+        vitals = self.vitals
+        return coordinator_pb2.HeartbeatRequest(
+            group_id=vitals.group_id,
+            generation=vitals.seat.generation,
+            member_id=vitals.seat.member_id,
+            group_instance_id=vitals.group_instance_id,
+        )
+
+    @property
+    def lives(self) -> bool:
+        """Whether its life has not ended, and it has the seat still."""
+        return self._life.spare is self._spare and self._life.remaining_ms(boot_ms()) > 0
+
+    @property
+    def remaining_ms(self) -> int:
+        """What is left of its life."""
+        return self._life.remaining_ms(boot_ms())
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a call may take."""
+        return max(CALL_TIMEOUT_MS, 2 * self.vitals.beat_interval_ms)
+
+    def is_due(self, blocked_ms: float) -> bool:
+        """Whether a call is to be made now."""
+        late = blocked_ms >= self.vitals.beat_interval_ms and boot_ms() >= self._next_ms
+        return late and not self._refused and not self._gave_up and self.lives
+
+    def gives_up(self, blocked_ms: float) -> bool:
+        """Whether the block has just become too long; no call is made any more while it lasts."""
+        if blocked_ms < self.limit_ms or self._gave_up or not self.lives:
+            return False
+        self._gave_up = True
+        self._spare.gave_up_ms = boot_ms()
+        return True
+
+    def called(self, sent_ms: int) -> None:
+        """A call was made at `sent_ms`: the next one comes after its answer, or its time."""
+        self._next_ms = sent_ms + self.timeout_ms
+
+    def answered(self, sent_ms: int, response: coordinator_pb2.HeartbeatResponse | None) -> None:
+        """Counts the answer to the call made at `sent_ms`; None: there is none."""
+        self._next_ms = sent_ms + self.vitals.beat_interval_ms
+        if response is None or 0 < response.shard_epoch < self._route.shard_epoch:
+            return
+        code = int(response.error_code)
+        if code in _LIVES_ON and self.lives:
+            self._spare.hear(sent_ms, rebalancing=code == common_pb2.ERROR_CODE_REBALANCE_IN_PROGRESS)
+        # What else there is to be said the loop hears on its stream when it is back.
+        self._refused = reaction_to(Call.HEARTBEAT, code) not in _ASKED_AGAIN
+
+    def is_back(self) -> None:
+        """The loop beats by itself again."""
+        self._gave_up = False
+
+
+class StandIn:
+    """Keeps the memberships of one event loop alive while that is blocked.
+
+    Args:
+        channels: opens connections.
+    """
+
+    def __init__(self, channels: ChannelPool) -> None:
+        self.look_ms = LOOK_MS
+        self._pool = channels
+        self._lock = threading.Lock()
+        self._wards: tuple[Ward, ...] = ()
+        self._open: dict[str, grpc.Channel] = {}
+
+    def add(self, ward: Ward) -> None:
+        """Stands in for a member from now on."""
+        if ward.limit_ms == 0:
+            return
+        self._change((*self._wards, ward))
+        if len(self._wards) == 1:
+            begin_watching(self)
+
+    def remove(self, ward: Ward) -> None:
+        """Leaves a member to itself."""
+        if ward not in self._wards:
+            return
+        self._change(tuple(other for other in self._wards if other is not ward))
+        if not self._wards:
+            end_watching(self)
+            self._close()
+
+    def _change(self, wards: tuple[Ward, ...]) -> None:
+        self._wards = wards
+        beat_ms = min((ward.vitals.beat_interval_ms for ward in wards), default=LOOK_MS * LOOKS_PER_BEAT)
+        self.look_ms = max(LOOK_MIN_MS, min(LOOK_MS, beat_ms // LOOKS_PER_BEAT))
+
+    # In the thread
+
+    def blocked(self, blocked_ms: float, loop_thread: int) -> None:
+        """See `BlockObserver`."""
+        for ward in self._wards:
+            if ward.gives_up(blocked_ms):
+                log.warning(
+                    "group %r: the event loop has been blocked for longer than %d ms (loop_block_limit_ms): "
+                    "no beats are sent any more, and in %d ms it loses its partitions; it stands at\n%s",
+                    ward.vitals.group_id,
+                    ward.limit_ms,
+                    ward.remaining_ms,
+                    stack_of(loop_thread),
+                )
+            elif ward.is_due(blocked_ms):
+                self._call(ward)
+
+    def over(self, blocked_ms: float) -> None:
+        """See `BlockObserver`."""
+        for ward in self._wards:
+            ward.is_back()
+        self._close()
+
+    def _call(self, ward: Ward) -> None:
+        with self._lock:  # or its channel would be closed meanwhile
+            channel = self._channel(ward.address) if ward in self._wards else None
+            if channel is None:
+                return
+            sent_ms = boot_ms()
+            ward.called(sent_ms)
+            stub = coordinator_pb2_grpc.GroupCoordinatorServiceStub(channel)
+            call: Any = stub.Heartbeat.future(ward.request, timeout=ward.timeout_ms / 1_000)
+        call.add_done_callback(partial(_take, ward, sent_ms))
+
+    def _channel(self, address: str | None) -> grpc.Channel | None:
+        if address is not None and address not in self._open:
+            channel = self._pool.open_blocking(address)
+            if channel is not None:
+                self._open[address] = channel
+        return self._open.get(address or "")
+
+    def _close(self) -> None:
+        with self._lock:
+            channels, self._open = self._open, {}
+        for channel in channels.values():
+            channel.close()
+
+
+def _take(ward: Ward, sent_ms: int, call: Any) -> None:
+    ward.answered(sent_ms, None if call.code() is not grpc.StatusCode.OK else call.result())
