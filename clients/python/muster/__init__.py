@@ -14,7 +14,8 @@ callbacks; `Cluster` is the connection, with topics and groups; `muster.assignor
 `muster.sinks` what makes a sink refuse a worker that is not the owner any more.
 
 Modules and packages that begin with `_` are private. Read `_member` first, then `_work`, `_cluster`,
-`_session` and `_blocked`; the modules beside these packages are small, and each is used by more than one of them.
+`_session` and `_blocked`; the modules beside these packages are small, and each is used by more than one
+of them.
 """
 
 import importlib
