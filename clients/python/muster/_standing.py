@@ -81,8 +81,8 @@ class SpareBeats:
     __slots__ = ("gave_up_ms", "heard")
 
     def __init__(self) -> None:
-        self.heard = (0, 0, False)
-        self.gave_up_ms = 0
+        self.heard: tuple[int, int, bool] = (0, 0, False)
+        self.gave_up_ms: int = 0
 
     def hear(self, sent_ms: int, *, rebalancing: bool) -> None:
         """Counts a Heartbeat that was sent at `sent_ms` and has been acknowledged."""
@@ -127,9 +127,9 @@ class Life:
     ) -> None:
         rebalance_ms = rebalance_timeout_ms or session_timeout_ms
         grace_ms = disconnect_grace_ms or session_timeout_ms
-        self.on_stream = True
-        self.rebalancing = False
-        self.spare = SpareBeats()
+        self.on_stream: bool = True
+        self.rebalancing: bool = False
+        self.spare: SpareBeats = SpareBeats()
         self._rebalance_ms = _on_any_clock(rebalance_ms)
         self._session_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms))
         self._on_stream_ms = _on_any_clock(min(session_timeout_ms, rebalance_ms, grace_ms))

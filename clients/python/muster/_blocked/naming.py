@@ -19,7 +19,7 @@ class BlockNaming:
         after_ms: how long a block lasts before it is logged.
     """
 
-    look_ms = LOOK_MS
+    look_ms: int = LOOK_MS
 
     def __init__(self, after_ms: int) -> None:
         self._after_ms = after_ms

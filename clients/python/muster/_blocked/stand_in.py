@@ -46,7 +46,8 @@ class Ward:
         self._life = life
         self._spare = life.spare
         self._next_ms = 0
-        self._refused = self._gave_up = False
+        self._refused = False
+        self._gave_up = False
 
     @property
     def address(self) -> str | None:
@@ -120,7 +121,7 @@ class StandIn:
     """
 
     def __init__(self, channels: ChannelPool) -> None:
-        self.look_ms = LOOK_MS
+        self.look_ms: int = LOOK_MS
         self._pool = channels
         self._lock = threading.Lock()
         self._wards: tuple[Ward, ...] = ()

@@ -98,7 +98,7 @@ class Cluster:
         if credentials is None and connect is None:
             credentials = TlsFiles.from_environment()
         self._channels = ChannelPool(credentials, connect=connect)
-        self.stand_in = StandIn(self._channels)
+        self.stand_in: StandIn = StandIn(self._channels)
         self._discovery = DiscoveryClient(self.servers, self._channels)
         self._unary = UnaryTransport(self._channels)
         self._sessions = SessionTransport(self._channels, self._unary)
