@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster_runtime.logs import LogSettings
 from muster_runtime.rpc.server import ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.setting_facts import SettingFacts, facts
 from muster_runtime.settings import Settings
 from muster_server.roles import ORDER, settings_classes
@@ -64,7 +64,7 @@ def page() -> str:
     everything = settings_classes()
     own = {role: settings_classes([role]) for role in ORDER}
     shared = [one for one in everything if all(one in of_role for of_role in own.values())]
-    first = [one for one in (LogSettings, ServerSettings, TlsSettings) if one in shared]
+    first = [one for one in (LogSettings, ServerSettings, *Trust.SETTINGS) if one in shared]
     sections = [
         group(role.capitalize(), [one for one in own[role] if one not in shared]) for role in reversed(ORDER)
     ]

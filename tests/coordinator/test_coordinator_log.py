@@ -23,6 +23,7 @@ from muster_protos.muster.internal.v1 import metadata_pb2
 from muster_runtime.addresses import Address, parse_addresses
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 
 pytestmark = pytest.mark.cluster
 
@@ -248,7 +249,7 @@ async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the
 ) -> None:
     """Its certificate is being replaced, say, or the process has no file left to read it."""
     log = await bench.claim(0)
-    absent, tried = TlsSettings(ca_file=tmp_path / "absent.pem"), []
+    absent, tried = Trust(TlsSettings(ca_file=tmp_path / "absent.pem")), []
 
     def connect(target: str) -> grpc.aio.Channel:
         tried.append(target)
@@ -308,7 +309,7 @@ async def test_a_step_may_take_as_long_as_the_settings_say(bench: Bench) -> None
 async def test_how_far_a_log_is_acknowledged_is_asked_until_it_is_known(bench: Bench, tmp_path: Path) -> None:
     """A coordinator with a lease serves nobody before."""
     channel = grpc.aio.insecure_channel(bench.instances[1].target)
-    absent, tried = TlsSettings(ca_file=tmp_path / "absent.pem"), []
+    absent, tried = Trust(TlsSettings(ca_file=tmp_path / "absent.pem")), []
 
     def channels(index: int) -> grpc.aio.Channel:
         tried.append(index)

@@ -15,8 +15,7 @@ from kit.clusters.two_versions import SteadyMembers, TwoVersions, history_proble
 from kit.waiting import until
 from muster_core.features import ALL_FEATURES
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.rpc.tls import TlsSettings
-from muster_runtime.settings import load
+from muster_runtime.rpc.trust import Trust
 from muster_server.doctor.examination import Patient, examine
 from muster_server.doctor.findings import CheckResult
 from muster_server.features.command import FeaturesError, enable_one, listing
@@ -154,26 +153,26 @@ async def test_features_are_enabled_after_the_upgrade_and_shut_the_version_befor
     cluster: TwoVersions,
 ) -> None:
     """What an old process has, and that no feature can be enabled before the last one is gone."""
-    tls = load(TlsSettings)
+    trust = Trust.load()
     metadata = [slot.address for slot in cluster.metadata]
     async with fleet_of(cluster) as fleet:
         with pytest.raises(FeaturesError, match="a version that knows no features"):
-            await listing(metadata, tls)
+            await listing(metadata, trust)
         for slot in cluster.metadata:
             await slot.run(new=True)
         for slot in (*cluster.coordinators, *cluster.discovery):
             with pytest.raises(FeaturesError, match="servers are alive that do not know it"):
-                await enable_one(metadata, tls, min(ALL_FEATURES))
+                await enable_one(metadata, trust, min(ALL_FEATURES))
             await slot.run(new=True)
             await fleet.go_on()
 
         async def enabled() -> bool:
             for feature in sorted(ALL_FEATURES):
                 try:
-                    await enable_one(metadata, tls, feature)
+                    await enable_one(metadata, trust, feature)
                 except FeaturesError:
                     return False
-            return (await listing(metadata, tls)).enabled == ALL_FEATURES
+            return (await listing(metadata, trust)).enabled == ALL_FEATURES
 
         await until(enabled, "the last old process is forgotten", 60)
         await fleet.go_on()
@@ -205,7 +204,7 @@ async def test_features_are_enabled_after_the_upgrade_and_shut_the_version_befor
 async def test_doctor_tells_the_versions_apart(cluster: TwoVersions) -> None:
     await cluster.metadata[0].run(new=True)
     metadata = [slot.address for slot in cluster.metadata]
-    patient = Patient([cluster.discovery[0].address], metadata, "", load(TlsSettings))
+    patient = Patient([cluster.discovery[0].address], metadata, "", Trust.load())
     (versions,) = [finding for finding in await examine(patient) if finding.check == "versions"]
     assert versions.result is CheckResult.WARNING
     assert "4 × 0.1.0, 2 × 0.2.0" in versions.detail

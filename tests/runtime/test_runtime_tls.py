@@ -16,6 +16,7 @@ from muster_runtime.rpc import channels
 from muster_runtime.rpc.channels import open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import SettingsError, load
 from structlog.testing import capture_logs
 
@@ -44,15 +45,15 @@ def tls(tmp_path: Path) -> TlsSettings:
 
 @pytest.mark.cluster
 async def test_a_server_with_certificates_refuses_others(tls: TlsSettings) -> None:
-    server = RpcServer(ServerSettings(), tls)
+    server = RpcServer(ServerSettings(), Trust(tls))
     server.add(discovery_pb2_grpc.add_CoordinatorDiscoveryServiceServicer_to_server, Servicer())
     port = await server.start("127.0.0.1:0")
     method = "/muster.v1.CoordinatorDiscoveryService/ListTopics"
     try:
-        async with open_channel(f"127.0.0.1:{port}", tls) as channel:
+        async with open_channel(f"127.0.0.1:{port}", Trust(tls)) as channel:
             call: Any = channel.unary_unary(method)
             assert await call(b"", timeout=60) == b""
-        for stranger in (None, TlsSettings(ca_file=tls.ca_file)):
+        for stranger in (None, Trust(TlsSettings(ca_file=tls.ca_file))):
             async with open_channel(f"127.0.0.1:{port}", stranger) as channel:
                 call = channel.unary_unary(method)
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -86,11 +87,13 @@ async def test_renewed_files_count_for_new_connections_at_both_ends(tmp_path: Pa
     """What is open goes on; files that cannot be read leave what was read."""
     issued = Certificates(tmp_path)
     ours, theirs = (
-        TlsSettings(
-            cert_file=Path(issued.certificate(name)),
-            key_file=Path(issued.key(name)),
-            ca_file=Path(issued.certificate(AUTHORITY)),
-            require_client_certificate=True,
+        Trust(
+            TlsSettings(
+                cert_file=Path(issued.certificate(name)),
+                key_file=Path(issued.key(name)),
+                ca_file=Path(issued.certificate(AUTHORITY)),
+                require_client_certificate=True,
+            )
         )
         for name in (SERVER, WORKER)
     )

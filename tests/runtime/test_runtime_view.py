@@ -15,6 +15,7 @@ from muster_runtime.cluster.merge import ForeignClusterError, merge_catalog, mer
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.cluster
@@ -221,11 +222,11 @@ async def test_a_connection_that_cannot_be_made_now_ends_the_attempt_and_not_the
     for instance in pair:
         instance.push(cluster({0: (1, "a")}))
     watching = Watching(*pair)
-    watching.channels._open._tls = TlsSettings(ca_file=tmp_path / "absent.pem")
+    watching.channels._open._trust = Trust(TlsSettings(ca_file=tmp_path / "absent.pem"))
     with capture_logs() as logs:
         async with watching as view, asyncio.timeout(60):
             await until(lambda: "metadata_watch_failed" in [entry["event"] for entry in logs])
-            watching.channels._open._tls = None
+            watching.channels._open._trust = None
             await view.wait_change(0)
 
 

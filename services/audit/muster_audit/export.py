@@ -14,6 +14,8 @@ from muster_core.log.page import Page
 from muster_core.log.record_run import RecordRun
 from muster_core.position import NOWHERE, Position
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
+from muster_runtime.rpc.channels import CHANNEL_OPTIONS
+from muster_runtime.rpc.trust import Trust
 from muster_server.verify.reader import PAGE_ENTRIES, LogTrimmedError, LogUnreadableError
 from redis.exceptions import RedisError
 
@@ -238,7 +240,7 @@ def report_exported(metadata: str, exported: list[Exported]) -> list[str]:
         exported: what was exported.
     """
     problems: list[str] = []
-    with grpc.insecure_channel(metadata) as channel:
+    with Trust.load().blocking_channel(metadata, CHANNEL_OPTIONS) as channel:
         stub = metadata_pb2_grpc.MetadataServiceStub(channel)
         for one in exported:
             if not one.end_hash:

@@ -19,7 +19,7 @@ from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.errors import StartupError
 from muster_runtime.rpc.channels import CHANNEL_OPTIONS, ChannelCache, Channels, open_channel
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import OFF, Telemetry
 
@@ -70,7 +70,7 @@ class Coordinator:
         shard_log: snapshots and trimming; the environment's if absent.
         faults: where events are kept that made the group protocol fail; the environment's if absent.
         server: limits of its gRPC server; the environment's if absent.
-        tls: certificates for server and channels; plain text if absent.
+        trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
         lease_line: what the lease is renewed on; a thread of its own if absent.
         telemetry: where its numbers go.
@@ -85,7 +85,7 @@ class Coordinator:
         shard_log: ShardLogSettings | None = None,
         faults: FaultSettings | None = None,
         server: ServerSettings | None = None,
-        tls: TlsSettings | None = None,
+        trust: Trust | None = None,
         wire: Wire = GRPC,
         lease_line: LeaseLine | None = None,
         telemetry: Telemetry = OFF,
@@ -100,10 +100,10 @@ class Coordinator:
         self._session_settings = SessionSettings() if session is None else session
         self._pace = (ShardLogSettings() if shard_log is None else shard_log).to_pace()
         self._faults = Faults((FaultSettings() if faults is None else faults).to_folder())
-        self._tls = tls
+        self._trust = trust
         self._wire = wire
         self._lease_line = LeaseThread(self._lease_channel) if lease_line is None else lease_line
-        self._server = RpcServer(server, tls, wire, telemetry)
+        self._server = RpcServer(server, trust, wire, telemetry)
         self._telemetry = telemetry
         self._holding: asyncio.Event = asyncio.Event()
         self._superseded: asyncio.Event = asyncio.Event()
@@ -152,18 +152,18 @@ class Coordinator:
         address = self.address
         session = str(uuid.uuid4())
         version = software_version()
-        channels = Channels(settings.metadata, self._tls, self._wire)
+        channels = Channels(settings.metadata, self._trust, self._wire)
         view = ClusterView(channels, Watcher("coordinator", settings.node_id, FEATURE_NAMES))
         now = _clocks(view)
         targets = [str(address) for address in settings.metadata]
         log_client = LogClient(
             targets,
-            lambda target: open_channel(target, self._tls, self._wire),
+            lambda target: open_channel(target, self._trust, self._wire),
             LogPace.of(settings.log_limit_ms),
         )
         measures = _measured(self._telemetry, log_client, now) if self._telemetry.on else Measures(log_client)
         loader = Loader(channels.channel, len(channels), self._config, settings.log_limit_ms)
-        peers = Peers(ChannelCache(self._tls, self._wire))
+        peers = Peers(ChannelCache(self._trust, self._wire))
         lease = LeaseKeeper(
             targets,
             self._lease_line,
@@ -339,10 +339,9 @@ class Coordinator:
         return answer
 
     def _lease_channel(self, target: str) -> grpc.Channel:
-        credentials = None if self._tls is None else self._tls.channel_credentials()
-        if credentials is None:
+        if self._trust is None:
             return grpc.insecure_channel(target, options=list(CHANNEL_OPTIONS))
-        return grpc.secure_channel(target, credentials, options=list(CHANNEL_OPTIONS))
+        return self._trust.blocking_channel(target, CHANNEL_OPTIONS)
 
     def _suspend(self) -> None:
         if self._parts is not None:

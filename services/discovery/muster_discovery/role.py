@@ -12,7 +12,7 @@ from muster_runtime.cluster.metrics import ViewSource
 from muster_runtime.cluster.view import ClusterView, Watcher
 from muster_runtime.rpc.channels import Channels
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.telemetry import OFF, Telemetry
 
@@ -30,7 +30,7 @@ class Discovery:
     Args:
         settings: where it listens, and addresses of metadata.
         server: limits of its gRPC server; the environment's if absent.
-        tls: certificates for server and channels; plain text if absent.
+        trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
         telemetry: where its metrics and spans go.
     """
@@ -40,14 +40,14 @@ class Discovery:
         settings: DiscoverySettings,
         *,
         server: ServerSettings | None = None,
-        tls: TlsSettings | None = None,
+        trust: Trust | None = None,
         wire: Wire = GRPC,
         telemetry: Telemetry = OFF,
     ) -> None:
         self._settings = settings
-        self._server = RpcServer(server, tls, wire, telemetry)
+        self._server = RpcServer(server, trust, wire, telemetry)
         self._telemetry = telemetry
-        self._tls = tls
+        self._trust = trust
         self._wire = wire
         self._channels: Channels | None = None
         self._view: ClusterView | None = None
@@ -72,7 +72,7 @@ class Discovery:
         Raises:
             StartupError: it cannot listen, or a certificate cannot be read.
         """
-        self._channels = Channels(self._settings.metadata, self._tls, self._wire)
+        self._channels = Channels(self._settings.metadata, self._trust, self._wire)
         self._view = view = ClusterView(self._channels, self._watcher())
         forwarder = Forwarder(self._channels, view, self._settings.topic_attempt_timeout_ms)
         service = DiscoveryService(view, forwarder, max_watchers=self._settings.max_watchers)

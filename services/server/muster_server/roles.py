@@ -13,8 +13,10 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
+from muster_runtime.rpc.inside import InternalSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
 from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
 
@@ -163,8 +165,8 @@ def maker_of(role: str) -> Callable[..., Role]:
     if role == METADATA:
         from muster_metadata.server import MetadataServer
 
-        return lambda settings, server, tls, telemetry: _MetadataRole(
-            MetadataServer(settings, RpcServer(server, tls, telemetry=telemetry), telemetry)
+        return lambda settings, server, trust, telemetry: _MetadataRole(
+            MetadataServer(settings, RpcServer(server, trust, telemetry=telemetry), telemetry)
         )
     if role == DISCOVERY:
         from muster_discovery.role import Discovery
@@ -177,7 +179,13 @@ def maker_of(role: str) -> Callable[..., Role]:
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that a process with these roles reads."""
-    shared: list[type[Settings]] = [LogSettings, ServerSettings, TlsSettings, TelemetrySettings]
+    shared: list[type[Settings]] = [
+        LogSettings,
+        ServerSettings,
+        TlsSettings,
+        InternalSettings,
+        TelemetrySettings,
+    ]
     for role in roles:
         read = settings_of(role)
         shared += [read.own, *read.others.values()]
@@ -205,7 +213,7 @@ class Composition:
         self._log = load(LogSettings)
         configure(self._log)
         self._server = load(ServerSettings)
-        self._tls = load(TlsSettings)
+        self._trust = Trust.load()
         self._telemetry_settings = load(TelemetrySettings)
         self._read = {role: settings_of(role) for role in self.roles}
         self._settings = {
@@ -222,7 +230,7 @@ class Composition:
     @property
     def settings(self) -> list[Settings]:
         """All settings in force."""
-        shared = [self._log, self._server, self._tls, self._telemetry_settings]
+        shared = [self._log, self._server, self._trust.tls, self._trust.internal, self._telemetry_settings]
         return [*shared, *self._settings.values(), *self._others.values()]
 
     async def run(self, stop: asyncio.Event, ready_file: Path | None = None) -> int:
@@ -264,7 +272,7 @@ class Composition:
             own = own.model_copy(update={"metadata": (Address(_LOOPBACK, beside.port),)})
         others = {name: self._others[name] for name in self._read[role].others}
         running = self._makers[role](
-            own, **others, server=self._server, tls=self._tls, telemetry=self._telemetry
+            own, **others, server=self._server, trust=self._trust, telemetry=self._telemetry
         )
         self._running.append((role, running))
         await running.start()

@@ -13,6 +13,7 @@ import structlog
 
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import CallOverdue, Deadlines
+from muster_runtime.rpc.inside import INTERNAL_PACKAGE, InternalCalls
 from muster_runtime.rpc.refusals import STATUS_DETAILS_KEY, Refused, oversized, undecodable
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.telemetry.telemetry import OFF, Handler, Telemetry
@@ -106,6 +107,7 @@ class Guard:
         open_calls: counts the calls and bounds them; absent for health, which is never refused.
         tracker: given for streams that the server ends by itself when it stops.
         telemetry: counts and traces unary calls.
+        internal_calls: checks who makes calls of internal services; absent: anybody may.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Guard:
         open_calls: OpenCalls | None = None,
         tracker: CallTracker | None = None,
         telemetry: Telemetry = OFF,
+        internal_calls: InternalCalls | None = None,
     ) -> None:
         self._max_request_bytes = max_request_bytes
         self._method_limits = method_limits
@@ -128,12 +131,15 @@ class Guard:
         self._open_calls = open_calls
         self._tracker = tracker
         self._telemetry = telemetry
+        self._internal_calls = internal_calls
 
     def wrap(self, service: str, name: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
         """The handler of one method, guarded."""
         method = f"{service}/{name}"
         limit = self._method_limits.get(name, self._max_request_bytes)
         serve = self._behaviour(method, handler)
+        if self._internal_calls is not None and service.startswith(INTERNAL_PACKAGE):
+            serve = _checked(method, serve, self._internal_calls)
         decode = _decoder(handler.request_deserializer, limit, by_value=not handler.request_streaming)
         # A call with one request is served as a stream of requests, which is the same on the wire: else gRPC
         # reads the request by itself, and nobody ends the call of a caller who never sends it. Its answer is
@@ -294,6 +300,14 @@ def _let_go(serve: Handler) -> Handler:
             raise ended.with_traceback(None)
         finally:
             del ended
+
+    return call
+
+
+def _checked(method: str, serve: Handler, internal_calls: InternalCalls) -> Handler:
+    async def call(request: Any, context: Any) -> Any:
+        await internal_calls.check(method, context)
+        return await serve(request, context)
 
     return call
 

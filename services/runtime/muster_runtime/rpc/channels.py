@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from muster_runtime.addresses import Address
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.wire import GRPC, Wire
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -39,7 +39,7 @@ _OPEN_CALLS_S = 600.0
 
 def open_channel(
     address: Address | str,
-    tls: TlsSettings | None = None,
+    trust: Trust | None = None,
     wire: Wire = GRPC,
     *,
     options: Sequence[tuple[str, Any]] = (),
@@ -48,24 +48,26 @@ def open_channel(
 
     Args:
         address: where to.
-        tls: certificates; plain text if absent or without any.
+        trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
         options: more options of grpc; they win over `CHANNEL_OPTIONS`.
     """
     merged = list({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
-    return wire.channel(str(address), None if tls is None else tls.channel_credentials(), merged)
+    if trust is None:
+        return wire.channel(str(address), None, merged)
+    return trust.channel(str(address), merged, wire)
 
 
 class ChannelCache:
     """Channels by address, opened when first used, and opened anew once certificates were renewed.
 
     Args:
-        tls: certificates; plain text if absent or without any.
+        trust: certificates and tokens; plain text and none if absent.
         wire: how processes reach each other.
     """
 
-    def __init__(self, tls: TlsSettings | None = None, wire: Wire = GRPC) -> None:
-        self._tls = tls
+    def __init__(self, trust: Trust | None = None, wire: Wire = GRPC) -> None:
+        self._trust = trust
         self._wire = wire
         self._open: dict[Address, grpc.aio.Channel] = {}
         self._renewals = 0
@@ -76,7 +78,7 @@ class ChannelCache:
         self._leave_old_certificates()
         channel = self._open.get(address)
         if channel is None:
-            channel = self._open[address] = open_channel(address, self._tls, self._wire)
+            channel = self._open[address] = open_channel(address, self._trust, self._wire)
         return channel
 
     async def keep(self, addresses: Set[Address]) -> None:
@@ -93,7 +95,7 @@ class ChannelCache:
 
     def _leave_old_certificates(self) -> None:
         """Has channels opened anew after a renewal; calls on the old ones go on for a while."""
-        renewals = 0 if self._tls is None else self._tls.renewals()
+        renewals = 0 if self._trust is None else self._trust.renewals()
         if renewals == self._renewals:
             return
         self._renewals = renewals
@@ -107,13 +109,11 @@ class ChannelCache:
 class Channels:
     """Channels to the instances of one service, opened when first used, one for each address."""
 
-    def __init__(
-        self, addresses: Sequence[Address], tls: TlsSettings | None = None, wire: Wire = GRPC
-    ) -> None:
+    def __init__(self, addresses: Sequence[Address], trust: Trust | None = None, wire: Wire = GRPC) -> None:
         if not addresses:
             raise ValueError("at least one address is needed")
         self.addresses = tuple(addresses)
-        self._open = ChannelCache(tls, wire)
+        self._open = ChannelCache(trust, wire)
 
     def __len__(self) -> int:
         return len(self.addresses)

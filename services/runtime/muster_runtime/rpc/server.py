@@ -18,7 +18,7 @@ from muster_runtime.errors import StartupError
 from muster_runtime.rpc._awaited import AwaitedRequests
 from muster_runtime.rpc._deadlines import Deadlines
 from muster_runtime.rpc._guard import CallTracker, Guard, OpenCalls, Recorder
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.rpc.unread import Unread
 from muster_runtime.rpc.wire import GRPC, Wire
 from muster_runtime.settings import Settings
@@ -188,7 +188,7 @@ class RpcServer:
 
     Args:
         settings: the limits; the environment's if absent.
-        tls: certificates; plain text if absent.
+        trust: certificates, and tokens of internal calls; plain text and none if absent.
         wire: how processes reach each other.
         telemetry: counts and traces the calls.
     """
@@ -196,12 +196,12 @@ class RpcServer:
     def __init__(
         self,
         settings: ServerSettings | None = None,
-        tls: TlsSettings | None = None,
+        trust: Trust | None = None,
         wire: Wire = GRPC,
         telemetry: Telemetry = OFF,
     ) -> None:
         self._settings = ServerSettings() if settings is None else settings
-        self._tls = tls
+        self._trust = trust
         self._wire = wire
         self._telemetry = telemetry
         self._largest_request_bytes = self._settings.max_request_bytes
@@ -269,7 +269,7 @@ class RpcServer:
             ListenError: the address is taken, or is none of this machine's.
         """
         self._largest_request_bytes = largest_request_bytes
-        credentials = None if self._tls is None else self._tls.server_credentials()
+        credentials = None if self._trust is None else self._trust.server_credentials()
         # More than any call accepts, so that the refusal is ours and names the limit; beyond it gRPC refuses.
         server = self._wire.server(
             self._settings.options(self._largest_request_bytes + self._settings.max_request_bytes)
@@ -358,6 +358,7 @@ class RpcServer:
             open_calls=self._open_calls if refuses else None,
             tracker=tracker,
             telemetry=self._telemetry,
+            internal_calls=None if self._trust is None else self._trust.internal_calls(),
         )
         for service, methods in recorder.services.items():
             unknown = _unknown_methods(limits, methods)

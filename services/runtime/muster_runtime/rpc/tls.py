@@ -1,19 +1,16 @@
 """Certificates for the server and for channels between services."""
 
 import ssl
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
-import structlog
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from muster_runtime.rpc._files import RenewedFiles
 from muster_runtime.settings import Settings, SettingsError
-
-log = structlog.get_logger()
 
 
 class TlsSettings(Settings):
@@ -36,7 +33,7 @@ class TlsSettings(Settings):
         description="Whether the server refuses clients without a certificate signed by the CA.",
     )
 
-    _files: "_Files" = PrivateAttr()
+    _files: RenewedFiles = PrivateAttr()
 
     @model_validator(mode="after")
     def _complete(self) -> "TlsSettings":
@@ -51,13 +48,9 @@ class TlsSettings(Settings):
 
     def model_post_init(self, _: object) -> None:
         """Prepares to read the files; none is read yet."""
-        self._files = _Files(
-            {
-                self.variable(name): file
-                for name in ("key_file", "cert_file", "ca_file")
-                if (file := getattr(self, name)) is not None
-            }
-        )
+        names = ("key_file", "cert_file", "ca_file")
+        paths = {self.variable(name): file for name in names if (file := getattr(self, name)) is not None}
+        self._files = RenewedFiles("certificates", paths, self._check)
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
         """What the server listens with; None: plain text.
@@ -92,6 +85,19 @@ class TlsSettings(Settings):
         """How often the files have changed since they were first read."""
         return self._files.renewals()
 
+    def _check(self, _: object) -> None:
+        """Looks whether they fit: grpc ends the process when a key is cut off, or refuses each caller."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        wrong = "MUSTER_TLS_CA_FILE holds no certificates, as PEM"
+        try:
+            if self.ca_file is not None:
+                context.load_verify_locations(self.ca_file)
+            wrong = "MUSTER_TLS_CERT_FILE and MUSTER_TLS_KEY_FILE hold no certificate with its key, as PEM"
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except (OSError, ValueError) as error:
+            raise SettingsError([f"{wrong}: {error}"]) from None
+
     def _for_server(self, content: dict[str, bytes]) -> grpc.ServerCertificateConfiguration:
         pair = (content[self.variable("key_file")], content[self.variable("cert_file")])
         return grpc.ssl_server_certificate_configuration([pair], content.get(self.variable("ca_file")))
@@ -106,88 +112,3 @@ class TlsSettings(Settings):
             return self._for_server(self._files.read()) if served != before else None
 
         return renewed
-
-
-class _Files:
-    """Files that are read again when one of them has changed; from any thread.
-
-    Args:
-        paths: where they are, by the variables that name them.
-    """
-
-    def __init__(self, paths: dict[str, Path]) -> None:
-        self._paths = paths
-        self._lock = threading.Lock()
-        self._content: dict[str, bytes] | None = None
-        self._stamp: object = None
-        self._refused: object = None
-        self._renewals = 0
-
-    def read(self) -> dict[str, bytes]:
-        """What they hold; what they held before where they cannot be read any more, with a warning.
-
-        Raises:
-            SettingsError: one cannot be read, and never could.
-        """
-        with self._lock:
-            stamp = [_stamp(path) for path in self._paths.values()]
-            if self._content is None:
-                self._content = self._checked()
-            elif stamp != self._stamp:
-                try:
-                    self._content = self._checked()
-                except SettingsError as error:
-                    if stamp != self._refused:
-                        log.warning("certificates_not_used", problem=" ".join(error.problems))
-                    self._refused = stamp
-                    return self._content
-                self._renewals += 1
-                log.info("certificates_renewed")
-            self._stamp = stamp
-            return self._content
-
-    def _checked(self) -> dict[str, bytes]:
-        """What they hold now: grpc ends the process where a key is cut off, or refuses each connection.
-
-        Raises:
-            SettingsError: one cannot be read, or they do not fit together.
-        """
-        content = {name: _read(name, path) for name, path in self._paths.items()}
-        key, cert, ca = (self._paths.get(f"MUSTER_TLS_{name}_FILE") for name in ("KEY", "CERT", "CA"))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        wrong = "MUSTER_TLS_CA_FILE holds no certificates, as PEM"
-        try:
-            if ca is not None:
-                context.load_verify_locations(ca)
-            wrong = "MUSTER_TLS_CERT_FILE and MUSTER_TLS_KEY_FILE hold no certificate with its key, as PEM"
-            if cert is not None:
-                context.load_cert_chain(cert, key, password="")
-        except (OSError, ValueError) as error:
-            raise SettingsError([f"{wrong}: {error}"]) from None
-        if content != {name: _read(name, path) for name, path in self._paths.items()}:
-            raise SettingsError(["the files of MUSTER_TLS_… are being written"])
-        return content
-
-    def renewals(self) -> int:
-        """How often they have changed since they were first read."""
-        if self._content is not None:
-            self.read()
-        return self._renewals
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does; None: it is not there."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _read(variable: str, file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            [f"{variable}={str(file)!r}: the file cannot be read: {error.strerror}"]
-        ) from None

@@ -20,7 +20,7 @@ from muster_metadata.settings import MetadataSettings
 from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import Settings, load
 from rich.console import Console
 from rich.table import Table
@@ -121,7 +121,7 @@ def _patient(servers: str, metadata: str, redis: str, data: Path) -> Patient:
         servers=_listed("--servers", servers or _DEFAULT_SERVERS),
         metadata=_listed("--metadata", metadata) if metadata else (),
         redis=redis,
-        tls=load(TlsSettings),
+        trust=Trust.load(),
     )
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from muster_protos.muster.internal.v1 import coordinator_pb2 as peer_pb2
 from muster_protos.muster.v1 import discovery_pb2
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 
 from muster_server.doctor import cluster as judge
 from muster_server.doctor import nodes as log_nodes
@@ -25,13 +25,13 @@ class Patient:
         servers: addresses of discovery, `host:port`.
         metadata: addresses of metadata; none: it is skipped.
         redis: nodes of the log, `redis://…`; empty: they are examined through metadata.
-        tls: certificates for discovery, metadata and coordinators.
+        trust: certificates and tokens for discovery, metadata and coordinators.
     """
 
     servers: Sequence[str]
     metadata: Sequence[str]
     redis: str
-    tls: TlsSettings
+    trust: Trust
 
 
 async def examine(patient: Patient) -> list[Finding]:
@@ -40,7 +40,7 @@ async def examine(patient: Patient) -> list[Finding]:
     Raises:
         BadUrlsError: the address of the log is invalid.
     """
-    asker = Asker(patient.tls)
+    asker = Asker(patient.trust)
     (discovery, views), metadata, surveys = await asyncio.gather(
         _discovery(asker, patient.servers),
         asker.processes(METADATA, patient.metadata),

@@ -22,7 +22,7 @@ from muster_protos.muster.internal.v1 import (
 )
 from muster_protos.muster.v1 import discovery_pb2, discovery_pb2_grpc
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 
 ANSWER_S = 3.0
 """Time for each answer."""
@@ -55,11 +55,11 @@ class Asker:
     """Asks processes; opens a channel for each question.
 
     Args:
-        tls: certificates.
+        trust: certificates and tokens.
     """
 
-    def __init__(self, tls: TlsSettings) -> None:
-        self._tls = tls
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
 
     async def processes(self, role: str, addresses: Sequence[str]) -> list[Process]:
         """Asks the processes of a role at these addresses."""
@@ -67,7 +67,7 @@ class Asker:
 
     async def process(self, role: str, name: str, address: str) -> Process:
         """Asks one process for its health, version and clock."""
-        async with open_channel(address, self._tls) as channel:
+        async with open_channel(address, self._trust) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
             try:
                 answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
@@ -78,8 +78,10 @@ class Asker:
             asked_ns = time.time_ns()
             try:
                 about = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
-            except grpc.aio.AioRpcError:  # it is of a version that does not know the call
-                return Process(role, name, address, serving=serving)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                    return Process(role, name, address, _words(error))
+                return Process(role, name, address, serving=serving)  # its version does not know the call
             middle_ms = (asked_ns + time.time_ns()) // 2_000_000
             return Process(
                 role, name, address, "", serving, about.version, int(about.wall_clock_ms) - middle_ms
@@ -87,7 +89,7 @@ class Asker:
 
     async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:
         """Asks a coordinator what failed in it; None: it does not answer."""
-        async with open_channel(coordinator, self._tls) as channel:
+        async with open_channel(coordinator, self._trust) as channel:
             stub: Any = peer_pb2_grpc.CoordinatorPeerServiceStub(channel)
             try:
                 faults: peer_pb2.DescribeFaultsResponse = await stub.DescribeFaults(
@@ -99,7 +101,7 @@ class Asker:
 
     async def cluster(self, discovery: str) -> discovery_pb2.Cluster | None:
         """Asks a discovery instance for the cluster; None: it does not answer."""
-        async with open_channel(discovery, self._tls) as channel:
+        async with open_channel(discovery, self._trust) as channel:
             stub: Any = discovery_pb2_grpc.CoordinatorDiscoveryServiceStub(channel)
             try:
                 answer = await stub.DescribeCluster(discovery_pb2.DescribeClusterRequest(), timeout=ANSWER_S)
@@ -110,7 +112,7 @@ class Asker:
 
     async def replicas(self, metadata: str) -> list[metadata_pb2.DescribeLogResponse.Replica] | None:
         """Asks a metadata instance for every log on every node; None: it does not answer."""
-        async with open_channel(metadata, self._tls) as channel:
+        async with open_channel(metadata, self._trust) as channel:
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             try:
                 answer = await stub.DescribeLog(metadata_pb2.DescribeLogRequest(), timeout=ANSWER_S)

@@ -20,7 +20,7 @@ from muster_runtime.addresses import parse_addresses
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
 from muster_runtime.rpc.channels import open_channel
-from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import load
 from rich.console import Console
 from rich.table import Table
@@ -106,13 +106,13 @@ def enable(
     """
 
     async def work() -> list[str]:
-        addresses, tls = _addresses(metadata, data), load(TlsSettings)
-        found = await listing(addresses, tls)
+        addresses, trust = _addresses(metadata, data), Trust.load()
+        found = await listing(addresses, trust)
         wanted = sorted(found.known - found.enabled) if name == "all" else [name]
         if not found.enabled.issuperset(wanted):
             typer.echo(_unseen(addresses), err=True)
         for feature in wanted:
-            await enable_one(addresses, tls, feature)
+            await enable_one(addresses, trust, feature)
         return wanted
 
     for feature in _run(work()):
@@ -120,16 +120,16 @@ def enable(
 
 
 async def _listing(metadata: str, data: Path) -> Listing:
-    return await listing(_addresses(metadata, data), load(TlsSettings))
+    return await listing(_addresses(metadata, data), Trust.load())
 
 
-async def listing(addresses: Sequence[str], tls: TlsSettings) -> Listing:
+async def listing(addresses: Sequence[str], trust: Trust) -> Listing:
     """Asks every instance.
 
     Raises:
         FeaturesError: one does not answer, or is older than features, so that no other server shows it.
     """
-    answers = await asyncio.gather(*(_ask(address, tls) for address in addresses))
+    answers = await asyncio.gather(*(_ask(address, trust) for address in addresses))
     return Listing(
         frozenset(name for answer in answers for name in answer.enabled),
         frozenset.intersection(*(frozenset(answer.known) for answer in answers)),
@@ -137,8 +137,8 @@ async def listing(addresses: Sequence[str], tls: TlsSettings) -> Listing:
     )
 
 
-async def _ask(address: str, tls: TlsSettings) -> metadata_pb2.ListFeaturesResponse:
-    async with open_channel(address, tls) as channel:
+async def _ask(address: str, trust: Trust) -> metadata_pb2.ListFeaturesResponse:
+    async with open_channel(address, trust) as channel:
         stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
         try:
             answer: metadata_pb2.ListFeaturesResponse = await stub.ListFeatures(
@@ -158,7 +158,7 @@ def _why(error: grpc.aio.AioRpcError) -> str:
     )
 
 
-async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -> None:
+async def enable_one(addresses: Sequence[str], trust: Trust, feature: str) -> None:
     """Enables a feature through the first instance that can.
 
     Raises:
@@ -166,7 +166,7 @@ async def enable_one(addresses: Sequence[str], tls: TlsSettings, feature: str) -
     """
     problem = ""
     for address in addresses:
-        async with open_channel(address, tls) as channel:
+        async with open_channel(address, trust) as channel:
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             try:
                 answer: metadata_pb2.EnableFeatureResponse = await stub.EnableFeature(

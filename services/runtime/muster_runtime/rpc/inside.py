@@ -1,0 +1,181 @@
+"""Calls between processes of the cluster: who makes them presents a token that all processes read."""
+
+import hmac
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import grpc
+import structlog
+from pydantic import Field, PrivateAttr
+from pydantic_settings import SettingsConfigDict
+
+from muster_runtime.rpc._files import RenewedFiles
+from muster_runtime.settings import Settings, SettingsError
+
+log = structlog.get_logger()
+
+INTERNAL_PACKAGE = "muster.internal."
+"""Services whose names begin so are for processes of the cluster, and for operators' commands."""
+
+TOKEN_HEADER = "muster-internal-token"  # noqa: S105 - the name of a header
+
+SHORTEST_TOKEN, LONGEST_TOKEN = 32, 256
+MOST_TOKENS = 4
+
+_LOG_EVERY_S = 10.0
+
+
+class InternalSettings(Settings):
+    """What calls between processes of a cluster present. Without a token whoever reaches a port may call."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_INTERNAL_")
+
+    token_file: Path | None = Field(
+        default=None,
+        description=(
+            "Tokens of the cluster, one a line, each of 32 to 256 visible characters: internal calls present "
+            "the first one, and are accepted with any. The file may be changed while the process runs."
+        ),
+    )
+    token_required: bool = Field(
+        default=True,
+        description=(
+            "Whether internal calls without a token are refused; those with a wrong one always are. Off "
+            "while the processes of a running cluster are given the file, one after the other."
+        ),
+    )
+
+    _file: RenewedFiles | None = PrivateAttr(default=None)
+    _read_tokens: tuple[bytes, tuple[str, ...]] = PrivateAttr(default=(b"", ()))
+
+    def model_post_init(self, _: object) -> None:
+        """Prepares to read the file; it is not read yet."""
+        if self.token_file is not None:
+            paths = {self.variable("token_file"): self.token_file}
+            self._file = RenewedFiles("internal_tokens", paths, _check)
+
+    def tokens(self) -> Sequence[str]:
+        """The tokens, the one that is presented first; empty: none is asked for.
+
+        Raises:
+            SettingsError: the file cannot be used, and never could.
+        """
+        if self._file is None:
+            return ()
+        (content,) = self._file.read().values()
+        if self._read_tokens[0] != content:
+            self._read_tokens = content, tuple(content.decode("ascii").split())
+        return self._read_tokens[1]
+
+
+class InternalCalls:
+    """Lets internal calls in that present a token of the cluster.
+
+    Args:
+        settings: the tokens.
+
+    Raises:
+        SettingsError: the file cannot be used.
+    """
+
+    def __init__(self, settings: InternalSettings) -> None:
+        settings.tokens()
+        self._settings = settings
+        self._refused = 0
+        self._logged_s: float | None = None
+
+    async def check(self, method: str, context: Any) -> None:
+        """Ends the call with UNAUTHENTICATED if it may not be made."""
+        tokens = self._settings.tokens()
+        if not tokens:
+            return
+        shown = dict(context.invocation_metadata() or ()).get(TOKEN_HEADER)
+        if shown is None:
+            if not self._settings.token_required:
+                return
+            why = "the call has no token of the cluster"
+        elif any(hmac.compare_digest(str(shown).encode(), token.encode()) for token in tokens):
+            return
+        else:
+            why = "the call has a token that is not of this cluster"
+        self._log(method, context.peer(), why)
+        variable = self._settings.variable("token_file")
+        text = f"{method} is for processes of the cluster: {why} ({variable})"
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+
+    def _log(self, method: str, peer: str, why: str) -> None:
+        """Logs a refused call, and how many were refused since the last line; not more often than that."""
+        self._refused += 1
+        now_s = monotonic()
+        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
+            log.warning("internal_call_refused", method=method, peer=peer, reason=why, refused=self._refused)
+            self._refused, self._logged_s = 0, now_s
+
+
+class PresentingChannel:
+    """A channel of grpc, blocking or of asyncio, whose calls present the token of the cluster.
+
+    Args:
+        channel: carries the calls.
+        settings: the tokens, at least one.
+    """
+
+    def __init__(self, channel: Any, settings: InternalSettings) -> None:
+        self._channel = channel
+        self._settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> "PresentingChannel":
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._channel.__exit__(*ended)
+
+    async def __aenter__(self) -> "PresentingChannel":
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *ended: object) -> None:
+        await self._channel.__aexit__(*ended)
+
+    def unary_unary(self, *args: Any, **named: Any) -> Any:
+        """See `grpc.Channel`."""
+        return self._presenting(self._channel.unary_unary(*args, **named))
+
+    def unary_stream(self, *args: Any, **named: Any) -> Any:
+        """See `grpc.Channel`."""
+        return self._presenting(self._channel.unary_stream(*args, **named))
+
+    def stream_stream(self, *args: Any, **named: Any) -> Any:
+        """See `grpc.Channel`."""
+        return self._presenting(self._channel.stream_stream(*args, **named))
+
+    def _presenting(self, make: Any) -> Any:
+        def call(*args: Any, metadata: Any = None, **named: Any) -> Any:
+            token = (TOKEN_HEADER, self._settings.tokens()[0])
+            return make(*args, metadata=(*(metadata or ()), token), **named)
+
+        return call
+
+
+def _check(content: Mapping[str, bytes]) -> None:
+    """Looks whether a file holds tokens.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    ((variable, text),) = content.items()
+    tokens = text.split()
+    if not 1 <= len(tokens) <= MOST_TOKENS:
+        raise SettingsError([f"{variable}: the file holds {len(tokens)} tokens, not 1 to {MOST_TOKENS}"])
+    for number, token in enumerate(tokens, 1):
+        if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN:
+            wrong = f"token {number} has {len(token)} characters, not {SHORTEST_TOKEN} to {LONGEST_TOKEN}"
+            raise SettingsError([f"{variable}: {wrong}"])
+        if any(not 0x21 <= byte <= 0x7E for byte in token):
+            raise SettingsError([f"{variable}: token {number} has characters other than visible ASCII"])

@@ -1,0 +1,80 @@
+"""What a process shows others of its cluster, and asks of them: certificates and tokens."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, cast
+
+import grpc
+
+from muster_runtime.rpc.inside import InternalCalls, InternalSettings, PresentingChannel
+from muster_runtime.rpc.tls import TlsSettings
+from muster_runtime.rpc.wire import GRPC, Options, Wire
+from muster_runtime.settings import Settings, load
+
+_Channel = TypeVar("_Channel", grpc.aio.Channel, grpc.Channel)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The settings of certificates and tokens, and the channels and servers that follow from them.
+
+    Attributes:
+        tls: certificates; plain text without any.
+        internal: tokens for internal calls.
+    """
+
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    internal: InternalSettings = field(default_factory=InternalSettings)
+
+    SETTINGS: ClassVar[tuple[type[Settings], ...]] = (TlsSettings, InternalSettings)
+
+    @classmethod
+    def load(cls) -> "Trust":
+        """What the environment says.
+
+        Raises:
+            SettingsError: a variable is wrong, or the file of tokens cannot be used.
+        """
+        trust = cls(load(TlsSettings), load(InternalSettings))
+        trust.internal.tokens()
+        return trust
+
+    def channel(self, target: str, options: Options, wire: Wire = GRPC) -> grpc.aio.Channel:
+        """A channel to another process.
+
+        Raises:
+            SettingsError: a file cannot be used, and never could.
+        """
+        return self._presenting(wire.channel(target, self.tls.channel_credentials(), options))
+
+    def blocking_channel(self, target: str, options: Options) -> grpc.Channel:
+        """A channel for a thread without an event loop.
+
+        Raises:
+            SettingsError: a file cannot be used, and never could.
+        """
+        credentials = self.tls.channel_credentials()
+        if credentials is None:
+            return self._presenting(grpc.insecure_channel(target, options))
+        return self._presenting(grpc.secure_channel(target, credentials, options))
+
+    def _presenting(self, channel: _Channel) -> _Channel:
+        if not self.internal.tokens():
+            return channel
+        presenting: Any = PresentingChannel(channel, self.internal)
+        return cast(_Channel, presenting)
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """What a server listens with; None: plain text.
+
+        Raises:
+            SettingsError: a file cannot be read.
+        """
+        return self.tls.server_credentials()
+
+    def internal_calls(self) -> InternalCalls:
+        """What checks the internal calls of a server."""
+        return InternalCalls(self.internal)
+
+    def renewals(self) -> int:
+        """How often the certificates have changed since they were first read."""
+        return self.tls.renewals()
