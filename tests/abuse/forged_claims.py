@@ -15,9 +15,8 @@ import grpc
 from abuse.internal_ports import REFUSALS, SHARDS
 from abuse.lab import GAP_S, Lab
 from kit.programs import Broken, report, run
+from kit.tokens import token_settings
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
-
-STANDS_OPEN = "the ports between services ask nobody who he is"
 
 ROUNDS = 12
 PAUSE_S = 0.5
@@ -25,7 +24,7 @@ PAUSE_S = 0.5
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
-        async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
+        async with Lab(Path(folder) / "mine", token_settings(Path(folder)), with_worker=True) as lab:
             began_s = time.monotonic()
             async with grpc.aio.insecure_channel(lab.cluster.metadata[0].address) as channel:
                 try:

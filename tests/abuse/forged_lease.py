@@ -14,11 +14,10 @@ from abuse.asked_handoffs import described
 from abuse.internal_ports import REFUSALS
 from abuse.lab import Lab
 from kit.programs import Broken, run
+from kit.tokens import token_settings
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
-
-STANDS_OPEN = "the ports between services ask nobody who he is"
 
 NAME = "a-coordinator-of-a-stranger"
 EACH_S = 0.25
@@ -27,7 +26,7 @@ TIMES = 20
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
-        async with Lab(Path(folder) / "mine", {}, with_worker=False) as lab:
+        async with Lab(Path(folder) / "mine", token_settings(Path(folder)), with_worker=False) as lab:
             channel = grpc.aio.insecure_channel(lab.cluster.metadata[0].address)
             stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
             try:

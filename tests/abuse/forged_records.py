@@ -15,13 +15,12 @@ from abuse.innocent import TOPIC
 from abuse.internal_ports import REFUSALS, SHARDS
 from abuse.lab import GROUP, Lab, find
 from kit.programs import Broken, report, run
+from kit.tokens import token_settings
 from kit.waiting import until
 from muster_core.sharding import shard_of
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.log.v1 import records_pb2
 from muster_protos.muster.v1 import coordinator_pb2
-
-STANDS_OPEN = "the ports between services ask nobody who he is"
 
 FORGED = 666_666_666_666
 BACK_S = 20.0
@@ -29,7 +28,7 @@ BACK_S = 20.0
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
-        async with Lab(Path(folder) / "mine", {}, with_worker=True) as lab:
+        async with Lab(Path(folder) / "mine", token_settings(Path(folder)), with_worker=True) as lab:
             async with grpc.aio.insecure_channel(lab.cluster.metadata[0].address) as channel:
                 began_s = time.monotonic()
                 try:

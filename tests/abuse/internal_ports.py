@@ -12,11 +12,10 @@ from typing import Any
 import grpc
 from abuse.lab import Lab
 from kit.programs import Broken, run
+from kit.tokens import token_settings
 from muster_core.features import FEATURE_NAMES
 from muster_protos.muster.internal.v1 import metadata_pb2, metadata_pb2_grpc
 from muster_protos.muster.v1 import discovery_pb2
-
-STANDS_OPEN = "the ports between services ask nobody who he is"
 
 SHARDS = 50
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE)
@@ -54,7 +53,7 @@ async def renewals(stub: Any, node_id: str) -> int:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as folder:
-        async with Lab(Path(folder) / "mine", {}, with_worker=False) as lab:
+        async with Lab(Path(folder) / "mine", token_settings(Path(folder)), with_worker=False) as lab:
             async with grpc.aio.insecure_channel(lab.cluster.metadata[0].address) as channel:
                 stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
                 try:

@@ -11,17 +11,17 @@ import grpc
 from abuse.internal_ports import REFUSALS, entries_read, renewals
 from kit.certificates import WORKER, Certificates
 from kit.programs import Broken, run
+from kit.tokens import token_settings
 from kit.waiting import until
 from muster_protos.muster.internal.v1 import metadata_pb2_grpc
 from muster_server.dev.cluster import DevCluster
-
-STANDS_OPEN = "a certificate of the authority opens every port: nothing says which of them belongs to whom"
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-abuse-") as made:
         certificates = Certificates(Path(made) / "certificates")
-        async with DevCluster(Path(made) / "c", coordinators=1, settings=certificates.settings) as cluster:
+        settings = {**certificates.settings, **token_settings(Path(made) / "token")}
+        async with DevCluster(Path(made) / "c", coordinators=1, settings=settings) as cluster:
             worker = certificates.credentials(WORKER)
             async with grpc.aio.secure_channel(cluster.metadata[0].address, worker) as channel:
                 stub: Any = metadata_pb2_grpc.MetadataServiceStub(channel)
