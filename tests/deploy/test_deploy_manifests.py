@@ -29,7 +29,7 @@ SOURCES = sorted(
     kustomization.parent / resource
     for folder in ("base", "components")
     for kustomization in (K8S / folder).rglob("kustomization.yaml")
-    for resource in yaml.safe_load(kustomization.read_text("utf-8"))["resources"]
+    for resource in yaml.safe_load(kustomization.read_text("utf-8")).get("resources", ())
 )
 """Files that are whole without a patch: they are looked at also where nothing renders."""
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +14,7 @@ import structlog
 from muster_runtime.addresses import Address
 from muster_runtime.errors import StartupError
 from muster_runtime.logs import LogSettings, configure
-from muster_runtime.rpc.inside import InternalSettings
 from muster_runtime.rpc.server import RpcServer, ServerSettings
-from muster_runtime.rpc.tls import TlsSettings
 from muster_runtime.rpc.trust import Trust
 from muster_runtime.settings import Settings, check_environment, load
 from muster_runtime.telemetry import OFF, Telemetry, TelemetrySettings
@@ -179,13 +178,7 @@ def maker_of(role: str) -> Callable[..., Role]:
 
 def settings_classes(roles: Iterable[str] = ORDER) -> list[type[Settings]]:
     """Every group of settings that a process with these roles reads."""
-    shared: list[type[Settings]] = [
-        LogSettings,
-        ServerSettings,
-        TlsSettings,
-        InternalSettings,
-        TelemetrySettings,
-    ]
+    shared: list[type[Settings]] = [LogSettings, ServerSettings, *Trust.SETTINGS, TelemetrySettings]
     for role in roles:
         read = settings_of(role)
         shared += [read.own, *read.others.values()]
@@ -258,6 +251,8 @@ class Composition:
                 await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             else:
                 ready.cancel()
+                with suppress(asyncio.CancelledError):
+                    await ready
             return 0 if stop.is_set() else 1
         finally:
             for watch in watches:

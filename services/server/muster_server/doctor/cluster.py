@@ -21,6 +21,7 @@ _NOT_THERE: Mapping[str, str] = {
     COORDINATOR: "MUSTER_COORDINATOR_ADVERTISE must name an address that clients can reach; a firewall or "
     "a NetworkPolicy may be in between",
 }
+_NOT_ADMITTED = "MUSTER_INTERNAL_TOKEN_FILE must name a file with a token of the cluster here, too"
 _NOT_SERVING: Mapping[str, str] = {
     DISCOVERY: "it waits for metadata: make that serve first, and see MUSTER_DISCOVERY_METADATA",
     METADATA: "it waits for a majority of the log's nodes, or for `muster-server init`: its log says which",
@@ -32,9 +33,8 @@ def judge_processes(processes: Sequence[Process]) -> Iterator[Finding]:
     """Whether each process answers and serves."""
     for process in processes:
         if process.problem:
-            yield Finding(
-                process.role, process.name, CheckResult.FAILED, process.problem, _NOT_THERE[process.role]
-            )
+            remedy = _NOT_THERE[process.role] if process.admitted else _NOT_ADMITTED
+            yield Finding(process.role, process.name, CheckResult.FAILED, process.problem, remedy)
         elif not process.serving:
             yield Finding(
                 process.role,

@@ -37,6 +37,7 @@ class Process:
         name: its address, or the name of a coordinator.
         address: where it was asked.
         problem: why it did not answer; empty: it did.
+        admitted: whether it lets this machine make internal calls.
         serving: whether its health is SERVING.
         version: of its software; empty: unknown.
         clock_ahead_ms: how far its wall clock is ahead of this machine's; None: unknown.
@@ -46,6 +47,7 @@ class Process:
     name: str
     address: str
     problem: str = ""
+    admitted: bool = True
     serving: bool = False
     version: str = ""
     clock_ahead_ms: int | None = None
@@ -80,11 +82,16 @@ class Asker:
                 about = await stub.DescribeProcess(process_pb2.DescribeProcessRequest(), timeout=ANSWER_S)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                    return Process(role, name, address, _words(error))
+                    return Process(role, name, address, _words(error), admitted=False)
                 return Process(role, name, address, serving=serving)  # its version does not know the call
             middle_ms = (asked_ns + time.time_ns()) // 2_000_000
             return Process(
-                role, name, address, "", serving, about.version, int(about.wall_clock_ms) - middle_ms
+                role,
+                name,
+                address,
+                serving=serving,
+                version=about.version,
+                clock_ahead_ms=int(about.wall_clock_ms) - middle_ms,
             )
 
     async def faults(self, coordinator: str) -> peer_pb2.DescribeFaultsResponse | None:

@@ -152,6 +152,8 @@ async def _ask(address: str, trust: Trust) -> metadata_pb2.ListFeaturesResponse:
 def _why(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return "is of a version that knows no features: replace it by this version first"
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return f"refuses: {error.details()}"
     return (
         f"does not answer ({error.code().name}: {error.details()}): start it, for it may know no "
         "features; if it is gone for good, name only the others with --metadata"
