@@ -1,4 +1,4 @@
-"""A cluster whose processes present a token to each other: it works as any other, and strangers do not enter."""
+"""A cluster whose processes present a token to each other: it works as others do, and strangers stay out."""
 
 import asyncio
 import os
