@@ -1,7 +1,7 @@
 """The records that remove offsets."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster_protos.muster.log.v1 import records_pb2
 
@@ -26,6 +26,13 @@ def offset_tombstones(
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:
         by_topic[topic].append(number)
+    return tombstones_by_topic(context, group_id, by_topic, reason)
+
+
+def tombstones_by_topic(
+    context: ShardContext, group_id: str, by_topic: Mapping[str, Sequence[int]], reason: str
+) -> list[records_pb2.Record]:
+    """Records that remove the offsets with these numbers, by topic; see `offset_tombstones`."""
     records: list[records_pb2.Record] = []
     size_bytes = _TOMBSTONE_BYTES
     for topic, numbers in sorted(by_topic.items()):
