@@ -729,6 +729,18 @@ async def test_a_callback_may_close_the_member(cluster: ScriptedCluster, when: s
     await story.connection.close()
 
 
+async def test_a_callback_may_close_the_member_in_a_task_that_it_waits_for(cluster: ScriptedCluster) -> None:
+    story = Story(cluster)
+
+    async def close(_: tuple[TopicPartition, ...]) -> None:
+        await asyncio.gather(member.close())
+
+    member = muster.Member(story.connection, group_id="g", topics="t", on_partitions_assigned=close, **FAST)
+    await member.start()
+    await asyncio.wait_for(member.wait(), 20)
+    await story.connection.close()
+
+
 async def test_what_is_not_owned_is_not_committed(cluster: ScriptedCluster) -> None:
     async with joined(cluster) as story:
         with pytest.raises(muster.CommitFailed, match="other-0 failed: they are not, or no longer, owned"):

@@ -571,3 +571,28 @@ async def test_a_signal_before_the_loop_runs_ends_the_program_in_order() -> None
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out.decode().strip()) == (0, "ended in order"), err.decode()
     assert "Traceback" not in err.decode()
+
+
+async def test_who_is_cancelled_twice_is_in_no_group_any_more(cluster: ScriptedCluster) -> None:
+    a = cluster.coordinators[0]
+    go = asyncio.Event()
+    began, ending = asyncio.Event(), asyncio.Event()
+
+    async def work(p: muster.Partition) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await go.wait()
+
+    task = await running(cluster, work, asyncio.Event())
+    await asyncio.wait_for(began.wait(), 60)
+    task.cancel()
+    await asyncio.wait_for(ending.wait(), 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go.set()
+    async with asyncio.timeout(20):
+        await a.until("LeaveGroup")

@@ -147,7 +147,11 @@ async def arun(
             try:
                 await _first(member.wait(), stopping, runner.failed)
             finally:
-                await runner.drain()
+                try:
+                    await runner.drain()
+                except asyncio.CancelledError:
+                    member.begin_close("the program was stopped at once")  # when its work has ended
+                    raise
                 await member.close("the work failed" if runner.failure else "the program stopped")
     if runner.failure is not None:
         raise runner.failure

@@ -224,18 +224,22 @@ class Member:
 
         Never raises for what servers or networks do; after a failure it does nothing. Without a coordinator
         it gives commits up at the end of the member's life, with a log that takes none after
-        `rebalance_timeout_ms`; it tries to leave for 5 s. Called in a callback it returns at once, and the
-        member closes when the callback has returned.
+        `rebalance_timeout_ms`; it tries to leave for 5 s. Called in a callback, or in a task that was begun
+        in one, it returns at once as long as the callback runs, and the member closes when that has returned.
         """
         if self._task is None:
             return
-        self._standing.closing = reason
-        self._standing.news.set()
-        if asyncio.current_task() is self._ownership.callback:
+        self.begin_close(reason)
+        if self._ownership.is_within_callback:
             return  # the member waits for this very task
         await asyncio.wait((self._task,))
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
+
+    def begin_close(self, reason: str = "the member was closed") -> None:
+        """Begins what `close` does, for who does not wait for it."""
+        self._standing.closing = reason
+        self._standing.news.set()
 
     def rejoin(self, reason: str) -> None:
         """Starts a rebalance, e.g. because the member's own view of the work changed."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 
 from muster._clock import boot_ms
 from muster._errors import CallbackFailed
@@ -13,6 +14,9 @@ from muster._standing import Standing
 from muster._values import TopicPartition
 
 log = logging.getLogger("muster")
+
+_callback: ContextVar["asyncio.Task[None] | None"] = ContextVar("muster-callback", default=None)
+"""The callback in which a task was begun; tasks of tasks inherit it."""
 
 
 class Ownership:
@@ -25,9 +29,6 @@ class Ownership:
         waits: interrupts callbacks.
         group_id: for the log.
         rebalance_timeout_ms: how long the group waits for partitions to be given up.
-
-    Attributes:
-        callback: the task of the callback that was called last; None: none was.
     """
 
     def __init__(
@@ -46,7 +47,13 @@ class Ownership:
         self._waits = waits
         self._group_id = group_id
         self._rebalance_timeout_ms = rebalance_timeout_ms
-        self.callback: asyncio.Task[None] | None = None
+        self._called: asyncio.Task[None] | None = None
+
+    @property
+    def is_within_callback(self) -> bool:
+        """Whether the caller is a callback that runs, or a task begun in it, which it may await."""
+        called = self._called
+        return called is not None and _callback.get() is called and not called.done()
 
     async def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Calls `on_partitions_assigned` with what is new.
@@ -160,8 +167,10 @@ class Ownership:
         """Runs a callback; returns False if it was interrupted or out of time, and so cancelled."""
         if callback is None:
             return True
-        task = asyncio.get_running_loop().create_task(invoke(callback, partitions), name=f"muster-{name}")
-        self.callback = task
+        task = asyncio.get_running_loop().create_task(
+            self._invoke(callback, partitions), name=f"muster-{name}"
+        )
+        self._called = task
         if not await self._waits.watch_over(task, interrupted, limit_ms):
             return False
         if task.cancelled():
@@ -169,6 +178,11 @@ class Ownership:
         if (error := task.exception()) is not None:
             raise CallbackFailed(name) from error
         return True
+
+    @staticmethod
+    async def _invoke(callback: PartitionsCallback, partitions: tuple[TopicPartition, ...]) -> None:
+        _callback.set(asyncio.current_task())
+        await invoke(callback, partitions)
 
 
 def _never() -> bool:
