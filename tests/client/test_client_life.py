@@ -68,6 +68,8 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     class Clock:
         """`time`, but for the boot clock, which runs on while the machine sleeps."""
 
+        monotonic = staticmethod(time.monotonic)
+
         @staticmethod
         def clock_gettime_ns(clock: int) -> int:
             return time.clock_gettime_ns(clock) + made.slept_ms * 1_000_000

@@ -9,7 +9,7 @@ import grpc
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2, coordinator_pb2_grpc
 
 from muster._blocked.watch import LOOK_MS, begin_watching, end_watching, stack_of
-from muster._clock import boot_ms
+from muster._clock import boot_ms, current
 from muster._reactions import Call, Reaction, reaction_to
 from muster._session.channels import ChannelPool
 from muster._session.transport import Route, Vitals
@@ -129,8 +129,8 @@ class StandIn:
 
     def add(self, ward: Ward) -> None:
         """Stands in for a member from now on."""
-        if ward.limit_ms == 0:
-            return
+        if ward.limit_ms == 0 or current().virtual:
+            return  # virtual time stands still while the loop is blocked
         self._change((*self._wards, ward))
         if len(self._wards) == 1:
             begin_watching(self)
