@@ -17,14 +17,14 @@ from kit.logs import plain_insights
 from kit.logs.drawn_logs import drawn
 from kit.logs.lake_folders import build as lake_in_this_process
 from kit.logs.lake_folders import expected, export, in_order, rows_of
-from kit.logs.log_builder import healthy
+from kit.logs.log_builder import LogBuilder, healthy
 from kit.logs.log_nodes import empty
 from kit.logs.plain_tables import tables as plain_tables
 from muster_audit.lake.build import build
-from muster_audit.lake.insights import look_into
+from muster_audit.lake.insights import DAY_MS, Insights, look_into
 from muster_audit.lake.insights_page import write_page
 from muster_audit.lake.reading import DAY_DOC, register_tables
-from muster_audit.lake.row import columns
+from muster_audit.lake.row import columns, day_of
 from muster_audit.lake.tables import ALL
 from muster_audit.spark.session import spark_session
 from pyiceberg.catalog import load_catalog
@@ -107,20 +107,13 @@ def about(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    logs = [drawn(11, 150, 0, 2), drawn(12, 150, 1, 2)]
-    for built in logs:
-        export(tmp_path / "export", built)
-    lake_in_this_process(tmp_path / "export", tmp_path / "lake")
-    found = look_into(spark, tmp_path / "lake", 3, 3_600_000, lambda _: None)
+def check_insights(found: Insights, logs: list[LogBuilder]) -> None:
+    """Holds analyses against those that plain Python makes of the whole logs."""
     tables = {
         name: [row for built in logs for row in plain_tables(built.shard, built.entries)[name]]
         for name in ALL
     }
-    last_ms = max(built.now_ms for built in logs)
-    assert found.period.to_ms == last_ms + 1
+    assert found.period.to_ms == max(built.now_ms for built in logs) + 1
     wanted = plain_insights.results(tables, found.period)
     for name, rows in wanted.items():
         assert rows, name
@@ -133,6 +126,17 @@ def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
     assert about(found.before) == about(before)
     assert found.results.keys() == wanted.keys()
 
+
+def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    logs = [drawn(11, 150, 0, 2), drawn(12, 150, 1, 2)]
+    for built in logs:
+        export(tmp_path / "export", built)
+    lake_in_this_process(tmp_path / "export", tmp_path / "lake")
+    found = look_into(spark, tmp_path / "lake", 3, 3_600_000, lambda _: None)
+    check_insights(found, logs)
+
     page = tmp_path / "reports" / "page.html"
     write_page(found, page, 0.999)
     text = page.read_text("utf-8")
@@ -142,3 +146,15 @@ def test_the_analyses_are_what_plain_python_computes_and_the_page_shows_them(
     worst = max(found.results["ownership"], key=lambda row: row["unowned_ms"])
     assert f"{worst['unowned_ms'] / 1000:,.1f}" in text
     ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text, re.DOTALL)[0])
+
+
+def test_the_analyses_read_their_days_and_no_older_ones(spark: "SparkSession", tmp_path: Path) -> None:
+    built, lake = drawn(11, 300), tmp_path / "lake"
+    export(tmp_path / "export", built)
+    lake_in_this_process(tmp_path / "export", lake)
+    first = day_of(built.now_ms - 3 * DAY_MS)  # a day, the day before, and one for clocks that differ
+    older = [path for path in lake.glob("*/day=*/*.parquet") if path.parent.name < f"day={first}"]
+    assert {path.parent.parent.name for path in older} >= {"assignments", "commits", "generations"}
+    for path in older:
+        path.write_bytes(b"damaged")
+    check_insights(look_into(spark, lake, 1, 3_600_000, lambda _: None), [built])

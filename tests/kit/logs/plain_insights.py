@@ -74,21 +74,11 @@ def _overlap(begin: int, end: int, other_begin: int, other_end: int) -> int:
 def gaps(tables: dict[str, Table]) -> Iterator[tuple[str, int, int | None, list[tuple[int, int]]]]:
     """Each time in which nobody had a partition: group, begin, end (None: none yet), when it was empty."""
     generations = tables["generations"]
-    for (group_id, _, __), rows in _grouped(tables["assignments"], "group_id", "topic", "partition"):
-        mine = [row for row in generations if row["group_id"] == group_id]
-        empty = [(row["from_ms"], row["to_ms"] or 2**63) for row in mine if row["members"] == 0]
-        rows.sort(key=lambda row: row["offset"])
-        for row, following in zip(rows, [*rows[1:], None], strict=True):
-            begin = row["to_ms"]
-            if begin is None or row["ended_by"] in ("topic deleted", "group gone"):
-                continue
-            ends = [one["to_ms"] for one in mine if one["ended_by"] == "group gone" and one["to_ms"] >= begin]
-            if following is None:
-                times = (one["assigned_at_ms"] for one in mine)
-                ends += [at_ms for at_ms in times if at_ms is not None and at_ms > begin]
-            else:
-                ends.append(following["from_ms"])
-            yield group_id, begin, min(ends, default=None), empty
+    for row in tables["assignments"]:
+        mine = [one for one in generations if one["group_id"] == row["group_id"]]
+        empty = [(one["from_ms"], one["to_ms"] or 2**63) for one in mine if one["members"] == 0]
+        if row["to_ms"] is not None:
+            yield row["group_id"], row["to_ms"], row["settled_ms"], empty
 
 
 def ownership(tables: dict[str, Table], period: Period) -> Iterator[dict[str, Any]]:

@@ -291,7 +291,7 @@ def _interval(
 ) -> dict[str, Any]:
     read = reads[begin]
     group_id, token = read.message.group_id, read.position
-    ended, open_ = _end_of(reads[begin + 1 :], group_id, partition, member_id, token)
+    ended, settled_ms = _end_of(reads[begin + 1 :], group_id, partition, member_id, token)
     return _begun(
         read,
         group_id=group_id,
@@ -300,15 +300,16 @@ def _interval(
         member_id=member_id,
         token=token.token,
         generation=generation,
-        _open=open_,
+        settled_ms=settled_ms,
+        _open=settled_ms is None,
         **_ended(*ended),
     )
 
 
 def _end_of(
     later: Iterable[Read], group_id: str, partition: _Partition, member_id: str, token: Position
-) -> tuple[tuple[int | None, str | None], bool]:
-    """When and by what an ownership ended, and whether that may change."""
+) -> tuple[tuple[int | None, str | None], int | None]:
+    """When and by what an ownership ended, and when that could not change any more."""
     ended: tuple[int | None, str | None] = None, None
     for read in later:
         about = read.kind == "topics_seen" and partition[0] in read.message.topics
@@ -322,9 +323,9 @@ def _end_of(
             ended = read.at_ms, by
         elif read.kind == "member_replaced":
             continue  # it had ended before: the new process gets it with the next assignment, if at all
-        if by in _FOR_GOOD or (read.kind == "generation_started" and not read.message.members):
-            return ended, False
-    return ended, True
+        if by in _FOR_GOOD:
+            return ended, read.at_ms
+    return ended, None
 
 
 _FOR_GOOD = ("topic deleted", "group gone", "reassigned", "static replaced")

@@ -90,7 +90,8 @@ def look_into(
             raise LogUnreadableError(f"{folder} is no lake: `muster-lake build` makes one")
         end_ms = max(end.at_ms for end in lake.ends.values()) + 1
         period = Period(end_ms - days * DAY_MS, end_ms, stall_ms)
-        register_tables(spark, folder, commits_from=day_of(max(period.before().from_ms, 0)))
+        since = max(period.before().from_ms - DAY_MS, 0)  # a day for writers whose clocks differ
+        register_tables(spark, folder, day_of(since))
         progress("looking into the period before")
         before = _results(spark, period.before())["summary"][0]
         progress("looking into the period")

@@ -12,11 +12,20 @@ from muster_audit.lake.tables import ALL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DAY_DOC = "UTC day: of the record, or on which the row ended; `open` while later records may change it."
+DAY_DOC = (
+    "UTC day: of the record, or on which the row ended (an assignment: was settled); `open` while later "
+    "records may change it."
+)
 
 
-def table(spark: "SparkSession", folder: Path, row: type[Row]) -> "DataFrame":
+def table(spark: "SparkSession", folder: Path, row: type[Row], since: str = "") -> "DataFrame":
     """A table of a lake. Columns that older files lack are null.
+
+    Args:
+        spark: the session.
+        folder: of the lake.
+        row: the table.
+        since: the first day that is wanted, with what is open; empty: all.
 
     Raises:
         LogUnreadableError: there is no lake.
@@ -26,10 +35,11 @@ def table(spark: "SparkSession", folder: Path, row: type[Row]) -> "DataFrame":
     if not (folder / LAKE_MARK).is_file():
         raise LogUnreadableError(f"{folder} is no lake: `muster-lake build` makes one")
     schema = StructType.fromDDL(ddl(row)).add("day", StringType())
-    there = (folder / row.table).is_dir()
+    place = folder / row.table
+    days = sorted(str(path) for path in place.glob("day=*") if path.name >= f"day={since}")
     found = (
-        spark.read.schema(schema).parquet(str(folder / row.table))
-        if there
+        spark.read.schema(schema).option("basePath", str(place)).parquet(*days)
+        if days
         else spark.createDataFrame([], schema)
     )
     return found.withMetadata("day", {"comment": DAY_DOC})  # folders have no comments
@@ -42,19 +52,16 @@ def ddl(row: type[Row]) -> str:
     )
 
 
-def register_tables(spark: "SparkSession", folder: Path, commits_from: str = "") -> None:
+def register_tables(spark: "SparkSession", folder: Path, since: str = "") -> None:
     """Makes the tables known to a session by their names.
 
     Args:
         spark: the session.
         folder: of the lake.
-        commits_from: the first day of which commits are wanted; empty: of all.
+        since: the first day that is wanted, with what is open; empty: all.
 
     Raises:
         LogUnreadableError: there is no lake.
     """
     for name, row in ALL.items():
-        found = table(spark, folder, row)
-        if name == "commits" and commits_from:
-            found = found.where(found.day >= commits_from)
-        found.createOrReplaceTempView(name)
+        table(spark, folder, row, since).createOrReplaceTempView(name)

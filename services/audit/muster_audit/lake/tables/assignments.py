@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from muster_core.position import Position
 from muster_core.state.published import TopicPartition, partitions_in, partitions_of, read_subscription
 from muster_protos.muster.log.v1 import records_pb2
 
-from muster_audit.lake.row import Interval, Place
+from muster_audit.lake.row import Interval, Place, day_of
 from muster_audit.lake.tracker import Take, Tracker
 from muster_audit.reading.timeline import cause_in_words
 
@@ -21,7 +21,8 @@ class Assignment(Interval):
     not have it any more: the next generation where the member did not say that it still holds the partition
     (`given up`) or is not part of (`not rejoined`), the next assignment (`reassigned`), the removal of the
     member (its cause), its new process (`static replaced`), `topic deleted` or `group gone`. One that has
-    ended stays `open` until the next assignment.
+    ended stays `open` until the next assignment, or until its topic or group goes: then it is settled that
+    somebody else has the partition or that nobody is to have it, and until then it has no owner.
     """
 
     table: ClassVar[str] = "assignments"
@@ -32,6 +33,18 @@ class Assignment(Interval):
     member_id: Annotated[str, "Who had it."]
     token: Annotated[str, "Fencing token: place of the record that gave it. Later ones are greater as text."]
     generation: Annotated[int, "Generation whose assignment gave it; of a new process, the one it came in."]
+    settled_ms: Annotated[int | None, "When it was settled what comes after it; null: it is not yet."] = None
+
+    @property
+    def day(self) -> str:
+        """The UTC day on which it was settled: a gap after it lies in that day or before."""
+        assert self.settled_ms is not None
+        return day_of(self.settled_ms)
+
+    def settle(self, at: Place, by: str) -> Self:
+        """Ends it, unless it has ended, and settles it; returns it."""
+        self.settled_ms = at.at_ms
+        return self.end(at, by)
 
 
 class Moves(NamedTuple):
@@ -84,8 +97,7 @@ class Assignments(Tracker[Assignment]):
                 row.end(at, "not rejoined")
             elif partition not in claimed[row.member_id]:
                 row.end(at, "given up")
-        if not claimed:
-            yield from self._groups.pop(message.group_id, {}).values()
+        yield from ()
 
     def _assignment_committed(
         self, at: Place, message: records_pb2.AssignmentCommitted
@@ -103,7 +115,7 @@ class Assignments(Tracker[Assignment]):
             after[partition] = row
         for partition, row in before.items():
             if after.get(partition) is not row:
-                yield row.end(at, "reassigned")
+                yield row.settle(at, "reassigned")
         self._groups[message.group_id] = after
 
     def _member_left(self, at: Place, message: records_pb2.MemberLeft) -> Iterator[Assignment]:
@@ -116,20 +128,20 @@ class Assignments(Tracker[Assignment]):
         held, member_id = self._groups.get(message.group_id, {}), message.member.member_id
         for partition, row in held.items():
             if row.member_id == message.old_member_id and row.to_ms is None:
-                yield row.end(at, "static replaced")
+                yield row.settle(at, "static replaced")
                 held[partition] = _row(
                     at, message.group_id, partition, member_id, at.position, message.generation
                 )
 
     def _group_tombstone(self, at: Place, message: records_pb2.GroupTombstone) -> Iterator[Assignment]:
         for row in self._groups.pop(message.group_id, {}).values():
-            yield row.end(at, "group gone")
+            yield row.settle(at, "group gone")
 
     def _topics_seen(self, at: Place, message: records_pb2.TopicsSeen) -> Iterator[Assignment]:
         topics = frozenset(message.topics)
         for held in self._groups.values():
             for partition in [partition for partition in held if partition[0] in topics]:
-                yield held.pop(partition).end(at, "topic deleted")
+                yield held.pop(partition).settle(at, "topic deleted")
 
 
 def _row(
