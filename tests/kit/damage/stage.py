@@ -5,7 +5,7 @@ docs/audit.md calls harmless: `_harmless` knows these rules.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ from muster_server.verify.anchors import Anchoring, as_text
 from muster_server.verify.reader import LogUnreadableError
 from muster_server.verify.verifier import verify
 
+Audit = Callable[[str], frozenset[str]]
+"""Which promises another audit finds broken at an address.
+
+Raises `LogUnreadableError` where it cannot read.
+"""
+
+_UNREADABLE = frozenset({"unreadable"})
 _SCRATCH = b"muster:scratch"
 
 
@@ -35,6 +42,8 @@ class Tally:
         harmless: not found, and harmless by a rule: rule → how many.
         missed: not found, and no rule says why: what was done.
         crashed: ended with another exception: what was done.
+        audited: how many another audit judged as well.
+        disagreed: those of which it said something else: what was done, and what both say.
     """
 
     caught: int = 0
@@ -43,12 +52,20 @@ class Tally:
     harmless: dict[str, int] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
+    audited: int = 0
+    disagreed: list[str] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        return [*self.missed, *self.crashed, *self.disagreed]
 
     def __str__(self) -> str:
         harmless = ", ".join(f"{count} {rule}" for rule, count in sorted(self.harmless.items()))
         return (
             f"{self.caught} caught, {self.unreadable} unreadable, {self.noted} noted, "
-            f"{len(self.missed)} missed, {len(self.crashed)} crashes; harmless: {harmless or 'none'}"
+            f"{len(self.missed)} missed, {len(self.crashed)} crashes; "
+            f"{self.audited} audited, {len(self.disagreed)} disagreements; harmless: {harmless or 'none'}"
         )
 
 
@@ -82,8 +99,15 @@ class Stage:
         self._anchor.write_bytes(as_text(Anchor(report.cluster_id, 0, report.ends), None))
         return report.clean
 
-    def run(self, seed: int, count: int) -> Tally:
-        """Does so many damages, one after the other."""
+    def run(self, seed: int, count: int, audit: Audit | None = None, every: int = 1) -> Tally:
+        """Does so many damages, one after the other.
+
+        Args:
+            seed: of the damages.
+            count: how many.
+            audit: judges as well; None: nobody does.
+            every: it judges one of so many.
+        """
         tally = Tally()
         for number in range(count):
             draw = random.Random(f"{seed} {number}")
@@ -99,7 +123,10 @@ class Stage:
             try:
                 said = damage(target)
                 on = f"{key.decode()} on nodes {[n + 1 for n in nodes]}"
-                self._judge(tally, f"seed {seed}, number {number}: {said} of {on}", target, damage)
+                what = f"seed {seed}, number {number}: {said} of {on}"
+                self._judge(tally, what, target, damage)
+                if audit is not None and number % every == 0:
+                    self._compare(tally, what, audit)
             finally:
                 self._restore()
         return tally
@@ -121,6 +148,25 @@ class Stage:
             tally.harmless[rule] = tally.harmless.get(rule, 0) + 1
         else:
             tally.missed.append(what)
+
+    def _compare(self, tally: Tally, what: str, audit: Audit) -> None:
+        """Has both judge the damage that is there, with what each says of it where they disagree."""
+        tally.audited += 1
+        try:
+            verified = frozenset(+verify(self._url).broken)
+        except LogUnreadableError:
+            verified = _UNREADABLE
+        except Exception:
+            return  # `_judge` tells of it
+        try:
+            audited = audit(self._url)
+        except LogUnreadableError:
+            audited = _UNREADABLE
+        except Exception as error:
+            tally.crashed.append(f"{what}, audited: {type(error).__name__}: {error}")
+            return
+        if audited != verified:
+            tally.disagreed.append(f"{what}: {sorted(verified)} verified, {sorted(audited)} audited")
 
     def _only_an_anchor_tells(self, target: Target, damage: Damage) -> str:
         """A right log on all nodes, other than the one before: an anchor made of that one has to show it."""
