@@ -1,7 +1,7 @@
 """A member that keeps its partitions while its group rebalances (KIP-429)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,8 +11,9 @@ from client.client_scripted import TOKEN, Coordinator, ScriptedCluster, commit_a
 from client.test_client_member import ALL, FAST, Story, answer, joined
 from kit.waiting import until
 from muster import TopicPartition
-from muster._messages import encode_assignment
-from muster.assignors import Assignor
+from muster._member.leader import Leader
+from muster._messages import decode_assignment, encode_assignment, encode_subscription
+from muster.assignors import COOPERATIVE_STICKY, Assignor
 from muster_protos.muster.v1 import common_pb2, coordinator_pb2
 
 pytestmark = pytest.mark.cluster
@@ -243,3 +244,26 @@ async def test_closing_while_it_joins_gives_up_what_is_kept(cluster: ScriptedClu
         await story.member.close()
         assert story.told == [("assigned", ALL), ("revoked", ALL)]
         assert len(a.requests("LeaveGroup")) == 1
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_what_nobody_keeps_is_given_at_once(keeps: bool) -> None:
+    """A coordinator that does not withhold has members give everything up: nothing is left to wait for."""
+
+    async def read_topics(names: Iterable[str]) -> list[muster.Topic]:
+        return [muster.Topic(name, 4) for name in names]
+
+    def member(member_id: str, owned: Sequence[int]) -> coordinator_pb2.JoinGroupResponse.Member:
+        metadata = encode_subscription(
+            ("t",),
+            owned=[muster.TopicPartition("t", number) for number in owned],
+            keeps_owned=keeps and bool(owned),
+            generation=1,
+            rack_id="",
+        )
+        return coordinator_pb2.JoinGroupResponse.Member(member_id=member_id, metadata=metadata)
+
+    members = [member("old", range(4)), member("new", ())]
+    made = await Leader(read_topics).assign(COOPERATIVE_STICKY, members)
+    counts = {entry.member_id: len(decode_assignment(entry.assignment) or ()) for entry in made}
+    assert counts == {"old": 2, "new": 0 if keeps else 2}

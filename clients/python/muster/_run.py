@@ -26,6 +26,9 @@ from muster._work.runner import WorkRunner
 
 log = logging.getLogger("muster")
 
+ASSIGNORS = ("cooperative-sticky", "range")
+"""Keeps what does not move, once no worker is left that only knows `range`, as those of 0.1.0 do."""
+
 
 def run(
     work: Work,
@@ -60,7 +63,8 @@ def run(
             why.
         servers: see `Cluster`.
         credentials: see `Cluster`.
-        settings: see `WorkPolicy` and `MemberConfig`.
+        settings: see `WorkPolicy` and `MemberConfig`; `assignors` is `["cooperative-sticky", "range"]` unless
+            it is given.
 
     Raises:
         WorkFailed: the work raised and `on_error` said "exit", or it is stuck (`max_idle_ms`); its exception
@@ -115,6 +119,7 @@ async def arun(
     if stop is not None and not isinstance(stop, asyncio.Event):
         raise SettingsError("stop", f"must be an asyncio.Event, not {stop!r}")
     policy, of_member = WorkPolicy.split(settings)
+    of_member.setdefault("assignors", ASSIGNORS)
     runner = WorkRunner(work, policy)
 
     def assigned(owned: tuple[TopicPartition, ...]) -> None:

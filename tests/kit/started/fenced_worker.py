@@ -1,7 +1,7 @@
 """A worker whose sink notices two owners at a time, and refuses a token below the highest it has seen.
 
 `python fenced_worker.py SERVERS GROUP PARTITIONS SINK NAME ASSIGNORS`: the topic has the group's name, SINK
-is a file, and ASSIGNORS are joined by commas. PARTITIONS is
+is a file, and ASSIGNORS are joined by commas, `-` for those that `muster.run` has. PARTITIONS is
 `-` where the catalog says how many there are. SIGTERM ends it.
 """
 
@@ -68,6 +68,13 @@ class Sink:
 
 def main(servers: str, group: str, partitions: str, path: str, name: str, assignors: str) -> None:
     sink = Sink(path, name)
+    settings: muster.MemberSettings = {
+        "client_id": name,
+        "session_timeout_ms": 60_000,
+        "disconnect_grace_ms": 30_000,
+    }
+    if assignors != "-":
+        settings["assignors"] = assignors.split(",")
 
     async def work(partition: muster.Partition) -> None:
         sink.begin(partition.number, partition.token)
@@ -87,10 +94,7 @@ def main(servers: str, group: str, partitions: str, path: str, name: str, assign
         topic=group,
         partitions=None if partitions == "-" else int(partitions),
         servers=servers,
-        client_id=name,
-        assignors=assignors.split(","),
-        session_timeout_ms=60_000,
-        disconnect_grace_ms=30_000,
+        **settings,
     )
 
 

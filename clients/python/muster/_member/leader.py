@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 
 from muster_assignors import AssignmentRefused, check_assignment
 from muster_protos.limits import TOPIC_NAMES_MAX, is_name
@@ -41,6 +42,8 @@ class Leader:
             AssignorFailed: the assignor raised, or returned what is no assignment of the group.
         """
         snapshots = {m.member_id: s for m in members if (s := decode_member(m)) is not None}
+        if assignor.cooperative:
+            snapshots = {member_id: _with_what_it_keeps(s) for member_id, s in snapshots.items()}
         await self._remember(snapshots.values())
         topics = {name: _snapshot(topic) for name, topic in self.topics.items() if topic is not None}
         snapshot = GroupSnapshot(snapshots, topics)
@@ -88,6 +91,11 @@ class Leader:
             if topic.name in topics:
                 topics[topic.name] = topic if self._by_rack else Topic(topic.name, topic.partitions)
         return topics
+
+
+def _with_what_it_keeps(member: MemberSnapshot) -> MemberSnapshot:
+    """A cooperative assignor waits for the release of what is owned: there is nothing to wait for else."""
+    return member if member.keeps_owned else replace(member, owned=())
 
 
 def _snapshot(topic: Topic) -> TopicSnapshot:
